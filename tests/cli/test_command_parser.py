@@ -41,7 +41,7 @@ def test_options_may_stand_anywhere(words):
             ("consume", "orders", "--aplication", "a"),
             "unknown option --aplication: did you mean --application?",
         ),
-        (("tail", "orders", "--until"), "unknown option --until: did you mean --until-end?"),
+        (("tail", "orders", "--untill"), "unknown option --untill: did you mean --until?"),
         (
             ("consume", "s", "--application", "a", "--policy", "evne"),
             "unknown value evne: did you mean even?",

@@ -17,7 +17,7 @@ from penstock.cli.main import build_parser
         (["ta"], ["tail"]),
         (["-v", "str"], ["streams"]),
         (["streams", "de"], ["describe", "delete"]),
-        (["tail", "orders", "--un"], ["--until-end"]),
+        (["tail", "orders", "--un"], ["--until-end", "--until"]),
         (["streams", "create", "--on"], ["--on-demand"]),
         (["consume", "orders", "--policy", "by"], ["by_throughput", "by_zone"]),
         (["put", "orders", "--key", "--"], []),

@@ -5,13 +5,13 @@ import signal
 import threading
 import time
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from real_threads import FAST, put, unfinished
 
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
+from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record, at_timestamp
 from penstock.core.starting import StartingPosition
 from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, PositionError, UsageError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
@@ -171,6 +171,16 @@ def test_a_consumer_shows_what_it_reads_and_whether_it_runs(stream, table):
     assert repr(running).endswith("is_running=False)")
 
 
+def test_a_start_may_be_a_datetime_with_its_zone(stream):
+    noon = datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=-5)))
+    assert ConsumerOptions(starting_position=noon).start.default == at_timestamp(1_769_878_800_000)
+    future = datetime(2999, 1, 1, tzinfo=UTC)
+    ports = ConsumerPorts(stream, MemoryLeaseTable("app"))
+    consumer = Consumer({"orders": future}, "billing", print, ports=ports)
+    with pytest.raises(PositionError, match=r"stream orders: starting_position=datetime.*has not come yet"):
+        consumer.start()
+
+
 @pytest.mark.parametrize("start", [at_record("5"), SHARD_END, StartingPosition(default=at_record("5"))])
 def test_a_place_in_one_shard_is_no_start_for_all(start):
     with pytest.raises(OptionError, match=r"starting_position=.* is a place in one shard; give"):
@@ -322,7 +332,13 @@ def test_a_consumer_starts_once(stream, table):
         ({"handler": 3}, UsageError, "handler=3 cannot be called"),
         ({"metrics": "prometheus"}, UsageError, "metrics='prometheus' has no gauge, observe"),
         ({"starting_position": {"s-0": "5"}}, OptionError, r"starting_position=.*json\.dumps"),
-        ({"starting_position": datetime(2026, 1, 31, tzinfo=UTC)}, OptionError, "AT_TIMESTAMP"),
+        ({"starting_position": datetime(2026, 1, 31)}, PositionError, "has no time zone.*its tzinfo"),  # noqa: DTZ001
+        ({"starting_position": "AT_TIMESTAMP 2026-01-31T12:00:00"}, PositionError, "has no time zone"),
+        (
+            {"starting_position": at_timestamp(1_769_860_800)},
+            PositionError,
+            "seconds.*milliseconds are expected",
+        ),
         ({"starting_position": 3}, OptionError, "starting_position=3: expected a text"),
     ],
 )

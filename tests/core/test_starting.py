@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -36,9 +37,9 @@ NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z
         ("at_timestamp:2026-01-31T12:00:00Z", at_timestamp(NOON_MS)),
         ("AT_TIMESTAMP=2026-01-31T13:00:00+01:00", at_timestamp(NOON_MS)),
         ("AT_TIMESTAMP 1769860800000", at_timestamp(NOON_MS)),
-        ("2026-01-31T12:00:00", at_timestamp(NOON_MS)),
+        ("2026-01-31T12:00:00Z", at_timestamp(NOON_MS)),
+        ("2026-01-31 13:00+01:00", at_timestamp(NOON_MS)),
         ('{"at_timestamp": "2026-01-31T12:00:00Z"}', at_timestamp(NOON_MS)),
-        ('{"AT_TIMESTAMP": 1769860800}', at_timestamp(NOON_MS)),
         ('{"at_timestamp": 1769860800000}', at_timestamp(NOON_MS)),
     ],
 )
@@ -210,3 +211,35 @@ def test_a_moment_to_come_is_refused(text):
 @pytest.mark.parametrize("text", ["LATEST", "TRIM_HORIZON", "AT_TIMESTAMP 2026-02-01T00:00:30Z"])
 def test_a_moment_that_another_clock_may_show_already_is_not_refused(text):
     check_has_come(parse_starting(text), 1_769_904_000_000, "--from x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-31T07:00:00",
+        "AT_TIMESTAMP 2026-01-31 07:00",
+        '{"at_timestamp": "2026-01-31T07:00:00"}',
+        '{"*": "AT_TIMESTAMP 2026-01-31T07:00:00"}',
+        '{"*": {"iteratorType": "AT_TIMESTAMP", "iteratorPosition": "2026-01-31T07:00:00"}}',
+    ],
+)
+def test_every_form_of_a_moment_takes_the_zone_that_it_does_not_name(text):
+    assert parse_starting(text, zone=ZoneInfo("America/New_York")).default == at_timestamp(NOON_MS)
+    with pytest.raises(PositionError, match=r"option startingPosition: .* has no time zone"):
+        parse_starting(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AT_TIMESTAMP 1769860800",
+        '{"at_timestamp": 1769860800}',
+        '{"*": "AT_TIMESTAMP 1769860800"}',
+        '{"*": {"iteratorType": "AT_TIMESTAMP", "iteratorPosition": 1769860800}}',
+    ],
+)
+def test_no_form_of_a_moment_takes_seconds(text):
+    with pytest.raises(
+        PositionError, match=r"option startingPosition: .* seconds\? milliseconds are expected"
+    ):
+        parse_starting(text)

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
 from penstock.errors import OptionError
 from penstock.spark.foreign_options import REFUSED, WITHOUT_EFFECT
-from penstock.spark.spark_options import OPTIONS, parse_batch, parse_sink, parse_source
+from penstock.spark.spark_options import OPTIONS, check_read, parse_batch, parse_sink, parse_source
 
 
 def test_a_streaming_query_needs_only_a_stream():
@@ -168,6 +168,7 @@ def test_a_batch_read_covers_everything_up_to_now():
                 "streamName": "s",
                 "startingTimestamp": "2026-02-01",
                 "endingPosition": "AT_TIMESTAMP 2026-01-01",
+                "timeZone": "UTC",
             },
             "2026-02-01 and endingPosition .* AT_TIMESTAMP 2026-01-01: the read would end before it begins",
         ),
@@ -187,3 +188,65 @@ def test_no_key_means_two_things():
     keys = [key.lower() for option in OPTIONS for key, _ in option.spellings()]
     keys += [key.lower() for key in (*WITHOUT_EFFECT, *REFUSED)]
     assert len(keys) == len(set(keys))
+
+
+NOON_IN_NEW_YORK = at_timestamp(1_769_878_800_000)  # 2026-01-31T17:00:00Z
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["America/New_York", " America/New_York ", "-05:00", "-5", "-0500", "UTC-5", "GMT-05:00", "Etc/GMT+5"],
+)
+def test_a_moment_without_a_zone_is_of_the_option_time_zone(zone):
+    noon = {"startingTimestamp": "2026-01-31 12:00:00", "endingPosition": "AT_TIMESTAMP 2026-01-31T12:00"}
+    options, _ = parse_batch({"streamName": "s", "timezone": zone, **noon})
+    assert (options.starting.default, options.ending.default) == (NOON_IN_NEW_YORK, NOON_IN_NEW_YORK)
+    start = '{"shardId-000000000000": "AT_TIMESTAMP 2026-01-31T12:00:00", "*": "LATEST"}'
+    source, _ = parse_source({"streamName": "s", "timeZone": zone, "startingPosition": start})
+    assert source.starting.of("shardId-000000000000") == NOON_IN_NEW_YORK
+
+
+def test_a_moment_with_a_zone_needs_no_option():
+    given = {"streamName": "s", "startingTimestamp": "2026-01-31T12:00:00-05:00", "timeZone": "Asia/Tokyo"}
+    assert parse_source(given)[0].starting.default == NOON_IN_NEW_YORK
+
+
+@pytest.mark.parametrize("parse", [parse_source, parse_batch, check_read])
+def test_a_moment_without_any_zone_is_refused_with_both_ways_out(parse):
+    message = (
+        r"option startingTimestamp: '2026-01-31T12:00:00' has no time zone: add Z or an offset.*, or set option timeZone, "
+        r'for instance to spark\.conf\.get\("spark\.sql\.session\.timeZone"\)'
+    )
+    with pytest.raises(OptionError, match=message):
+        parse({"streamName": "s", "startingTimestamp": "2026-01-31T12:00:00"})
+
+
+@pytest.mark.parametrize(
+    ("zone", "moment", "message"),
+    [
+        ("America/New_York", "2026-03-08T02:30:00", "does not exist in the time zone America/New_York"),
+        ("America/New_York", "2026-11-01T01:30:00", "exists twice in the time zone America/New_York"),
+        (
+            "UTC",
+            "1769860800",
+            r"option startingTimestamp: '1769860800' .*seconds\? milliseconds are expected",
+        ),
+        ("Mars/Olympus", "2026-01-31", "option timeZone='Mars/Olympus': expected a time zone"),
+        ("America", "2026-01-31", "option timeZone='America': expected a time zone"),
+        ("+25:00", "2026-01-31", r"option timeZone='\+25:00': expected a time zone"),
+        ("../etc/passwd", "2026-01-31", "expected a time zone"),
+    ],
+)
+def test_a_moment_or_zone_that_means_nothing_is_refused(zone, moment, message):
+    with pytest.raises(OptionError, match=message):
+        parse_source({"streamName": "s", "startingTimestamp": moment, "timeZone": zone})
+
+
+def test_a_caller_with_a_session_gives_its_zone():
+    noon = {"streamName": "s", "startingTimestamp": "2026-01-31T12:00:00"}
+    assert parse_source(noon, "America/New_York")[0].starting.default == NOON_IN_NEW_YORK
+    given = {**noon, "timeZone": "America/New_York"}
+    assert parse_source(given, "Asia/Tokyo")[0].starting.default == NOON_IN_NEW_YORK
+    parse_source({"streamName": "s"}, "a name that only Java has")
+    with pytest.raises(OptionError, match="set option timeZone"):
+        parse_source(noon, "a name that only Java has")

@@ -3,11 +3,13 @@
 import os
 import signal
 import threading
+from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from penstock.errors import OptionError, UsageError
+from penstock.errors import OptionError, PositionError, UsageError
 from penstock.spark import micro_batches, write_kinesis
 
 
@@ -65,6 +67,22 @@ def test_what_has_arrived_is_read_once_and_the_next_run_goes_on(job, kinesis, st
     assert job.seen() == list(range(300))
     assert [number for number, _ in job.batches] == list(range(len(job.batches)))
     assert job.batches[0][1][0].asDict().keys() >= {"shardId", "sequenceNumber", "partitionKey", "data"}
+
+
+def test_a_starting_time_is_of_the_time_zone_of_the_session(spark, job, kinesis, stream):
+    put(kinesis, stream, 0, 10)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
+    try:
+        in_an_hour = datetime.fromtimestamp(kinesis.clock.now_s() + 3600, ZoneInfo("Asia/Kathmandu"))
+        job.options["startingPosition"] = f"AT_TIMESTAMP {in_an_hour:%Y-%m-%d %H:%M:%S}"
+        with pytest.raises(PositionError, match="this moment has not come yet"):
+            job.run()
+        an_hour_ago = in_an_hour - timedelta(hours=2)
+        job.options["startingPosition"] = f"AT_TIMESTAMP {an_hour_ago:%Y-%m-%d %H:%M:%S}"
+        job.run()
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    assert job.seen() == list(range(10))
 
 
 def test_a_batch_may_be_looked_at_more_than_once_and_holds_the_same_rows(job, kinesis, stream):

@@ -26,6 +26,7 @@ def when_caught_up(
     *,
     shard_ids: Collection[str] = (),
     on_ended: Callable[[], None] = lambda: None,
+    lag_max_ms: Callable[[], float] | None = None,
 ) -> Iterator[None]:
     """Call `on_caught_up` once, from a thread of its own, when everything is done that had arrived when the body began.
 
@@ -35,14 +36,17 @@ def when_caught_up(
         on_caught_up: What to do.
         shard_ids: Shards that are read alone; none: all are read, and there is always one to which more may come.
         on_ended: What to do once, and in place of `on_caught_up` if that is not done, when these are read to their ends.
+        lag_max_ms: Returns the lag of a shard in which everything that is wanted is done; None: the time since the body began.
     """
     has_ended = threading.Event()
     began_s = time.monotonic()
+    if lag_max_ms is None:
+        lag_max_ms = lambda: (time.monotonic() - began_s) * 1000  # noqa: E731 - a default that has seen the beginning
 
     def watch() -> None:
         is_caught_up = False
         while not has_ended.wait(_LOOK_INTERVAL_S):
-            if not is_caught_up and not _is_caught_up(consumer, table, (time.monotonic() - began_s) * 1000):
+            if not is_caught_up and not _is_caught_up(consumer, table, lag_max_ms()):
                 continue
             if shard_ids and _are_ended(table, shard_ids):
                 on_ended()
@@ -62,14 +66,16 @@ def when_caught_up(
         watcher.join()
 
 
-def _is_caught_up(consumer: Consumer, table: LeaseTable, running_ms: float) -> bool:
+def _is_caught_up(consumer: Consumer, table: LeaseTable, lag_max_ms: float) -> bool:
+    if lag_max_ms < 0:
+        return False  # a moment to come
     # Health first: a shard that ends between the two looks has left its children in the table.
     health = {shard.shard_id: shard for shard in consumer.health().shards}
     unfinished = [row for row in table.scan().leases if not row.is_ended]
     for row in unfinished:
         shard = health.get(row.key)
         if shard is None or (
-            shard.state != "stopped" and (shard.lag_ms is None or shard.lag_ms > running_ms)
+            shard.state != "stopped" and (shard.lag_ms is None or shard.lag_ms > lag_max_ms)
         ):
             return False
     # Leases are created one after the other: all are there when they cover every key.

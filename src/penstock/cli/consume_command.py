@@ -7,6 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Literal
 
+from penstock.cli.moments import FORMS, moments_of, parse_position, print_understood
 from penstock.cli.record_lines import add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.cli.service_options import Subparsers
+    from penstock.core.starting import StartingPosition
 
 _LOOPBACK = "127.0.0.1"
 _PORT_MAX = 65_535
@@ -51,7 +53,7 @@ def add_parser(subparsers: Subparsers) -> None:
         dest="start",
         default="LATEST",
         metavar="POSITION",
-        help="where a new application starts: TRIM_HORIZON, LATEST or AT_TIMESTAMP <ISO 8601> (default: LATEST)",
+        help=f"where a new application starts: TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {FORMS} (default: LATEST)",
     )
     add_format_arguments(parser)
     parser.add_argument("--worker-id", metavar="NAME", help="of this worker; zone/name with --policy by_zone")
@@ -145,6 +147,14 @@ def _without_logs_of_broken_pipes() -> Iterator[None]:
             logger.removeFilter(lets_pass)
 
 
+def _with_zone(start: StartingPosition) -> str | StartingPosition:
+    """Return a position with moments as an options value takes it; one for all shards as a text, which errors show."""
+    from penstock.core.moments import describe_moment
+
+    moment_ms = start.default.timestamp_ms
+    return start if start.by_shard or moment_ms is None else f"AT_TIMESTAMP {describe_moment(moment_ms)}"
+
+
 def run(args: argparse.Namespace) -> int:
     """Consume until SIGINT or SIGTERM; return the exit status."""
     from penstock.cli.output_reader import while_output_is_read
@@ -155,9 +165,11 @@ def run(args: argparse.Namespace) -> int:
 
     for name in _LOGGERS:  # shards that come and go are the point here
         logging.getLogger(name).setLevel(logging.INFO)
+    start = parse_position(args.start, "--from")
+    moments = moments_of(start)
     options = ConsumerOptions(
         worker_id=args.worker_id,
-        starting_position=args.start,
+        starting_position=_with_zone(start) if moments else args.start,
         max_records=args.max_records,
         on_data_loss=args.on_data_loss,
         checkpoint_interval_s=args.checkpoint_interval,
@@ -169,6 +181,7 @@ def run(args: argparse.Namespace) -> int:
         handler_retries_max=0,
         on_failure="stop_worker",
     )
+    print_understood("consume", "a new application starts from", moments)
     metrics = (
         None if args.metrics_port is None else PrometheusMetrics(args.metrics_port[1], args.metrics_port[0])
     )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.moments import FORMS, ServiceNow, moments_of, parse_position, print_understood
 from penstock.cli.service_options import (
     add_connection_arguments,
     open_kcl3_tables,
@@ -49,7 +50,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     reset = parser.add_argument_group("setting checkpoints anew (stop the workers first)")
     reset.add_argument(
-        "--reset-to", metavar="POSITION", help="TRIM_HORIZON, LATEST or AT_TIMESTAMP:<ISO 8601 moment>"
+        "--reset-to", metavar="POSITION", help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP:<moment>: {FORMS}"
     )
     reset.add_argument("--restore", type=Path, metavar="FILE", help="take a reset back, from its backup file")
     reset.add_argument(
@@ -99,10 +100,10 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     from penstock.cli.lease_streams import choose_stream
     from penstock.core.leases.lease_reset import plan_reset
     from penstock.core.position import Sentinel
-    from penstock.core.starting import parse_starting, pin_latest
+    from penstock.core.starting import check_has_come, pin_latest
     from penstock.errors import OptionError
 
-    start = parse_starting(args.reset_to, "--reset-to")
+    start = parse_position(args.reset_to, "--reset-to")
     if start.by_shard:
         raise OptionError("--reset-to takes one position for all shards")
     if start.default.sentinel is Sentinel.AT_TIMESTAMP and args.stream is None:
@@ -110,10 +111,15 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
             "--reset-to AT_TIMESTAMP needs --stream: the table does not say which shards were open at the moment"
         )
     now = datetime.now(UTC)
+    moments = moments_of(start)
+    print_understood("leases", "reset to", moments)
     position = pin_latest(start.default, int(now.timestamp() * 1000))
     chosen, stream_id = leases, ""
     if args.stream is not None:
         stream_id, chosen = choose_stream(leases, args.stream)
+    if moments:
+        now_ms = ServiceNow(open_kinesis(args), _stream_of(args, stream_id))
+        check_has_come(start, now_ms(), f"--reset-to {args.reset_to}")
     plan = plan_reset(chosen, position, *_fetch_lineage(args, stream_id, position))
     name = re.sub(r"[^\w.-]", "_", args.application)
     path = args.backup or Path(f"{name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
@@ -132,14 +138,14 @@ def _fetch_lineage(
     args: argparse.Namespace, stream_id: str, position: Position
 ) -> tuple[tuple[Shard, ...] | None, frozenset[str]]:
     """List the stream's shards, where it is named, and which of them were open at the position's moment."""
-    from penstock.core.leases.lease_keys import keyed_shard, stream_name_of
+    from penstock.core.leases.lease_keys import keyed_shard
     from penstock.core.position import Sentinel
     from penstock.ports.kinesis import ShardFilter
 
     if args.stream is None:
         return None, frozenset()
     kinesis = open_kinesis(args)
-    stream = stream_name_of(stream_id) if args.stream == stream_id else args.stream
+    stream = _stream_of(args, stream_id)
 
     def fetch(shard_filter: ShardFilter | None = None) -> tuple[Shard, ...]:
         listed = kinesis.fetch_shards(stream, shard_filter).shards
@@ -152,6 +158,14 @@ def _fetch_lineage(
         return shards, frozenset(shard.shard_id for shard in shards if shard.is_open)
     at = ShardFilter("AT_TIMESTAMP", position.timestamp_ms)
     return shards, frozenset(shard.shard_id for shard in fetch(at))
+
+
+def _stream_of(args: argparse.Namespace, stream_id: str) -> str:
+    """Return the stream that `--stream` names, by its name or as the leases do."""
+    from penstock.core.leases.lease_keys import stream_name_of
+
+    named: str = args.stream
+    return stream_name_of(stream_id) if named == stream_id else named
 
 
 def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
@@ -287,12 +301,11 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:
     from penstock.cli.lease_streams import choose_stream
     from penstock.cli.shard_lags import measure_lags
-    from penstock.core.leases.lease_keys import stream_name_of
     from penstock.wiring import SystemClock
 
     kinesis = open_kinesis(args)
     stream_id, leases = choose_stream([sighting.lease for sighting in sightings], args.stream)
-    stream = stream_name_of(stream_id) if args.stream == stream_id else args.stream
+    stream = _stream_of(args, stream_id)
     kinesis.fetch_summary(stream)  # one error about the stream instead of one for every shard
     measured = measure_lags(kinesis, {stream_id: stream}, leases, SystemClock())
     for lag in measured:

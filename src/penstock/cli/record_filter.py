@@ -21,11 +21,13 @@ class RecordFilter:
         shard_ids: The shards.
         key: The partition key.
         pattern: Found somewhere in the data.
+        until_ms: Arrived before this moment.
     """
 
     shard_ids: frozenset[str] | None = None
     key: str | None = None
     pattern: re.Pattern[bytes] | None = None
+    until_ms: int | None = None
 
     def lets_pass(self, record: Record) -> bool:
         """Return whether a record is shown."""
@@ -33,7 +35,13 @@ class RecordFilter:
             (self.shard_ids is None or record.shard_id in self.shard_ids)
             and (self.key is None or record.partition_key == self.key)
             and (self.pattern is None or self.pattern.search(record.data) is not None)
+            and (self.until_ms is None or arrival_ms(record) < self.until_ms)
         )
+
+
+def arrival_ms(record: Record) -> int:
+    """Return when a record arrived, in milliseconds since the epoch."""
+    return round(record.approximate_arrival_timestamp.timestamp() * 1000)
 
 
 def add_filter_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.cli.moments import (
+    FORMS,
+    ServiceNow,
+    moments_of,
+    parse_age_or_moment,
+    parse_position,
+    print_understood,
+)
 from penstock.cli.record_filter import add_filter_arguments, filter_of
 from penstock.cli.record_lines import add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, open_fan_out, open_kinesis
 from penstock.cli.terminal import warn
-from penstock.errors import OptionError, PositionError, ShardsStopped
+from penstock.errors import OptionError, ShardsStopped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from penstock.cli.service_options import Subparsers
     from penstock.consumer import Consumer
-    from penstock.core.position import Position
     from penstock.core.starting import StartingPosition
 
 DESCRIPTION = "Print a stream's records as they come: no leases, no checkpoints, resharding followed."
-_AGE: Final = re.compile(r"(\d+)\s*([smhd])")
-_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SEEN_WITHIN_MS: Final = {"polling": 3_000, "fan-out": 8_000}
+"""A lag of 0 may be so old, and this machine's clock so far from the service's."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -36,13 +42,19 @@ def add_parser(subparsers: Subparsers) -> None:
         "--from",
         dest="start",
         metavar="POSITION",
-        help="TRIM_HORIZON, LATEST or AT_TIMESTAMP <ISO 8601> (default: LATEST; with --until-end TRIM_HORIZON)",
+        help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {FORMS} (default: LATEST; with an end TRIM_HORIZON)",
     )
     start.add_argument(
-        "--since", metavar="AGE", help="from so long ago: 30s, 10m, 2h, 1d; or from a moment, as ISO 8601"
+        "--since", metavar="AGE", help="from so long ago: 30s, 10m, 2h, 1d; or from a moment, as above"
     )
-    parser.add_argument(
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument(
         "-e", "--until-end", action="store_true", help="read what is there when it begins, and end"
+    )
+    end.add_argument(
+        "--until",
+        metavar="MOMENT",
+        help="end when everything is read that arrives before this moment, past or to come; or an age, as above",
     )
     parser.add_argument("--count", type=int, metavar="N", help="end after N records")
     parser.add_argument(
@@ -57,7 +69,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until SIGINT, SIGTERM, the count or the end that was asked for; return the exit status.
+    """Print until SIGINT, SIGTERM, the count, the moment or the end that was asked for; return the exit status.
 
     Raises:
         ShardsStopped: A shard stopped before that, so not everything is printed that was asked for.
@@ -70,9 +82,12 @@ def run(args: argparse.Namespace) -> int:
     from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
     _check(args)
+    kinesis = open_kinesis(args)
+    service_now_ms = ServiceNow(kinesis, args.stream)
+    start, until_ms = _range_of(args, service_now_ms)
     options = ConsumerOptions(
         worker_id="tail",
-        starting_position=_start_of(args),
+        starting_position=start,
         on_data_loss="warn",
         lease_duration_s=60.0,
         round_interval_s=0.5,  # the table is a dictionary: looking is free, and children start at once
@@ -81,11 +96,10 @@ def run(args: argparse.Namespace) -> int:
         retrieval="polling" if args.fan_out is None else "fan-out",
         consumer_name=args.fan_out,
     )
-    wanted = filter_of(args)
+    wanted = replace(filter_of(args), until_ms=until_ms)
     printer = RecordPrinter(format_of(args), args.count, wanted)
     fan_out = None if args.fan_out is None else open_fan_out(args)
     table = MemoryLeaseTable(f"tail of {args.stream}")
-    kinesis = open_kinesis(args)
     if wanted.shard_ids is not None:
         kinesis = only_shards(kinesis, args.stream, wanted.shard_ids)
     consumer = Consumer(
@@ -95,8 +109,11 @@ def run(args: argparse.Namespace) -> int:
         ports=ConsumerPorts(kinesis=kinesis, lease_table=table, fan_out=fan_out),
     )
 
+    has_end = args.until_end or until_ms is not None
+    seen_within_ms = _SEEN_WITHIN_MS[options.retrieval]
+
     def on_caught_up() -> None:
-        if args.until_end:
+        if has_end:
             consumer.request_stop()
         elif sys.stderr.isatty():
             warn(_say_waiting(args))
@@ -111,8 +128,9 @@ def run(args: argparse.Namespace) -> int:
             consumer,
             table,
             on_caught_up,
-            shard_ids=() if args.until_end else wanted.shard_ids or (),
+            shard_ids=() if has_end else wanted.shard_ids or (),
             on_ended=on_ended,
+            lag_max_ms=None if until_ms is None else lambda: service_now_ms() - until_ms - seen_within_ms,
         ),
     ):
         for batch in consumer:
@@ -152,33 +170,34 @@ def _check(args: argparse.Namespace) -> None:
         )
 
 
-def _start_of(args: argparse.Namespace) -> StartingPosition:
-    from penstock.core.starting import StartingPosition, check_has_come, parse_starting
+def _range_of(
+    args: argparse.Namespace, service_now_ms: Callable[[], int]
+) -> tuple[StartingPosition, int | None]:
+    """Return where to begin, and the moment at which to end; say which moments were understood.
 
-    now_ms = int(time.time() * 1000)
-    if args.since is None:
-        given = f"--from {args.start}"
-        start = parse_starting(args.start or ("TRIM_HORIZON" if args.until_end else "LATEST"), "--from")
-    else:
-        given = f"--since {args.since}"
-        start = StartingPosition(_since(args.since, now_ms))
-    check_has_come(start, now_ms, given)
-    return start
-
-
-def _since(text: str, now_ms: int) -> Position:
+    Raises:
+        PositionError, OptionError: A moment is none, or the beginning is a moment to come or behind the end.
+    """
     from penstock.core.position import at_timestamp
-    from penstock.core.starting import parse_starting
+    from penstock.core.starting import StartingPosition, check_has_come
 
-    age = _AGE.fullmatch(text.strip())
-    if age is not None:
-        return at_timestamp(max(0, now_ms - int(age[1]) * _UNITS_S[age[2]] * 1000))
-    try:
-        return parse_starting(f"AT_TIMESTAMP {text}", "--since").default
-    except PositionError as error:
-        raise OptionError(
-            f"--since {text!r}: expected an age (30s, 10m, 2h, 1d) or a moment (2026-01-31T12:00:00Z)"
-        ) from error
+    given = f"--from {args.start}" if args.since is None else f"--since {args.since}"
+    if args.since is None:
+        is_bounded = args.until_end or args.until is not None
+        start = parse_position(args.start or ("TRIM_HORIZON" if is_bounded else "LATEST"), "--from")
+    else:
+        start = StartingPosition(at_timestamp(parse_age_or_moment(args.since, "--since", service_now_ms)))
+    moments = moments_of(start)
+    if moments:
+        check_has_come(start, service_now_ms(), given)
+    print_understood("tail", "from", moments)
+    if args.until is None:
+        return start, None
+    until_ms = parse_age_or_moment(args.until, "--until", service_now_ms)
+    if (start.default.timestamp_ms or 0) > until_ms:
+        raise OptionError(f"{given} is behind --until {args.until}: exchange them")
+    print_understood("tail", "until", {"": until_ms})
+    return start, until_ms
 
 
 def _say_waiting(args: argparse.Namespace) -> str:

@@ -8,11 +8,10 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from penstock.consumer.stream_argument import parse_start
+from penstock.consumer.stream_argument import Start, parse_start
 from penstock.core.keyword_options import check_types
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.limits import MIB, SUBSCRIPTIONS_APART_S
-from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.retrieval_choice import AutoRetrieval
@@ -36,8 +35,8 @@ class ConsumerOptions:
         worker_id: Names this worker in the lease table; `zone/name` with `policy="by_zone"`. Give a stable one
             when a restarted process shall pick up its own leases at once. None: host name and a random part.
         starting_position: Where shards start when the application starts for the first time: `LATEST`,
-            `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601>`, JSON that names a position for each shard
-            (`{"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"}`), or a `StartingPosition`.
+            `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601>` or a `datetime`, each with its time zone, JSON that names a position for
+            each shard (`{"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"}`), or a `StartingPosition`.
         max_records: Records per read, and per call of the handler; 1 to 10,000.
         retrieval: How shards are read: `polling` (GetRecords; its quota is shared by all readers of a shard), `fan-out`
             (SubscribeToShard: records are pushed, 2 MiB/s for each shard and consumer; costs money), or `auto` (polling; fan-out
@@ -86,7 +85,7 @@ class ConsumerOptions:
     """
 
     worker_id: str | None = None
-    starting_position: str | Position | StartingPosition = "LATEST"
+    starting_position: Start = "LATEST"
     max_records: int = 10_000
     retrieval: Literal["polling", "fan-out", "auto"] = "polling"
     consumer_name: str | None = None

@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from penstock.consumer.consumer import ConsumerPorts
     from penstock.consumer.consumer_options import ConsumerOptions
     from penstock.consumer.processor import DeadLetterHandler
-    from penstock.core.position import Position
+    from penstock.consumer.stream_argument import Start
     from penstock.core.reading.delivery_calls import FailurePolicy
-    from penstock.core.starting import StartingPosition
     from penstock.ports.metrics import Metrics
 
 
@@ -20,7 +19,7 @@ class AsyncConsumerKeywords(TypedDict, total=False):
     """Options of an `AsyncConsumer` by keyword, as `ConsumerOptions` describes them."""
 
     worker_id: str | None
-    starting_position: str | Position | StartingPosition
+    starting_position: Start
     max_records: int
     retrieval: Literal["polling", "fan-out", "auto"]
     consumer_name: str | None

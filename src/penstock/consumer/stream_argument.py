@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from penstock.consumer.stream_reading import ConsumedStream
 from penstock.core.leases.lease_keys import keyed_start
-from penstock.core.position import Position
+from penstock.core.moments import parse_moment
+from penstock.core.position import Position, at_timestamp
 from penstock.core.shard import StreamSummary
 from penstock.core.starting import StartingPosition, check_has_come, parse_starting
 from penstock.core.stream_identity import StreamIdentity
@@ -20,7 +21,7 @@ from penstock.errors import OptionError, UsageError
 if TYPE_CHECKING:
     from penstock.runtime.consumer_registration import ConsumerRegistration
 
-Start: TypeAlias = str | Position | StartingPosition
+Start: TypeAlias = str | datetime | Position | StartingPosition
 StreamArgument: TypeAlias = str | Sequence[str] | Mapping[str, Start]
 
 _KCL_ID: Final = re.compile(r"(?P<account>[0-9]+):(?P<name>[^:]+):(?P<epoch>[0-9]+)")
@@ -120,11 +121,13 @@ def parse_start(start: Start, option: str) -> StartingPosition:
     """Return a starting position as a value.
 
     Raises:
-        PositionError: None of the accepted forms.
+        PositionError: None of the accepted forms, or a moment without a time zone or of no record.
         OptionError: A place in one shard, which says nothing for the others.
     """
     if isinstance(start, str):
         return parse_starting(start, option)
+    if isinstance(start, datetime):
+        return StartingPosition(default=at_timestamp(parse_moment(start, option)))
     if isinstance(start, Position):
         start = StartingPosition(default=start)
     if not isinstance(start, StartingPosition):
@@ -134,6 +137,9 @@ def parse_start(start: Start, option: str) -> StartingPosition:
             f"{option}={start.default} is a place in one shard; give "
             'StartingPosition(by_shard={"shardId-...": ...}) or {"shardId-...": "<sequence number>"} as JSON'
         )
+    for position in (start.default, *start.by_shard.values()):
+        if position.timestamp_ms is not None:
+            parse_moment(position.timestamp_ms, option)
     return start
 
 
@@ -143,8 +149,6 @@ def _way_out(start: object) -> str:
             "positions shard by shard are given as JSON, json.dumps({...}); those of several streams as "
             'stream={"orders": "TRIM_HORIZON", ...}'
         )
-    if isinstance(start, datetime):
-        return 'a moment is given as text, f"AT_TIMESTAMP {moment.isoformat()}"'
     return "expected a text, for instance TRIM_HORIZON"
 
 

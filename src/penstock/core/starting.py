@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import tzinfo
 from typing import Any, Final
 
 from msgspec import Struct, field
 
+from penstock.core.moments import parse_moment
 from penstock.core.position import (
     LATEST,
     SHARD_END,
@@ -29,7 +30,6 @@ from penstock.core.position import (
 from penstock.errors import PositionError
 
 _MOMENT: Final = re.compile(r"^AT_TIMESTAMP\s*[:=\s]\s*(?P<moment>.+)$", re.IGNORECASE | re.DOTALL)
-_MOMENT_MAX_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _SUB_DIGITS_MAX: Final = 19
 _CLOCKS_APART_MS: Final = 30_000  # a position that is refused is tried again for longer than that
 _FORMS: Final = (
@@ -54,19 +54,22 @@ class StartingPosition(Struct, frozen=True):
         return self.by_shard.get(shard_id, self.default)
 
 
-def parse_starting(text: str, option: str = "startingPosition") -> StartingPosition:
+def parse_starting(
+    text: str, option: str = "startingPosition", zone: tzinfo | None = None
+) -> StartingPosition:
     """Read a starting (or ending) position as a user wrote it.
 
     Args:
         text: The option's value.
         option: Its name, for messages.
+        zone: The time zone of moments without one; None refuses them.
 
     Raises:
         PositionError: None of the accepted forms; the message lists them.
     """
     text = text.strip()
     if not text.startswith("{"):
-        return StartingPosition(default=_parse_word(text, option))
+        return StartingPosition(default=_parse_word(text, option, zone))
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -75,15 +78,18 @@ def parse_starting(text: str, option: str = "startingPosition") -> StartingPosit
         ) from error
     lowered = {key.lower(): value for key, value in document.items()}
     if "at_timestamp" in lowered:
-        return StartingPosition(
-            default=at_timestamp(_parse_moment(lowered["at_timestamp"], option, lowered.get("format")))
-        )
+        if lowered.get("format") is not None:
+            raise PositionError(
+                f"option {option}: a timestamp pattern ({lowered['format']!r:.60}) is not supported; write the moment as "
+                "ISO 8601, for instance 2026-01-31T12:00:00Z"
+            )
+        return StartingPosition(default=_parse_moment(lowered["at_timestamp"], option, zone))
     positions = {
-        shard: _parse_entry(value, option)
+        shard: _parse_entry(value, option, zone)
         for shard, value in document.items()
         if shard not in ("*", "metadata")
     }
-    default = _parse_entry(document["*"], option) if "*" in document else TRIM_HORIZON
+    default = _parse_entry(document["*"], option, zone) if "*" in document else TRIM_HORIZON
     if default.is_in_shard:
         raise PositionError(
             f'option {option}: "*" stands for every shard that is not named, and {document["*"]!r} is a place in one; '
@@ -92,13 +98,13 @@ def parse_starting(text: str, option: str = "startingPosition") -> StartingPosit
     return StartingPosition(default=default, by_shard=positions)
 
 
-def _parse_entry(value: Any, option: str) -> Position:
+def _parse_entry(value: Any, option: str, zone: tzinfo | None) -> Position:
     if isinstance(value, str):
-        return at_record(value) if value.isdigit() else _parse_word(value, option)
+        return at_record(value) if value.isdigit() else _parse_word(value, option, zone)
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_whole(value[1]):
         return at_record(value[0], value[1])
     if isinstance(value, Mapping) and "iteratorType" in value:
-        return _parse_iterator(value, option)
+        return _parse_iterator(value, option, zone)
     raise PositionError(f"option {option}: {value!r:.200} is no position; {_FORMS}")
 
 
@@ -106,7 +112,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _parse_iterator(value: Mapping[str, Any], option: str) -> Position:
+def _parse_iterator(value: Mapping[str, Any], option: str, zone: tzinfo | None) -> Position:
     kind = str(value["iteratorType"]).upper()
     place = str(value.get("iteratorPosition", ""))
     if kind == "SHARD_END":
@@ -121,11 +127,11 @@ def _parse_iterator(value: Mapping[str, Any], option: str) -> Position:
             raise PositionError(f"option {option}: subSequenceNumber {sub!r:.100} is no whole number")
         return at_record(place, max(sub, 0))
     if kind == "AT_TIMESTAMP":
-        return at_timestamp(_parse_moment(place, option, None))
-    return _parse_word(kind, option)
+        return _parse_moment(place, option, zone)
+    return _parse_word(kind, option, zone)
 
 
-def _parse_word(text: str, option: str) -> Position:
+def _parse_word(text: str, option: str, zone: tzinfo | None) -> Position:
     word = text.upper()
     if word in ("TRIM_HORIZON", "EARLIEST"):
         return TRIM_HORIZON
@@ -133,40 +139,14 @@ def _parse_word(text: str, option: str) -> Position:
         return LATEST
     match = _MOMENT.match(text)
     if match:
-        return at_timestamp(_parse_moment(match["moment"], option, None))
+        return _parse_moment(match["moment"], option, zone)
     if text[:4].isdigit() and "-" in text:
-        return at_timestamp(_parse_moment(text, option, None))
+        return _parse_moment(text, option, zone)
     raise PositionError(f"option {option}: {text[:80]!r} is no position; {_FORMS}")
 
 
-def _parse_moment(text: Any, option: str, pattern: Any) -> int:
-    if pattern is not None:
-        raise PositionError(
-            f"option {option}: a timestamp pattern ({pattern!r:.60}) is not supported; write the moment as ISO 8601, "
-            "for instance 2026-01-31T12:00:00Z"
-        )
-    raw = str(text).strip().strip("\"'")
-    try:
-        moment_ms = _moment_ms(text, raw)
-    except (ValueError, OverflowError) as error:
-        raise PositionError(
-            f"option {option}: {raw[:60]!r} is no ISO 8601 moment, for instance 2026-01-31T12:00:00Z"
-        ) from error
-    if not 0 <= moment_ms <= _MOMENT_MAX_MS:
-        raise PositionError(f"option {option}: {raw[:60]!r} is not between the years 1970 and 9999")
-    return moment_ms
-
-
-def _moment_ms(given: Any, raw: str) -> int:
-    """Return a moment in milliseconds; a number above a hundred billion counts them already, a smaller one seconds."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return int(given) if given > 1e11 else int(given * 1000)
-    if raw.isdigit():
-        return int(raw)
-    moment = datetime.fromisoformat(raw)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+def _parse_moment(given: Any, option: str, zone: tzinfo | None) -> Position:
+    return at_timestamp(parse_moment(given, f"option {option}", zone))
 
 
 def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:

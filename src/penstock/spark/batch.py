@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -68,10 +68,9 @@ def _narrow_by(so_far: Narrowing, condition: datasource.Filter) -> Narrowing:
         # The field's class, not its content, differs between the two: one text, or a tuple of them.
         wanted = frozenset([value] if isinstance(condition, datasource.EqualTo) else value)
         return replace(so_far, shards=wanted if so_far.shards is None else so_far.shards & wanted)
-    if attribute != _ARRIVAL or not isinstance(value, datetime):
-        return so_far
-    moment = value if value.tzinfo is not None else value.astimezone()
-    micros = round(moment.astimezone(UTC).timestamp() * 1_000_000)
+    if attribute != _ARRIVAL or not isinstance(value, datetime) or value.tzinfo is None:
+        return so_far  # also a time without a zone, which is no instant: Spark compares it
+    micros = round(value.timestamp() * 1_000_000)
     low_ms, high_ms = micros // 1000, -(-micros // 1000) + 1
     if isinstance(condition, datasource.EqualTo | datasource.GreaterThan | datasource.GreaterThanOrEqual):
         so_far = replace(so_far, from_ms=low_ms if so_far.from_ms is None else max(so_far.from_ms, low_ms))

@@ -49,7 +49,7 @@ def micro_batches(spark: SparkSession, options: Mapping[str, str], *, checkpoint
         OptionError: An option is unknown or has a bad value.
         UsageError: The checkpoint cannot be used.
     """
-    parsed, notes = parse_source(options)
+    parsed, notes = parse_source(options, spark.conf.get("spark.sql.session.timeZone"))
     for note in notes:
         _log.warning(note)
     return MicroBatches(spark, parsed, BatchLog(spark, checkpoint.rstrip("/")))

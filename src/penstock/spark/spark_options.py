@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import tzinfo
 from typing import Any, Final
 
 from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.core.leases.coordinator_options import BalancePolicy
+from penstock.core.moments import NoTimeZoneError
 from penstock.core.option_table import (
     FLAG,
     SIZE,
@@ -31,6 +33,7 @@ from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import OptionError, PositionError
 from penstock.spark.foreign_options import REFUSED, WITHOUT_EFFECT
 from penstock.spark.table_properties import NO_OPTIONS, user_options
+from penstock.spark.time_zones import TIME_ZONE, session_time_zone
 
 _ALL: Final = frozenset({"source", "batch", "sink"})
 _READ: Final = frozenset({"source", "batch"})
@@ -67,6 +70,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("startingTimestamp", TEXT, None, "Shorthand for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
     Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard (inclusive).", _BATCH, ("endingOffsets",)),
     Option("endingTimestamp", TEXT, None, "Shorthand for `endingPosition` AT_TIMESTAMP; records that arrived at or after it are left out.", _BATCH),
+    Option("timeZone", TIME_ZONE, None, "Time zone of moments that are written without one, as for Spark's own sources: `America/New_York`, `+01:00`. Spark does not pass `spark.sql.session.timeZone` to sources in Python, so without this option such a moment is an error; see operations.md.", _READ),
     Option("failOnDataLoss", FLAG, True, "Fail when unread records, or a shard that was not read to its end, have left the stream (retention). With false the query warns and goes on, with the shard's children.", _READ, ("kinesis.failOnDataLoss",)),
     Option("maxRecordsPerTrigger", _COUNT, None, "Maximum number of user records in one batch, over all shards.", _SOURCE, ("maxOffsetsPerTrigger",)),
     Option("maxBytesPerTrigger", SIZE, None, "Maximum bytes of data in one batch, over all shards. A record that would exceed it waits for a later batch; only a record that is larger than a shard's part is read all the same.", _SOURCE),
@@ -189,8 +193,14 @@ def _lease_duration_s(lease_table: str) -> float:
     return 60.0 if lease_table.startswith("s3://") else 10.0
 
 
-def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ...]]:
+def parse_source(
+    given: Mapping[str, str], session_zone: str | None = None
+) -> tuple[SourceOptions, tuple[str, ...]]:
     """Read the streaming source's options; also return a sentence for each option without effect.
+
+    Args:
+        given: As the user set them.
+        session_zone: The session's time zone, if the caller has the session.
 
     Raises:
         OptionError: Anything unknown, missing or out of range.
@@ -198,6 +208,8 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
     values, notes = _parse(given, "source")
     if not given:
         raise OptionError(NO_OPTIONS)
+    if session_zone is not None and values["timeZone"] is None:
+        values["timeZone"] = session_time_zone(session_zone)
     stream = _stream(values)
     short = stream.rpartition("/")[2]
     lease_table = values["leaseTable"]
@@ -416,10 +428,16 @@ def _starting(values: Mapping[str, Any], which: str, default: StartingPosition) 
     position, moment = values[f"{which}Position"], values[f"{which}Timestamp"]
     if position is not None and moment is not None:
         raise OptionError(f"options {which}Position and {which}Timestamp exclude each other; keep one")
+    zone: tzinfo | None = values["timeZone"]
     try:
         if moment is not None:
-            return parse_starting(f"AT_TIMESTAMP {moment}", f"{which}Timestamp")
-        return default if position is None else parse_starting(position, f"{which}Position")
+            return parse_starting(f"AT_TIMESTAMP {moment}", f"{which}Timestamp", zone)
+        return default if position is None else parse_starting(position, f"{which}Position", zone)
+    except NoTimeZoneError as error:
+        raise OptionError(
+            f'{error}, or set option timeZone, for instance to spark.conf.get("spark.sql.session.timeZone"), which Spark '
+            "does not pass to sources in Python"
+        ) from None
     except PositionError as error:
         raise OptionError(str(error)) from None
 

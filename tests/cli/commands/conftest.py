@@ -1,5 +1,8 @@
 """An embedded Kinesis whose environment the commands see."""
 
+import time
+from zoneinfo import ZoneInfo
+
 import pytest
 
 pytest.importorskip("httptools")
@@ -42,3 +45,13 @@ def consume(tmp_path):
     for worker in workers:
         worker.process.kill()
         worker.process.wait()
+
+
+@pytest.fixture
+def new_york(monkeypatch):
+    """The time zone, which is this machine's as long."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield ZoneInfo("America/New_York")
+    monkeypatch.undo()
+    time.tzset()

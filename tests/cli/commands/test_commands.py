@@ -243,7 +243,7 @@ def test_tail_follows_a_split(kinesis, stream, capsys):
     ("arguments", "word"),
     [
         (["--from", "yesterday"], "penstock tail: option --from: 'yesterday' is no position"),
-        (["--since", "yesterday"], "--since 'yesterday': expected an age"),
+        (["--since", "yesterday"], "--since: 'yesterday' is no moment; expected ISO 8601"),
         (["--since", "2999-01-01"], "--since 2999-01-01: this moment has not come yet"),
         (
             ["--from", "AT_TIMESTAMP 2999-01-01"],
@@ -260,6 +260,32 @@ def test_wrong_values_are_usage_errors(stream, capsys, arguments, word):
     status, _, err = penstock(capsys, "tail", stream, *arguments)
     assert status == 2
     assert word in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tail", "S", "--since", "2026-03-08T02:30:00"], "does not exist in the time zone of this machine (America/New_York)"),
+        (["tail", "S", "--from", "AT_TIMESTAMP 2025-11-02T01:30"], "exists twice in the time zone of this machine"),
+        (["tail", "S", "--until", "2025-11-02 01:30"], "2025-11-02T01:30:00-04:00 or 2025-11-02T01:30:00-05:00"),
+        (["tail", "S", "--since", "1769860800"], "seconds? milliseconds are expected; in seconds it would be 2026-01-31T12"),
+        (["tail", "S", "--since", "90"], "seconds? milliseconds are expected; in seconds it would be 1970-01-01T00:01:30Z"),
+        (["tail", "S", "--until", "soon"], "--until: 'soon' is no moment"),
+        (["tail", "S", "--until", "2h", "--since", "1h"], "--since 1h is behind --until 2h: exchange them"),
+        (["tail", "S", "--until", "1h", "--until-end"], "not allowed with argument"),
+        (["consume", "S", "--application", "app", "--from", "2025-11-02 01:30"], "exists twice in the time zone of this machine"),
+        (["consume", "S", "--application", "app", "--from", "AT_TIMESTAMP 1769860800"], "--from: '1769860800' is"),
+        (["consume", "S", "--application", "app", "--from", "2999-01-01"], "--from 'AT_TIMESTAMP 2999-01-01T05:00:00Z': this"),
+    ],
+)  # fmt: skip
+def test_a_moment_that_cannot_be_meant_is_a_usage_error(stream, capsys, new_york, arguments, message):
+    words = [stream if word == "S" else word for word in arguments]
+    try:
+        status, _, err = penstock(capsys, *words)
+    except SystemExit as exit_:
+        status, err = exit_.code, capsys.readouterr().err
+    assert status == 2
+    assert message in err
 
 
 # The second one leaves while there is nothing more to write, when no write tells of it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.errors import PySparkException
@@ -55,7 +56,23 @@ def test_a_shard_that_an_option_names_and_the_stream_lacks_is_an_error(spark, st
 
 def test_a_batch_read_from_a_moment_to_come_is_an_error(spark, stream):
     with pytest.raises(PySparkException, match=r"startingTimestamp.*: this moment has not come yet"):
-        read_batch(spark, stream, startingTimestamp="2999-01-01").collect()
+        read_batch(spark, stream, startingTimestamp="2999-01-01T00:00Z").collect()
+
+
+def test_a_batch_read_between_two_times_that_a_clock_in_new_york_shows(spark, stream, kinesis, client):
+    put(client, stream, numbered(0, 20))
+    wait_for_next_second()
+    begin = service_time(kinesis).astimezone(ZoneInfo("America/New_York"))
+    put(client, stream, numbered(20, 40))
+    given = {"startingTimestamp": begin.replace(tzinfo=None).isoformat(), "endingTimestamp": "2998-12-31"}
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        assert numbers_of(read_batch(spark, stream, timeZone=zone, **given)) == list(range(20, 40))
+        with pytest.raises(PySparkException, match=r"has no time zone: .* or set option timeZone"):
+            read_batch(spark, stream, **given)
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
 
 
 def test_a_filter_on_the_arrival_narrows_the_read_itself(spark, stream, kinesis, client):
