@@ -32,6 +32,10 @@ def test_a_streaming_query_reports_what_it_wrote_by_stream_and_shard(
     assert total.user_record_count == 200
     assert total.refused_count > 0
     assert sum(total.refused_by_reason.values()) == total.refused_count
+    wait_until(
+        lambda: sum(progress["sink"]["numOutputRows"] for progress in query.recentProgress) == 200,
+        "Spark's own count to be the same",
+    )
     by_shard = {shard["ShardId"]: len(records) for shard, records in raw_records(client, copy)}
     assert {shard: counts.kinesis_record_count for shard, counts in total.by_shard.items()} == by_shard
 
