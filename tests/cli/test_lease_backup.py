@@ -6,7 +6,7 @@ import pytest
 
 from moved_clock import MovedClock
 from penstock.cli.lease_backup import apply_reset, read_backup, write_backup
-from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_of
+from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_name
 from penstock.core.leases.lease_reset import ResetPlan, plan_reset, plan_restore
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import Create, Renew
@@ -127,5 +127,4 @@ def test_shares_count_unfinished_leases_per_worker_and_zone():
     ]
     sightings = [Sighting(row, OwnerState.ALIVE) for row in rows]
     assert shares(sightings, str) == {"a/y": 2, "a/x": 1}
-    assert shares(sightings, zone_of) == {"a": 3}
-    assert zone_of("host:1") == "-"
+    assert shares(sightings, zone_name) == {"a": 3}

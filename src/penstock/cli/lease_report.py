@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.leases.fleet_view import zone_of
 from penstock.core.leases.kcl3_fleet import FleetJudge, Kcl3Rows
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_view import (
+    LeaseView,
+    OwnerState,
+    unfinished_lineage,
+    waits_for_parents,
+)
+from penstock.core.shard_graph import find_cycles
 
 if TYPE_CHECKING:
     from penstock.ports.clock import Clock
@@ -57,40 +64,52 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
     return sorted(sightings, key=lambda sighting: sighting.lease.key), scan
 
 
-def state_of(sighting: Sighting, leases: Mapping[str, Lease]) -> str:
-    """Return where a lease stands, in a word or two."""
+def circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
+    """Return the leases that are said to descend from themselves, which do not wait for each other."""
+    return find_cycles(unfinished_lineage(leases.values()))
+
+
+def state_of(
+    sighting: Sighting,
+    leases: Mapping[str, Lease],
+    vanished: Container[str] = (),
+    circular: Container[str] = (),
+) -> str:
+    """Return where a lease stands, in a word or two.
+
+    Args:
+        sighting: Of the lease.
+        leases: The whole table.
+        vanished: Shards that the stream does not list any more.
+        circular: Leases that are said to descend from themselves.
+    """
     lease = sighting.lease
     if sighting.owner_state is OwnerState.ENDED:
         return "ended"
-    if lease.checkpoint_owner is not None:
+    is_silent = sighting.owner_state is OwnerState.EXPIRED and not sighting.has_moved
+    if lease.checkpoint_owner is not None and not is_silent:
         return "handing over"
-    waits = waits_for_parents(lease, leases)
+    waits = waits_for_parents(lease, leases, vanished, circular)
     if sighting.owner_state is OwnerState.UNOWNED:
         return "waits for parents" if waits else "unowned"
-    if sighting.owner_state is OwnerState.EXPIRED and not sighting.has_moved:
+    if is_silent:
         return "owner silent"
     if lease.stopped_reason is not None:
         return "stopped"
     return "owned, waits" if waits else "read"
 
 
-def waits_for_parents(lease: Lease, leases: Mapping[str, Lease]) -> bool:
-    """Return whether a shard is not read yet because one that it came from is not read to its end."""
-    return any(parent in leases and not leases[parent].is_ended for parent in lease.parents)
-
-
-def zone_of(worker: str) -> str:
-    """Return the zone of a worker's id: the text before the first slash, or `-`."""
-    zone, slash, _ = worker.partition("/")
-    return zone if slash else "-"
+def zone_name(worker: str) -> str:
+    """Return the zone of a worker's id, or `-`."""
+    return zone_of(worker) or "-"
 
 
 def shares(sightings: list[Sighting], name_of: Callable[[str], str]) -> dict[str, int]:
-    """Count unfinished leases per worker, or per whatever `name_of` makes of it; most first."""
+    """Count unfinished leases per worker that reads them, or per whatever `name_of` makes of it; most first."""
     counted = Counter(
-        name_of(sighting.lease.owner)
+        name_of(sighting.lease.reader)
         for sighting in sightings
-        if sighting.lease.owner is not None and not sighting.lease.is_ended
+        if sighting.lease.reader is not None and not sighting.lease.is_ended
     )
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
@@ -98,7 +117,7 @@ def shares(sightings: list[Sighting], name_of: Callable[[str], str]) -> dict[str
 def live_owners(sightings: list[Sighting]) -> list[str]:
     """Return the workers that were seen to be alive."""
     return sorted(
-        {sighting.lease.owner for sighting in sightings if sighting.has_moved and sighting.lease.owner}
+        {sighting.lease.reader for sighting in sightings if sighting.has_moved and sighting.lease.reader}
     )
 
 

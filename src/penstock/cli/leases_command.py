@@ -6,7 +6,7 @@ import argparse
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.moments import FORMS, ServiceNow, moments_of, parse_position, print_understood
 from penstock.cli.service_options import (
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from penstock.core.leases.lease import Lease
     from penstock.core.position import Position
     from penstock.core.shard import Shard
+    from penstock.ports.lease_table import LeaseTable
 
+_OBSERVE_S: Final = 4.0
+_BUCKET_LEASE_S: Final = 60.0  # of a query, unless an option says otherwise
 DESCRIPTION = "Show an application's leases, the shares of its workers and who assigns them, or set its checkpoints anew."
 
 
@@ -44,9 +47,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--observe",
         type=float,
-        default=4.0,
         metavar="S",
-        help="watch the counters for at most so many seconds, to tell live owners from silent ones (default: 4)",
+        help="watch the counters for at most so many seconds, to tell live owners from silent ones (default: 4; before "
+        "checkpoints are set anew as long as the leases last)",
     )
     reset = parser.add_argument_group("setting checkpoints anew (stop the workers first)")
     reset.add_argument(
@@ -71,14 +74,17 @@ def run(args: argparse.Namespace) -> int:
 
     if args.reset_to is not None and args.restore is not None:
         raise OptionError("give --reset-to or --restore, not both")
-    if args.observe < 0:
+    observe_s = _OBSERVE_S if args.observe is None else args.observe
+    if observe_s < 0:
         raise OptionError(f"--observe {args.observe}: expected 0 or more")
     table = open_lease_table(args, args.application)
-    sightings, scan = watch(table, SystemClock(), args.observe)
+    sightings, scan = watch(table, SystemClock(), observe_s)
     for row in scan.skipped:
         warn(f"row {row.key} is left out: {row.reason}")
     if args.reset_to is None and args.restore is None:
         return _show(args, sightings)
+    if args.observe is None and not args.force:
+        sightings = watch_to_expiry(table, sightings)
     alive = live_owners(sightings)
     if alive and not args.force:
         raise PenstockError(
@@ -90,6 +96,22 @@ def run(args: argparse.Namespace) -> int:
     else:
         _restore(args, table, leases)
     return 0
+
+
+def watch_to_expiry(table: LeaseTable, sightings: list[Sighting]) -> list[Sighting]:
+    """Watch on as long as a lease of a worker that was not seen to live may last: in buckets they are renewed rarely."""
+    from penstock.cli.lease_report import live_owners, watch
+    from penstock.wiring import SystemClock
+
+    owned = [each.lease for each in sightings if each.lease.reader is not None and not each.lease.is_ended]
+    usual_s = _BUCKET_LEASE_S if table.name.startswith("s3://") else 0.0
+    longest_s = max((max(usual_s, lease.term_s) for lease in owned), default=0.0)
+    if longest_s <= _OBSERVE_S or live_owners(sightings):
+        return sightings
+    warn(
+        f"penstock leases: no worker was seen to renew; watching for {longest_s:.0f} s, as long as the leases last"
+    )
+    return watch(table, SystemClock(), longest_s)[0]
 
 
 # --- writing --------------------------------------------------------------------------------------------
@@ -182,10 +204,11 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 
 def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     """Show what is known; 1 where the stream that was named cannot be asked, since then the lags are missing."""
-    from penstock.cli.lease_report import shares, state_of, zone_of
+    from penstock.cli.lease_report import circular_leases, shares, state_of, zone_name
     from penstock.errors import ServiceError
 
     leases = {sighting.lease.key: sighting.lease for sighting in sightings}
+    circular = circular_leases(leases)
     lags: dict[str, int | None] = {}
     status = 0
     try:
@@ -197,8 +220,9 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     rows = [
         {
             "shard": sighting.lease.key,
-            "state": state_of(sighting, leases),
-            "owner": sighting.lease.owner,
+            "state": state_of(sighting, leases, circular=circular),
+            "owner": sighting.lease.reader,
+            "next_owner": sighting.lease.next_owner,
             "counter": sighting.lease.counter,
             "counter_age_s": round(sighting.unmoved_s, 1),
             "has_moved": sighting.has_moved,
@@ -209,7 +233,7 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
         for sighting in sightings
     ]
     workers = shares(sightings, str)
-    zones = shares(sightings, zone_of)
+    zones = shares(sightings, zone_name)
     fleet = _fetch_fleet(args)
     if args.json:
         document = {
@@ -277,7 +301,7 @@ def _print_fleet(output: Output, fleet: dict[str, Any]) -> None:
 
 
 def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> None:
-    from penstock.cli.overview.cells import short_checkpoint
+    from penstock.cli.overview.cells import owner_cell, short_checkpoint
 
     table = []
     for row in rows:
@@ -285,7 +309,7 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
         cells = [
             row["shard"],
             row["state"],
-            row["owner"] or "-",
+            owner_cell(row["owner"], row["next_owner"]),
             str(row["counter"]),
             age,
             short_checkpoint(row["checkpoint"]),

@@ -49,17 +49,21 @@ def _why(row: ShardRow) -> str:
 
 def shard_cells(row: ShardRow) -> tuple[str, ...]:
     """Return the cells of a shard, under `SHARD_COLUMNS`."""
-    owner = row.owner or "-"
     cells = (
         short_shard(row.shard),
         row.trouble.value or row.state,
-        owner if row.next_owner is None else f"{owner} → {row.next_owner}",
+        owner_cell(row.owner, row.next_owner),
         f"{duration(row.lag_ms)}{arrow(row)}",
         "-" if row.kb_per_s is None else f"{row.kb_per_s:.1f} KiB/s",
         short_checkpoint(row.checkpoint),
         row.why,
     )
     return tuple(escape_text(cell) for cell in cells)
+
+
+def owner_cell(owner: str | None, next_owner: str | None) -> str:
+    """Return who reads a shard, and who is next where it is handed over."""
+    return f"{owner or '-'} → {next_owner}" if next_owner else owner or "-"
 
 
 def event_line(event: Event) -> str:

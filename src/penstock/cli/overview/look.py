@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from penstock.cli.lease_report import Sighting, state_of, waits_for_parents, zone_of
+from penstock.cli.lease_report import Sighting, circular_leases, state_of, zone_name
 from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge
 from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
-from penstock.core.leases.lease_view import OwnerState
+from penstock.core.leases.lease_view import waits_for_parents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -205,7 +205,19 @@ def shard_rows(
         limits: From when on something is wrong.
     """
     leases = {sighting.lease.key: sighting.lease for sighting in sightings}
-    rows = [_row(sighting, leases, lags.get(sighting.lease.key), stands_s) for sighting in sightings]
+    circular = circular_leases(leases)
+    parents = {parent for lease in leases.values() for parent in lease.parents}
+    vanished = {parent for parent in parents if parent not in graph} if any(graph) else set()
+    rows = [
+        _row(
+            sighting,
+            state_of(sighting, leases, vanished, circular),
+            waits_for_parents(sighting.lease, leases, vanished, circular),
+            lags.get(sighting.lease.key),
+            stands_s.get(sighting.lease.key, 0.0),
+        )
+        for sighting in sightings
+    ]
     rows += [ShardRow(shard_id, "no lease") for shard_id in lacking_leases(graph, leases)]
     return judge(rows, limits)
 
@@ -214,33 +226,25 @@ _READ_IN: Final = ("read", "handing over")
 """States of a lease in which its shard is read."""
 
 
-def _row(
-    sighting: Sighting,
-    leases: Mapping[str, Lease],
-    known: KnownLag | None,
-    stands_s: Mapping[str, float],
-) -> ShardRow:
+def _row(sighting: Sighting, state: str, waits: bool, known: KnownLag | None, stands_s: float) -> ShardRow:
     lease = sighting.lease
-    state = state_of(sighting, leases)
-    if state == "handing over" and sighting.owner_state is OwnerState.EXPIRED and not sighting.has_moved:
-        state = "owner silent"  # who should give it away does not live
     return ShardRow(
         shard=lease.key,
         state=state,
         owner=lease.reader,
-        next_owner=lease.owner if lease.checkpoint_owner is not None else None,
+        next_owner=lease.next_owner,
         counter=lease.counter,
         unmoved_s=sighting.unmoved_s,
         has_moved=sighting.has_moved,
         checkpoint=str(lease.checkpoint),
-        checkpoint_stands_s=stands_s.get(lease.key, 0.0),
+        checkpoint_stands_s=stands_s,
         lag_ms=None if known is None else known.lag.lag_ms,
         lag_change=None if known is None else known.change,
         why_lag_unknown="" if known is None else known.lag.why_unknown,
         kb_per_s=lease.throughput_kbps if state in _READ_IN else None,
         is_throttled=known is not None and known.lag.refused_count > 0,
         stopped_reason=lease.stopped_reason,
-        waits=waits_for_parents(lease, leases),
+        waits=waits,
     )
 
 
@@ -272,7 +276,7 @@ def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:
             len(mine),
             sum(row.trouble is not Trouble.NONE for row in mine),
             max((row.lag_ms for row in mine if row.lag_ms is not None), default=None),
-            zone_of(worker),
+            zone_name(worker),
         )
         for worker, mine in owned.items()
     ]

@@ -176,6 +176,11 @@ class Lease(Struct, frozen=True):
         return self.checkpoint_owner or self.owner
 
     @property
+    def next_owner(self) -> str | None:
+        """Who gets the shard when the hand-over under way is done; None without one."""
+        return None if self.checkpoint_owner is None else self.owner
+
+    @property
     def stopped_reason(self) -> str | None:
         """Why the worker that holds the lease does not read the shard; None where it reads."""
         return (

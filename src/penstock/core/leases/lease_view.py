@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -33,6 +33,48 @@ class OwnerState(Enum):
     UNOWNED = "nobody owns it"
     EXPIRED = "the owner has not renewed for the lease duration"
     ENDED = "everything in the shard is done"
+
+
+class LeaseRows(Protocol):
+    """The rows of a lease table: a `LeaseView`, or a dictionary."""
+
+    def get(self, key: str, /) -> Lease | None:
+        """Return a row, or None."""
+
+
+def waits_for_parents(
+    lease: Lease,
+    rows: LeaseRows,
+    vanished: Container[str] = (),
+    circular: Container[str] = (),
+) -> bool:
+    """Return whether a shard may not be read yet: a parent is unfinished, or its lease should be here and is not.
+
+    A parent's lease is deleted only after every child is past its start. So a lease at its start that has one
+    parent's row and lacks the other's does not follow a finished shard: that row is still to come, or was
+    deleted by hand.
+
+    Args:
+        lease: Of the shard.
+        rows: The table.
+        vanished: Shards that the stream does not list any more.
+        circular: Leases that are said to descend from themselves.
+    """
+    found = lacking = 0
+    for parent in lease.parents:
+        row = rows.get(parent)
+        if row is None:
+            lacking += parent not in vanished
+        elif row.is_ended:
+            found += 1
+        elif lease.key not in circular or parent not in circular:
+            return True
+    return bool(found and lacking) and not lease.checkpoint.is_record
+
+
+def unfinished_lineage(leases: Iterable[Lease]) -> dict[str, AbstractSet[str]]:
+    """Return the parents of every unfinished lease that has some, by its key."""
+    return {lease.key: lease.parents for lease in leases if lease.parents and not lease.is_ended}
 
 
 class _Sighting(Struct):
@@ -158,11 +200,7 @@ class LeaseView:
     def _see_whole(self) -> None:
         rows = self._rows
         self.handovers.keep_only(self)
-        unfinished = {
-            key: row.lease.parents
-            for key, row in rows.items()
-            if row.lease.parents and not row.lease.is_ended
-        }
+        unfinished = unfinished_lineage(self)
         self.circular = find_cycles(unfinished)
         self._absent = set().union(*unfinished.values()) - rows.keys()
 
@@ -290,24 +328,10 @@ class LeaseView:
         return min(moments, default=None)
 
     def waits_for_parents(self, lease: Lease) -> bool:
-        """Whether this shard may not be read yet: a parent is unfinished, or its lease should be here and is not.
-
-        A parent's lease is deleted only after every child is past its start. So a lease at its start that has one
-        parent's row and lacks the other's does not follow a finished shard: that row is still to come, or was
-        deleted by hand.
-        """
-        if self.unknown_parents(lease):
-            return True
-        found = lacking = 0
-        for parent in lease.parents:
-            row = self._rows.get(parent)
-            if row is None:
-                lacking += parent not in self.vanished
-            elif row.lease.is_ended:
-                found += 1
-            elif lease.key not in self.circular or parent not in self.circular:
-                return True
-        return bool(found and lacking) and not lease.checkpoint.is_record
+        """Whether this shard may not be read yet: a parent is unfinished, or its lease should be here and is not."""
+        return bool(self.unknown_parents(lease)) or waits_for_parents(
+            lease, self, self.vanished, self.circular
+        )
 
     def lacking_parents(self) -> set[str]:
         """Return the parents whose missing rows keep leases from being read."""
