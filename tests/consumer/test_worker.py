@@ -390,12 +390,13 @@ def test_an_expired_iterator_is_replaced_and_nothing_is_lost_or_repeated():
 
 @pytest.mark.parametrize(
     ("start", "expected"),
-    [("AT_TIMESTAMP:1003000", [b"new0", b"new1"]), ("LATEST", [b"old0", b"old1", b"new0", b"new1"])],
+    [("AT_TIMESTAMP:1700000003000", [b"new0", b"new1"]), ("LATEST", [b"old0", b"old1", b"new0", b"new1"])],
 )
 def test_a_moment_that_only_the_java_configuration_knew_is_taken_from_ours_or_everything_is_read(
     start, expected
 ):
     world = World(shard_count=1)
+    world.clock.now_s = 1_700_000_000.0
     world.put(2, "old")
     world.clock.now_s += 5.0
     world.put(2, "new")

@@ -392,6 +392,8 @@ class ShardRun:
             if new:
                 self._taken_through = at_record(new[-1].sequence_number, new[-1].sub_sequence_number)
             self._delivery.add(new, self._delivery.millis_behind_latest)
+            if taken.skipped_through is not None:
+                self._delivery.skip(taken.skipped_through, self._clock.monotonic_s())
 
     def _done_count(self, records: Sequence[Record]) -> int:
         """Return how many records the checkpoint that the shard was taken at has behind it, inside its aggregate.

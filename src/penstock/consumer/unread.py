@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from penstock.consumer.records import Record
-from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, user_records
-from penstock.core.position import Position
+from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, deaggregate, user_records
+from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
 from penstock.core.reading.reader_steps import Page, place_of_whole
 from penstock.errors import PenstockError
@@ -66,11 +66,13 @@ class TakenApart(NamedTuple):
         records: Of all of them.
         counts: How many each of them held.
         failure: Why the next one could not be taken apart now.
+        skipped_through: The end of what holds nothing for user code behind the last record; None if there is none of it.
     """
 
     records: list[Record]
     counts: list[int]
     failure: PenstockError | None
+    skipped_through: Position | None = None
 
 
 def take_apart(
@@ -116,7 +118,7 @@ def take_apart(
             try:
                 found = user_records(data, raw.partition_key, counts, rule)
             except PenstockError as error:
-                return TakenApart(records, held_counts, error)
+                return TakenApart(records, held_counts, error, _skipped_through(unread, held_counts))
             count = len(found)
             number = raw.sequence_number
             records += [
@@ -127,7 +129,14 @@ def take_apart(
         room_bytes -= count * RECORD_MEMORY_BYTES + len(data)
         if room_bytes <= 0:
             break
-    return TakenApart(records, held_counts, None)
+    return TakenApart(records, held_counts, None, _skipped_through(unread, held_counts))
+
+
+def _skipped_through(unread: Sequence[RawRecord], counts: Sequence[int]) -> Position | None:
+    if not counts or counts[-1]:
+        return None
+    last = unread[len(counts) - 1]
+    return at_record(last.sequence_number, max(0, len(deaggregate(last.data) or ()) - 1))
 
 
 def _all_plain(

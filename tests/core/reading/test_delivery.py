@@ -641,3 +641,65 @@ def test_every_record_is_done_in_order_per_key_and_the_low_water_never_passes_an
         mine = [int(r.sequence_number) for r in done if r.partition_key == key]
         assert mine == sorted(mine)
     assert machine.waiting_bytes == 0
+
+
+# --- what is not for user code --------------------------------------------------------------------------
+
+
+def test_what_is_skipped_behind_everything_acknowledged_is_done():
+    machine = delivery()
+    machine.skip(at_record("5"), 0.0)
+    assert (machine.low_water, machine.plan_checkpoint(0.0)) == (at_record("5"), at_record("5"))
+    machine.on_checkpoint_sent(at_record("5"), 0.0)
+    machine.add(recs(6), 0)
+    machine.on_returned(taken(machine).id, 0.0)
+    machine.skip(at_record("7"), 0.0)
+    machine.skip(at_record("8", 3), 0.0)
+    assert (machine.low_water, machine.last_taken) == (at_record("8", 3), at_record("6"))
+
+
+def test_what_is_skipped_behind_an_unacknowledged_record_waits_for_it():
+    machine = delivery(checkpoint_interval_s=5.0)
+    machine.add(recs(1, 2), 0)
+    machine.skip(at_record("3"), 0.0)
+    machine.skip(at_record("4"), 0.0)
+    machine.add(recs(5), 0)
+    machine.skip(at_record("6"), 0.0)
+    assert (machine.low_water, machine.next_wake_s()) == (TRIM_HORIZON, None)
+    call = taken(machine)
+    machine.acknowledge_through(at_record("1"), 0.0, 0)
+    assert machine.low_water == at_record("1")
+    machine.acknowledge_through(at_record("2"), 0.0, 1)
+    assert machine.low_water == at_record("4")
+    machine.on_returned(call.id, 0.0)
+    assert machine.low_water == at_record("6")
+
+
+def test_keys_in_parallel_skip_when_the_last_of_them_is_acknowledged():
+    machine = delivery(concurrency=2)
+    machine.add(recs(1, 2, keys="ab"), 0)
+    machine.skip(at_record("3"), 0.0)
+    first, second = taken(machine), taken(machine)
+    machine.on_returned(second.id, 0.0)
+    assert machine.low_water == TRIM_HORIZON
+    machine.on_returned(first.id, 0.0)
+    assert machine.low_water == at_record("3")
+
+
+def test_the_last_delivered_record_may_be_checkpointed_again_behind_what_is_skipped():
+    machine = delivery(checkpointing="manual")
+    machine.add(recs(1, 2), 0)
+    machine.on_returned(taken(machine).id, 0.0)
+    machine.acknowledge_through(at_record("2"), 0.0)
+    machine.skip(at_record("3"), 0.0)
+    machine.acknowledge_through(machine.last_taken, 0.0)
+    assert machine.low_water == at_record("3")
+    with pytest.raises(UsageError, match=r"cannot checkpoint 1\.0: the checkpoint stands at 3\.0"):
+        machine.acknowledge_through(at_record("1"), 0.0)
+
+
+def test_a_shard_that_is_given_up_skips_nothing_more():
+    machine = delivery()
+    machine.stop()
+    machine.skip(at_record("5"), 0.0)
+    assert machine.low_water == TRIM_HORIZON

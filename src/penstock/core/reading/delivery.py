@@ -116,8 +116,8 @@ class ShardDelivery(Generic[R]):
 
     @property
     def low_water(self) -> Position:
-        """Everything up to and including this is acknowledged."""
-        return self._water.position
+        """Everything up to and including this is done: acknowledged, or not for user code and behind what is."""
+        return self._water.done
 
     @property
     def last_taken(self) -> Position:
@@ -195,6 +195,17 @@ class ShardDelivery(Generic[R]):
             lane = self._open_lane(record.partition_key if record.partition_key is not None else ordinal)
             lane.fresh.append(record)
             lane.ordinals.append(ordinal)
+
+    def skip(self, position: Position, now_s: float) -> None:
+        """Note that what was read behind the added records, up to a position, is not for user code.
+
+        Args:
+            position: Of the last of it.
+            now_s: Monotonic seconds.
+        """
+        if self.phase is Phase.RUNNING:
+            self._water.skip(self._added, position)
+            self._note_due(now_s)
 
     def _open_lane(self, key: Hashable) -> _Lane[R]:
         """Return the lane of a key, to which a record is added now."""
@@ -334,7 +345,7 @@ class ShardDelivery(Generic[R]):
             raise UsageError(
                 f"shard {self.shard_id}: cannot checkpoint {position}: delivered is only what ends at {self._last_taken}"
             )
-        if position < self.low_water:
+        if position < self._water.position:
             raise UsageError(
                 f"shard {self.shard_id}: cannot checkpoint {position}: the checkpoint stands at {self.low_water} already"
             )
@@ -354,7 +365,7 @@ class ShardDelivery(Generic[R]):
             return None
         if not is_forced and now_s < self._stored_s + self.options.checkpoint_interval_s:
             return None
-        return self._water.position
+        return self.low_water
 
     def on_checkpoint_sent(self, position: Position, now_s: float) -> None:
         """Note that a checkpoint is on its way to the table: the next one keeps the interval."""

@@ -25,6 +25,13 @@ class LowWater:
         self.ordinal = 0  # everything below it is acknowledged
         self._ahead: dict[int, tuple[str, int]] = {}
         self._run_ends: deque[tuple[int, Position]] = deque()
+        self._skips: deque[tuple[int, Position]] = deque()
+        self._skipped_through = start
+
+    @property
+    def done(self) -> Position:
+        """Everything up to and including it is acknowledged, or is skipped behind what is."""
+        return max(self.position, self._skipped_through)
 
     @property
     def ahead_count(self) -> int:
@@ -38,6 +45,22 @@ class LowWater:
     def on_run_taken(self, last_ordinal: int, end: Position) -> None:
         """Note that the records up to an ordinal were delivered and end at a position."""
         self._run_ends.append((last_ordinal, end))
+
+    def skip(self, ordinal: int, position: Position) -> None:
+        """Note that nothing up to a position is delivered.
+
+        Args:
+            ordinal: Of the next record that is; it counts when all before it are acknowledged.
+            position: Of what is skipped last.
+        """
+        if self._skips and self._skips[-1][0] == ordinal:
+            self._skips.pop()
+        self._skips.append((ordinal, position))
+        self._pass_skips()
+
+    def _pass_skips(self) -> None:
+        while self._skips and self._skips[0][0] <= self.ordinal:
+            self._skipped_through = self._skips.popleft()[1]
 
     def acknowledge(self, places: Iterable[tuple[int, str, int]]) -> None:
         """Mark single records as done: ordinal, sequence number, sub-sequence number."""
@@ -84,6 +107,7 @@ class LowWater:
         while self.ordinal in self._ahead:
             place = self._ahead.pop(self.ordinal)
             self.ordinal += 1
+        self._pass_skips()
         if place is None:
             return
         # After `acknowledge_through` without an ordinal the position may be ahead of the count.
