@@ -11,6 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 MARKS: dict[str, tuple[str, ...]] = {
     "cli/commands/test_moments.py": ("slow",),
+    "cli/commands/test_signals.py": ("slow",),
     "cli/commands/test_workers.py": ("slow",),
     "cli/overview/test_browser.py": ("slow",),
     "consumer/test_fan_out_faults.py": ("slow",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -50,12 +49,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until Ctrl-C.
+    """Serve until Ctrl-C or SIGTERM.
 
     Raises:
-        SystemExit: SIGTERM, with 0.
+        SystemExit: One of them, with 0.
     """
-    from penstock.cli.exit_on_signals import exit_on_signals
+    from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals
     from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.looking import LookThread, open_fleet_watcher
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     history = LagHistory()
     watcher = open_fleet_watcher(args, silent_after_s=30.0)
     with (
-        exit_on_signals({signal.SIGTERM: 0}),
+        exit_on_signals(CLEAN_STOP),
         LookThread(watcher, args.interval, history.add) as looks,
     ):
         kinesis, clock = open_kinesis(args), SystemClock()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
+
+
+CLEAN_STOP: Final = {signal.SIGINT: 0, signal.SIGTERM: 0}
+"""Of a command that runs until it is stopped."""
 
 
 def shell_statuses(*signals: signal.Signals) -> dict[signal.Signals, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print until SIGINT, SIGTERM, the count, the moment or the end that was asked for; return the exit status.
 
+    A signal ends it with 0 if it has no end of its own; otherwise with 128 and its number.
+
     Raises:
         ShardsStopped: A shard stopped before that, so not everything is printed that was asked for.
     """
@@ -110,15 +113,18 @@ def run(args: argparse.Namespace) -> int:
     )
 
     has_end = args.until_end or until_ms is not None
+    is_all_read = threading.Event()
     seen_within_ms = _SEEN_WITHIN_MS[options.retrieval]
 
     def on_caught_up() -> None:
         if has_end:
+            is_all_read.set()
             consumer.request_stop()
         elif sys.stderr.isatty():
             warn(_say_waiting(args))
 
     def on_ended() -> None:
+        is_all_read.set()
         warn(_say_ended(args, wanted.shard_ids or ()))
         consumer.request_stop()
 
@@ -139,9 +145,22 @@ def run(args: argparse.Namespace) -> int:
                 break
     if is_reader_gone.is_set() and not printer.is_full:
         raise BrokenPipeError
-    if not printer.is_full:
-        _check_all_was_read(args.stream, consumer)
-    return 0
+    if printer.is_full:
+        return 0
+    _check_all_was_read(args.stream, consumer)
+    is_cut_short = (has_end or args.count is not None) and not is_all_read.is_set()
+    return _interrupted_status(printer.count) if is_cut_short else 0
+
+
+def _interrupted_status(count: int) -> int:
+    """Return the exit status of a command that was to go on to an end of its own: 0 if no signal has cut it short."""
+    from penstock.consumer.stop_signals import received_signal
+
+    number = received_signal()
+    if number is None:
+        return 0
+    warn(f"penstock tail: interrupted after {count} records, before the end that was asked for")
+    return 128 + number
 
 
 def _check_all_was_read(stream: str, consumer: Consumer) -> None:

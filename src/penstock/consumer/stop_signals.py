@@ -51,6 +51,7 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             _entered[:] = [each for each in _entered if each.is_here]
             if not _entered:
+                _received.clear()
                 for number in _SIGNALS:
                     before = signal.signal(number, _handle)
                     if before is not _handle:  # else a fork has left it behind
@@ -68,6 +69,12 @@ class StopSignals:
 
 _entered: Final[list[StopSignals]] = []
 _before: Final[dict[int, Any]] = {}
+_received: Final[list[int]] = []
+
+
+def received_signal() -> int | None:
+    """Return the signal that asked the consumers of this process to end, or None; it is forgotten when others begin."""
+    return _received[0] if _received else None
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:
@@ -76,6 +83,7 @@ def _handle(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, _before[number])
         os.kill(os.getpid(), number)
         return
+    _received.append(number)
     log.info("signal %s: finishing what is in hand", signal.Signals(number).name)
     told = [each.tell() for each in here]
     if not any(told):

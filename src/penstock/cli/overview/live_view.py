@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
+from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
 from penstock.cli.overview.cells import (
     APPLICATION_COLUMNS,
     RIGHT,
@@ -81,12 +81,11 @@ def run_live(looks: LookThread, place: Place, look_at_stream: LookAtStream) -> N
 
     Raises:
         ServiceError: The first look failed.
-        KeyboardInterrupt: Ctrl-C. The terminal is as it was.
-        SystemExit: SIGTERM or SIGHUP, with 128 and its number. The terminal is as it was.
+        SystemExit: Ctrl-C or SIGTERM, with 0, or SIGHUP, with 129. The terminal is as it was.
     """
     console = Console(highlight=False, markup=False, emoji=False)
     with (
-        exit_on_signals(shell_statuses(signal.SIGTERM, signal.SIGHUP)),
+        exit_on_signals({**CLEAN_STOP, **shell_statuses(signal.SIGHUP)}),
         _keys_of(sys.stdin.fileno()) as read_keys,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
