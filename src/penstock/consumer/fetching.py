@@ -11,6 +11,7 @@ from penstock.consumer.unread import UnreadPage, take_apart, unread_page
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.reader_steps import FetchIterator, FetchPage, find_listed
 from penstock.core.reading.resume import plan_iterator
+from penstock.core.safe_text import describe_error
 from penstock.errors import PenstockError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis, RecordPage
@@ -63,7 +64,7 @@ class ShardFetcher:
             return error
         except Exception as error:
             log.exception("shard %s: a read failed in an unexpected way", run.key)
-            failure = Unavailable(f"{type(error).__name__}: {error}", operation="GetRecords")
+            failure = Unavailable(describe_error(error), operation="GetRecords")
             run.on_fetch_failed(failure)
             return failure
 

@@ -10,6 +10,7 @@ from penstock.consumer.shard_plan import Fetch
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage
 from penstock.core.reading.resume import plan_iterator
+from penstock.core.safe_text import describe_error
 from penstock.errors import ExpiredIterator, PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import RecordPage
@@ -73,9 +74,7 @@ class PushedFetcher:
         except Exception as error:
             log.exception("shard %s: an event could not be taken, in an unexpected way", run.key)
             # The subscription is behind this event already: only a reader that begins again gets it once more.
-            run.on_fetch_failed(
-                ExpiredIterator(f"{type(error).__name__}: {error}", operation="SubscribeToShard")
-            )
+            run.on_fetch_failed(ExpiredIterator(describe_error(error), operation="SubscribeToShard"))
         self._answered(run)
 
     def give_iterator(self, run: ShardRun) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.safe_text import describe_error
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
 from penstock.errors import DeliveryFailed, PenstockError, RecordExpired, ServiceError
@@ -249,7 +250,7 @@ class Engine:
             if is_sound:
                 self._give_up(
                     DeliveryFailed(
-                        f"stream {self._stream}: the sender failed: {error!r}; see the log, and put the records again"
+                        f"stream {self._stream}: the sender failed: {describe_error(error)}; see the log, and put the records again"
                     ),
                     error,
                 )
@@ -434,7 +435,10 @@ class Engine:
             )
         else:
             _log.error(
-                "stream %s: a callback of a record's future raised %r", self._stream, error, exc_info=error
+                "stream %s: a callback of a record's future raised %s",
+                self._stream,
+                describe_error(error),
+                exc_info=error,
             )
 
     def _close(self, records: list[PendingRecord]) -> None:

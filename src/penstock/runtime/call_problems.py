@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from penstock.core.leases.coordinator_events import Problem
+from penstock.core.safe_text import describe_error
 from penstock.errors import NotFound, ServiceError, StreamChanged, Throttled, Unavailable, UnknownOutcome
 
 log = logging.getLogger("penstock.leases")
@@ -31,4 +32,4 @@ def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Pr
 
 def detail_of(error: Exception) -> str:
     """Return the error in one line."""
-    return f"{type(error).__name__}: {error}"
+    return describe_error(error)

@@ -30,6 +30,7 @@ from penstock.core.reading.subscription import (
     SubscriptionOptions,
     TakenOver,
 )
+from penstock.core.safe_text import describe_error
 from penstock.errors import NotFound, PenstockError, Rejected, ServiceError, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamNews
@@ -292,7 +293,7 @@ class Subscriptions(Loop[_Event]):
             tell(Broken(error))
         except Exception as error:
             log.exception("shard %s: subscribing failed in an unexpected way", shard_id)
-            tell(Broken(Unavailable(f"{type(error).__name__}: {error}", operation="SubscribeToShard")))
+            tell(Broken(Unavailable(describe_error(error), operation="SubscribeToShard")))
         else:
             self.post(_Connected(key, entry, number, stream))
             if self.is_finished:

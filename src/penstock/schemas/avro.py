@@ -14,6 +14,7 @@ from fastavro._read_py import schemaless_reader as read_in_python
 from fastavro._write_py import schemaless_writer as write_in_python
 from fastavro.schema import SchemaParseException, UnknownType
 
+from penstock.core.safe_text import describe_error
 from penstock.errors import SchemaMismatch, UnsupportedSchema
 from penstock.schemas.avro_check import Check, check_of
 
@@ -36,7 +37,7 @@ def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -
         schema = fastavro.parse_schema(load_avro(definition))
         contains_itself(schema)  # too deep for this, a schema is too deep for all else
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UnsupportedSchema(f"{what} is not an Avro schema: {type(error).__name__}: {error}") from error
+        raise UnsupportedSchema(f"{what} is not an Avro schema: {describe_error(error)}") from error
     return schema
 
 
@@ -104,7 +105,7 @@ class AvroCodec:
             )
         except Exception as error:
             raise SchemaMismatch(
-                f"the payload of {len(payload)} bytes does not fit {self._what}: {type(error).__name__}: {error}"
+                f"the payload of {len(payload)} bytes does not fit {self._what}: {describe_error(error)}"
             ) from error
         if source.tell() != len(payload):
             raise SchemaMismatch(
@@ -131,9 +132,7 @@ class AvroCodec:
                 # The compiled writer makes infinity of a float that is too large; this one raises OverflowError.
                 payload = self._write(write_in_python, value)
         except Exception as error:
-            raise SchemaMismatch(
-                f"the value does not fit {self._what}: {type(error).__name__}: {error}"
-            ) from error
+            raise SchemaMismatch(f"the value does not fit {self._what}: {describe_error(error)}") from error
         return payload
 
     def _write(self, write: Callable[..., None], value: Any) -> bytes:

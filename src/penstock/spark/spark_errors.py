@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final, ParamSpec, TypeVar
 
+from penstock.core.safe_text import describe_error
 from penstock.errors import PenstockError
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -53,7 +54,7 @@ def _bare(error: PenstockError) -> PenstockError:
     _log.debug("the whole traceback of the error that follows", exc_info=error)
     cause = error.__cause__
     if cause is not None and str(cause) not in str(error):
-        error.add_note(f"Cause: {type(cause).__name__}: {cause}")
+        error.add_note(f"Cause: {describe_error(cause)}")
     return error.with_traceback(None)
 
 

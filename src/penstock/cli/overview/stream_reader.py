@@ -23,6 +23,7 @@ from penstock.cli.overview.stream_load import (
     lacking_metrics,
     load_of,
 )
+from penstock.core.safe_text import describe_error
 from penstock.errors import AccessDenied, NotFound, ServiceError
 from penstock.runtime.loop import ThreadPool
 
@@ -111,7 +112,7 @@ class StreamReader:
             )
         except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
             _log.exception("the look at stream %s failed", stream)
-            problem = f"{type(error).__name__}: {error}"
+            problem = describe_error(error)
             look = StreamLook(stream, self._clock.wall_ms(), problems=(problem,))
         with self._condition:
             kept.look, kept.read_s, kept.is_being_read = look, self._clock.monotonic_s(), False

@@ -25,6 +25,7 @@ from penstock.cli.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLa
 from penstock.core.leases.lease_keys import keyed_shard
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.table_part import WHOLE_TABLE
+from penstock.core.safe_text import describe_error
 from penstock.core.shard_graph import ShardGraph
 from penstock.errors import PenstockError, ServiceError
 from penstock.runtime.threads import map_on_daemons
@@ -129,7 +130,7 @@ class ApplicationWatcher:
 
     def look_failed(self, error: Exception) -> ApplicationLook:
         """Return the look that shows why there is none."""
-        text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, PenstockError) else describe_error(error)
         return ApplicationLook(
             self._table.name, self._options.stream, self._clock.wall_ms(), problems=(text,)
         )

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.leases.held_lease import HeldLease, LeasePhase
+from penstock.core.safe_text import describe_error
 from penstock.errors import (
     AccessDenied,
     DataLossError,
@@ -35,7 +36,7 @@ def stop_reason(error: PenstockError) -> str:
 def describe_stop(error: PenstockError) -> str:
     """Return why a shard has stopped, short enough for its lease: in a few words, and with the failure behind it."""
     cause = error.__cause__
-    what = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+    what = str(error) if cause is None else describe_error(cause)
     text = f"{stop_reason(error)}: {what}"
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 

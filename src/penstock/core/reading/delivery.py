@@ -40,6 +40,7 @@ from penstock.core.reading.delivery_calls import (
     Verdict,
 )
 from penstock.core.reading.low_watermark import LowWater
+from penstock.core.safe_text import describe_error
 from penstock.core.shard import ChildShard
 from penstock.errors import HandlerFailed, UsageError
 
@@ -548,7 +549,7 @@ class ShardDelivery(Generic[R]):
                 what = f"the dead letter of {what}"
         times = "once" if piece.attempt == 1 else f"{piece.attempt} times"
         return (
-            f"shard {self.shard_id}: user code failed {times} on {what}: {type(error).__name__}: {error}; "
+            f"shard {self.shard_id}: user code failed {times} on {what}: {describe_error(error)}; "
             f"nothing after {self.low_water} is acknowledged"
         )
 

@@ -1,0 +1,44 @@
+"""Text of objects from outside, such as exceptions of user code: it can always be made, and always be written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHARACTERS_MAX: Final = 2_000
+
+
+def text_of(value: object, characters_max: int = CHARACTERS_MAX) -> str:
+    """Return the text of any object; never fail because of the object.
+
+    Args:
+        value: Anything. Its `__str__` may raise, or return no text, or one that is no valid Unicode.
+        characters_max: Longer text is cut, and marked by three dots.
+
+    Returns:
+        Text that UTF-8 can encode: half a surrogate pair is spelled out by its code, as in a file name that is not UTF-8.
+    """
+    try:
+        text = str.__str__(str(value))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything here, and the caller has to go on
+        return f"(no text: {_name_of(type(value))}.__str__ raised {_name_of(type(error))})"
+    if len(text) > characters_max:
+        text = f"{text[:characters_max]}..."
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def describe_error(error: BaseException, characters_max: int = CHARACTERS_MAX) -> str:
+    """Return the class and the text of an exception in one piece; never fail because of the exception.
+
+    Args:
+        error: Anything that was raised.
+        characters_max: As for `text_of`.
+    """
+    text = text_of(error, characters_max)
+    return f"{_name_of(type(error))}: {text}" if text else _name_of(type(error))
+
+
+def _name_of(cls: type) -> str:
+    """Return the name of a class, also if its metaclass hides it."""
+    return str.__str__(type.__dict__["__name__"].__get__(cls)).encode("utf-8", "backslashreplace").decode()
