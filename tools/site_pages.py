@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if not (ROOT / path).exists():
             return match[0]  # MkDocs names it
         kind = "tree" if (ROOT / path).is_dir() else "blob"
-        return f"{config.repo_url}/{kind}/main/{path}{match[2] or ''}"
+        return f"{config.extra['repository']}/{kind}/main/{path}{match[2] or ''}"
 
     parts = _FENCE.split(markdown)
     return "".join(part if part.startswith("```") else _LINK.sub(resolve, part) for part in parts)

@@ -217,3 +217,52 @@ def test_more_queries_than_a_call_may_have_are_refused(rig):
     figures = Figures(rig)
     with pytest.raises(ClientError, match="size greater than 500"):
         figures.fetch(*[figures.query("IncomingBytes")] * 501)
+
+
+def listed(client, **asked):
+    """Every metric that ListMetrics names, page by page."""
+    pages = client.get_paginator("list_metrics").paginate(**asked)
+    return [
+        (each["Namespace"], each["MetricName"], *(part["Value"] for part in each["Dimensions"]))
+        for page in pages
+        for each in page["Metrics"]
+    ]
+
+
+def test_the_metrics_of_streams_are_listed_with_their_dimensions(rig):
+    rig.server.create_stream("s")
+    rig.server.create_stream("t")
+    client = Figures(rig).client
+    assert listed(client, Namespace=NAMESPACE) == []
+    rig.kinesis.enable_enhanced_monitoring(StreamName="t", ShardLevelMetrics=["IncomingBytes"])
+    rig.clock.advance(1)
+    rig.put_at("s", 0)
+    rig.put_at("t", 0)
+    of_stream = [(NAMESPACE, f"Incoming{what}", "s") for what in ("Bytes", "Records")]
+    own = (NAMESPACE, "IncomingBytes", "t", "shardId-000000000000")
+    of_other = [(*each[:2], "t") for each in of_stream]
+    assert listed(client, Namespace=NAMESPACE) == [*of_stream, *of_other, own]
+    assert listed(client, MetricName="IncomingBytes", Dimensions=[{"Name": "ShardId"}]) == [own]
+    assert listed(client, Namespace=NAMESPACE, Dimensions=[{"Name": "StreamName", "Value": "s"}]) == of_stream
+    client.put_metric_data(Namespace="mine", MetricData=[{"MetricName": "jobs", "Value": 7.0}])
+    assert listed(client) == [*of_stream, *of_other, own, ("mine", "jobs")]
+    assert listed(client, Namespace="mine") == [("mine", "jobs")]
+
+
+def test_metrics_are_listed_five_hundred_to_a_page(rig):
+    metrics = StreamMetrics()
+    for n in range(601):
+        stream = SimpleNamespace(
+            region="us-east-1", name=f"s{n:03}", settings=SimpleNamespace(shard_metrics=())
+        )
+        metrics._add(stream, {"IncomingBytes": 1}, {}, 0)
+    assert [len(metrics.metrics(region, {})) for region in ("us-east-1", "eu-west-1")] == [601, 0]
+    for n in range(301):
+        rig.server.create_stream(f"s{n:03}")
+        rig.put_at(f"s{n:03}", 0)
+    client = rig.client("cloudwatch")
+    first = client.list_metrics(Namespace=NAMESPACE)
+    second = client.list_metrics(Namespace=NAMESPACE, NextToken=first["NextToken"])
+    assert [len(first["Metrics"]), len(second["Metrics"]), "NextToken" in second] == [500, 102, False]
+    with pytest.raises(ClientError, match="next token"):
+        client.list_metrics(NextToken="streams-x")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,10 +25,14 @@ from penstock.local.moto_rules import (
     service_model,
 )
 from penstock.local.service_errors import RequestRefused, serialization, validation
+from penstock.local.stream_metrics import NAMESPACE
 
 _JSON = "application/x-amz-json-1.0"
 _TARGET = "GraniteServiceVersion20100801"
 _NAMESPACE = "http://monitoring.amazonaws.com/doc/2010-08-01/"
+_OWN_PLACE = "streams-"
+_PLACE_DIGITS_MAX = 10
+_METRICS_PER_PAGE = 500
 _FIELDS_MAX = 50_000
 _OTHER_FIELDS_MAX = 5_000
 _ESCAPES_MAX = 200_000
@@ -40,29 +44,45 @@ Query = Callable[[dict[str, Any]], tuple[dict[str, dict[str, Any]], list[dict[st
 """Returns what a GetMetricData asks of streams, by its queries' ids, and the queries that are about others."""
 
 
-def answer(operation: str, request: Request, send: Send, query: Query) -> Response:
+Listed = Callable[[dict[str, Any]], list[dict[str, Any]]]
+"""Returns the metrics of streams that a ListMetrics asks for."""
+
+
+class StreamFigures(NamedTuple):
+    """What streams publish.
+
+    Args:
+        query: Answers queries.
+        listed: Lists metrics.
+    """
+
+    query: Query
+    listed: Listed
+
+
+def answer(operation: str, request: Request, send: Send, streams: StreamFigures) -> Response:
     """Return the answer to a CloudWatch request, in the protocol that it is written in.
 
     Args:
         operation: Name of the operation.
         request: The request.
         send: Has moto carry a request out.
-        query: Knows what streams publish.
+        streams: What streams publish.
 
     Raises:
         RequestRefused: The service would refuse it.
     """
     if request.headers.get("smithy-protocol") == RPC_V2_CBOR:
         document = cbor.decode(request.body, times_in_seconds=True) if request.body else {}
-        return _cbor_answer(operation, _carry_out(operation, request, document, send, query), request)
+        return _cbor_answer(operation, _carry_out(operation, request, document, send, streams), request)
     if "x-www-form-urlencoded" not in request.headers.get("content-type", ""):
         document = read_json(request.body, values_max=VALUES_MAX) if request.body else {}
-        return _carry_out(operation, request, document, send, query)
+        return _carry_out(operation, request, document, send, streams)
     check_action("cloudwatch", operation)
     _check_fields(request.body, _FIELDS_MAX if operation == "PutMetricData" else _OTHER_FIELDS_MAX)
     if operation != "PutMetricData":
         return send(request)
-    response = _carry_out(operation, request, put_metric_data(request.body), send, query)
+    response = _carry_out(operation, request, put_metric_data(request.body), send, streams)
     if response.status != 200:
         code, message = _error_of(response)
         return error_answer(request, code, message, response.status)
@@ -70,13 +90,17 @@ def answer(operation: str, request: Request, send: Send, query: Query) -> Respon
     return Response(200, xml.encode(), [("Content-Type", "text/xml")])
 
 
-def _carry_out(operation: str, request: Request, document: Any, send: Send, query: Query) -> Response:
+def _carry_out(
+    operation: str, request: Request, document: Any, send: Send, streams: StreamFigures
+) -> Response:
     plain = _plain(document)
     if operation == "PutMetricData":
         check_metrics(plain)
     check_by_model("cloudwatch", operation, plain)
     if operation == "GetMetricData":
-        return _metric_data(request, plain, send, query)
+        return _metric_data(request, plain, send, streams.query)
+    if operation == "ListMetrics" and plain.get("Namespace") in (None, NAMESPACE):
+        return _metrics(request, plain, send, streams.listed)
     return _sent(operation, request, plain, send)
 
 
@@ -89,6 +113,28 @@ def _metric_data(request: Request, document: dict[str, Any], send: Send, query: 
             return response
         found |= {each["Id"]: each for each in msgspec.json.decode(response.body)["MetricDataResults"]}
     body = {"MetricDataResults": [found[name] for name in asked if name in found], "Messages": []}
+    return Response(200, msgspec.json.encode(body), [("Content-Type", _JSON)])
+
+
+def _metrics(request: Request, document: dict[str, Any], send: Send, listed: Listed) -> Response:
+    """List the metrics of streams page by page, and then the others."""
+    token = document.get("NextToken")
+    if token is not None and not token.startswith(_OWN_PLACE):
+        return _sent("ListMetrics", request, document, send)
+    place = "0" if token is None else token.removeprefix(_OWN_PLACE)
+    if not (place.isascii() and place.isdigit() and len(place) < _PLACE_DIGITS_MAX):
+        raise RequestRefused("InvalidParameterValue", "The next token is none that was returned.")
+    found, begin = listed(document), int(place)
+    body: dict[str, Any] = {"Metrics": found[begin : begin + _METRICS_PER_PAGE]}
+    if begin + _METRICS_PER_PAGE < len(found):
+        body["NextToken"] = f"{_OWN_PLACE}{begin + _METRICS_PER_PAGE}"
+    elif "Namespace" not in document:
+        rest = {key: value for key, value in document.items() if key != "NextToken"}
+        response = _sent("ListMetrics", request, rest, send)
+        if response.status != 200:
+            return response
+        others = msgspec.json.decode(response.body)
+        body = {**others, "Metrics": [*body["Metrics"], *others.get("Metrics", ())]}
     return Response(200, msgspec.json.encode(body), [("Content-Type", _JSON)])
 
 

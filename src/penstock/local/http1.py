@@ -302,8 +302,8 @@ class Http1Protocol(asyncio.Protocol):
             transport.close()
 
     async def _write_chunk(self, transport: asyncio.Transport, piece: memoryview) -> None:
-        # an empty chunk would end the body
-        if piece:
+        # an empty chunk would end the body; a connection that was lost takes nothing
+        if piece and not transport.is_closing():
             await self._until_writable()
             transport.write(b"%x\r\n" % len(piece))
             await self._write(transport, piece)
@@ -312,7 +312,8 @@ class Http1Protocol(asyncio.Protocol):
     async def _write(self, transport: asyncio.Transport, body: memoryview) -> None:
         for begin in range(0, len(body), http.SEND_PIECE_BYTES):
             await self._until_writable()
-            # a connection that was lost in between ignores writes
+            if transport.is_closing():
+                return  # lost in between: asyncio would warn of each further write
             transport.write(body[begin : begin + http.SEND_PIECE_BYTES])
 
     async def _until_writable(self) -> None:

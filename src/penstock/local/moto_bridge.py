@@ -141,7 +141,9 @@ class MotoBridge:
                     operation,
                     request,
                     lambda r: self._moto(service, operation, region, r),
-                    partial(self._metrics.answer, region),
+                    cloudwatch_wire.StreamFigures(
+                        partial(self._metrics.answer, region), partial(self._metrics.metrics, region)
+                    ),
                 )
             if service == "sts":
                 moto_rules.check_action(service, operation)

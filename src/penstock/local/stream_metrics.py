@@ -149,7 +149,7 @@ class StreamMetrics:
                 del self._minutes[old]
         return found
 
-    # -- GetMetricData ----------------------------------------------------------------------------------------
+    # -- GetMetricData and ListMetrics --------------------------------------------------------------------------
 
     def answer(
         self, region: str, document: Mapping[str, Any]
@@ -181,6 +181,31 @@ class StreamMetrics:
             else:
                 found[query["Id"]] = self._result(region, query, document)
         return found, rest
+
+    def metrics(self, region: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the metrics that a ListMetrics asks for, in a steady order.
+
+        Args:
+            region: Where the streams are.
+            document: The request, checked by the model.
+        """
+        with self._lock:
+            known = sorted({series for minute in self._minutes.values() for series in minute})
+        named = ((name, _dimensions(stream, shard)) for of, stream, shard, name in known if of == region)
+        wanted = document.get("MetricName"), document.get("Dimensions", ())
+        return [
+            {
+                "Namespace": NAMESPACE,
+                "MetricName": name,
+                "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions.items()],
+            }
+            for name, dimensions in named
+            if wanted[0] in (None, name)
+            and all(
+                each["Name"] in dimensions and each.get("Value") in (None, dimensions[each["Name"]])
+                for each in wanted[1]
+            )
+        ]
 
     def _result(self, region: str, query: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
         asked = query["MetricStat"]
@@ -218,6 +243,10 @@ class StreamMetrics:
                 if series in measured and start_s // _MINUTE_S <= minute and at_s < end_s:
                     found.setdefault(at_s - at_s % period_s, Distribution()).merge(measured[series])
         return found
+
+
+def _dimensions(stream: str, shard_id: str) -> dict[str, str]:
+    return {"StreamName": stream, **({"ShardId": shard_id} if shard_id else {})}
 
 
 def _sent(record_count: int, size_bytes: int) -> dict[str, int]:

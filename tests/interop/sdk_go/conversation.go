@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"sort"
@@ -20,11 +21,33 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/kinesis"
 	"github.com/aws/aws-sdk-go-v2/service/kinesis/types"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
+
+// readOnlyBodies lets request bodies only be read.
+//
+// The SDK closes a request's body when the answer is there. The body has a WriteTo that answers io.EOF from then on, and
+// net/http, which looks behind the last byte of a body, takes that for a failed write and closes the connection. A server on
+// the same machine answers before net/http has looked; a Read that ends is no failure.
+func readOnlyBodies(stack *middleware.Stack) error {
+	return stack.Build.Add(middleware.BuildMiddlewareFunc("ReadOnlyBodies", func(
+		ctx context.Context, in middleware.BuildInput, next middleware.BuildHandler,
+	) (middleware.BuildOutput, middleware.Metadata, error) {
+		request := in.Request.(*smithyhttp.Request)
+		if body, ok := request.GetStream().(io.ReadSeeker); ok {
+			var err error
+			if in.Request, err = request.SetStream(struct{ io.ReadSeeker }{body}); err != nil {
+				return middleware.BuildOutput{}, middleware.Metadata{}, err
+			}
+		}
+		return next.HandleBuild(ctx, in)
+	}), middleware.After)
+}
 
 func main() {
 	ctx := context.Background()
-	settings, err := config.LoadDefaultConfig(ctx)
+	settings, err := config.LoadDefaultConfig(ctx, config.WithAPIOptions([]func(*middleware.Stack) error{readOnlyBodies}))
 	check(err)
 	client := kinesis.NewFromConfig(settings)
 	oneAttempt := kinesis.NewFromConfig(settings, func(o *kinesis.Options) { o.RetryMaxAttempts = 1 })
