@@ -55,3 +55,10 @@ def test_the_nearest_known_word_is_named(capsys, words, said):
 
 def test_a_word_after_two_hyphens_is_no_option():
     assert parsed("put", "orders", "--", "--whole").files == ["--whole"]
+
+
+def test_only_what_is_required_is_said_to_be(capsys):
+    with pytest.raises(SystemExit):
+        build_parser()[0].parse_args(["put"])
+    assert "the following arguments are required: STREAM\n" in capsys.readouterr().err
+    assert build_parser()[0].parse_args(["put", "orders"]).files == []
