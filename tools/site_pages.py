@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ PAGES = {
     "examples/README.md": "examples.md",
 }
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
+_ELSEWHERE = re.compile(
+    r'<(?:script|img|iframe|link rel="?(?:stylesheet|preconnect|icon))\b[^>]*?\b(?:src|href)="?https?://[^>]*>'
+    r'|data-md-component="?source\b|class="?mermaid\b'
+)
+"""What a browser, or the theme's script, fetches from another host."""
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 
 
@@ -50,3 +56,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = _FENCE.split(markdown)
     return "".join(part if part.startswith("```") else _LINK.sub(resolve, part) for part in parts)
+
+
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Refuse a page that calls another host when somebody visits it."""
+    found = _ELSEWHERE.search(output)
+    if found is not None:
+        raise PluginError(f"{page.file.src_uri} would be loaded from another host: {found[0][:200]}")
+    return output

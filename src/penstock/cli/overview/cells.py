@@ -28,7 +28,7 @@ def application_cells(look: ApplicationLook) -> tuple[str, ...]:
         why = _why(look.shards[0])
     else:
         why = "no leases yet"
-    trouble = f"{look.trouble_count} {look.worst.value}" if look.trouble_count else "-"
+    trouble = f"{look.trouble_count} {look.worst.value}" if look.trouble_count else calm_text(look, "-")
     if look.problems and not look.shards:
         trouble = "cannot be read"
     cells = (
@@ -41,6 +41,16 @@ def application_cells(look: ApplicationLook) -> tuple[str, ...]:
         why,
     )
     return tuple(escape_text(cell) for cell in cells)
+
+
+def calm_text(look: ApplicationLook, well: str) -> str:
+    """Return how an application stands in which no shard is in trouble.
+
+    Args:
+        look: Of the application.
+        well: Said while it runs.
+    """
+    return well if look.state == "running" else look.state
 
 
 def _why(row: ShardRow) -> str:

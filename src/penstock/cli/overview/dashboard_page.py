@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import (
     SHARD_COLUMNS,
+    calm_text,
     counted,
     duration,
     shard_cells,
@@ -180,8 +181,9 @@ def page_before_the_first_look(interval_s: float) -> str:
 def _pill(look: ApplicationLook) -> str:
     if look.problems and not look.shards:
         return '<span class="pill bad">cannot be read</span>'
-    if look.worst is Trouble.NONE:
-        return '<span class="pill">well</span>' if look.shards else '<span class="pill">no leases yet</span>'
+    if not look.trouble_count:
+        text = calm_text(look, "well") if look.shards else "no leases yet"
+        return f'<span class="pill">{html_text(text)}</span>'
     kind = (
         "bad"
         if look.worst in (Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE)

@@ -66,6 +66,7 @@ _STYLES: Final = {
     Trouble.STANDING: "yellow",
     Trouble.THROTTLED: "yellow",
     Trouble.BEHIND: "yellow",
+    Trouble.IDLE: "dim",
     Trouble.UNKNOWN: "dim",
     Trouble.NONE: "",
 }

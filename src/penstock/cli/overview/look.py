@@ -143,8 +143,15 @@ class ApplicationLook:
 
     @property
     def trouble_count(self) -> int:
-        """How many shards are in trouble."""
-        return sum(row.trouble is not Trouble.NONE for row in self.shards)
+        """How many shards are in trouble; none of an application that does not run."""
+        return sum(row.trouble not in (Trouble.NONE, Trouble.IDLE) for row in self.shards)
+
+    @property
+    def state(self) -> str:
+        """Whether it runs, in a word or three: `finished` if every shard is read to its end."""
+        if self.shards and not self.unfinished_count:
+            return "finished"
+        return Trouble.IDLE.value if self.worst is Trouble.IDLE else "running"
 
     @property
     def unfinished_count(self) -> int:
@@ -308,7 +315,8 @@ def application_document(look: ApplicationLook) -> dict[str, Any]:
         "application": look.application,
         "stream": look.stream,
         "taken_at": moment_of(look.taken_ms),
-        "trouble": look.worst.value or None,
+        "state": look.state,
+        "trouble": look.worst.value if look.trouble_count else None,
         "shards_in_trouble": look.trouble_count,
         "unfinished_shards": look.unfinished_count,
         "millis_behind_latest": look.lag_ms,

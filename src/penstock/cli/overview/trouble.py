@@ -22,6 +22,7 @@ class Trouble(Enum):
     STANDING = "checkpoint stands"
     THROTTLED = "reads refused"
     BEHIND = "behind"
+    IDLE = "no worker runs"
     UNKNOWN = "lag unknown"
     NONE = ""
 
@@ -86,6 +87,7 @@ def explain(row: ShardRow, trouble: Trouble) -> str:
         "a handler that does not return, or a batch that takes long",
         Trouble.THROTTLED: "the service refuses reads: the five reads a second of the shard are used up",
         Trouble.BEHIND: f"its oldest unread record is {(row.lag_ms or 0) / 1000:.0f} s old{_course(row)}",
+        Trouble.IDLE: "the workers have ended and given their leases back",
         Trouble.UNKNOWN: row.why_lag_unknown,
         Trouble.NONE: "",
     }[trouble]
@@ -98,11 +100,19 @@ def _course(row: ShardRow) -> str:
     return ", and the lag grows" if change > 0 else ", and the lag shrinks"
 
 
+def are_all_given_back(rows: Iterable[ShardRow]) -> bool:
+    """Whether an application's workers are done, or have ended on purpose: a worker that dies leaves its name on its leases."""
+    return all(row.owner is None or row.state == "ended" for row in rows)
+
+
 def judge(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ...]:
     """Return the rows with what is wrong with each, in the order in which they are shown."""
-    judged = []
+    rows, judged = tuple(rows), []
+    is_idle = are_all_given_back(rows)
     for row in rows:
         trouble = trouble_of(row, limits)
+        if is_idle and trouble in (Trouble.UNOWNED, Trouble.NO_LEASE):
+            trouble = Trouble.IDLE
         judged.append(replace(row, trouble=trouble, why=explain(row, trouble)))
     return tuple(sorted(judged, key=_place_of_row))
 

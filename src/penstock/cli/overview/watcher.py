@@ -27,7 +27,7 @@ from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.table_part import WHOLE_TABLE
 from penstock.core.safe_text import describe_error
 from penstock.core.shard_graph import ShardGraph
-from penstock.errors import PenstockError, ServiceError
+from penstock.errors import NotFound, PenstockError, ServiceError
 from penstock.runtime.threads import map_on_daemons
 
 if TYPE_CHECKING:
@@ -182,6 +182,10 @@ class ApplicationWatcher:
         for stream_id, stream in streams.items():
             try:
                 listed = self._kinesis.fetch_shards(stream).shards
+            except NotFound as error:
+                # The leases of an application that is done may outlive its stream.
+                if any(lease.reader is not None and not lease.is_ended for lease in leases):
+                    problems.append(str(error))
             except ServiceError as error:
                 problems.append(str(error))
             else:
