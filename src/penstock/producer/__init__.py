@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from penstock.producer.async_producer import AsyncProducer
     from penstock.producer.keywords import ProducerKeywords
-    from penstock.producer.producer import AsyncProducer, Producer, ProducerOptions
+    from penstock.producer.producer import Producer, ProducerOptions
     from penstock.producer.receipts import Acknowledgement
     from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
     from penstock.producer.write_report import WriteReport
@@ -26,7 +27,7 @@ __all__ = [
 
 _HOMES: Final = {
     "Acknowledgement": "receipts",
-    "AsyncProducer": "producer",
+    "AsyncProducer": "async_producer",
     "Producer": "producer",
     "ProducerKeywords": "keywords",
     "ProducerOptions": "producer",

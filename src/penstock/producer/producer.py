@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import logging
 import os
 import random
@@ -30,6 +28,7 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics, check_measures
 from penstock.producer.engine import Engine
 from penstock.producer.placement import Placement, fetch_placement
+from penstock.producer.process_end import EndHook, refuse_open_end
 from penstock.producer.receipts import RECEIPT_BYTES, Acknowledgement
 from penstock.producer.sender import SenderPorts
 from penstock.producer.writer_options import (
@@ -153,7 +152,8 @@ class Producer:
         self._is_closed = False
         self._process_id = os.getpid()
         self._fork_count = _forks.count
-        self._at_exit = _close_at_exit(self)
+        self._is_entered = False
+        self._end_hook = _close_at_end(self)
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be sent to another process: threads and records that wait would stay behind.
@@ -263,7 +263,7 @@ class Producer:
             if self._is_closed:
                 return
             self._is_closed = True
-        atexit.unregister(self._at_exit)
+        self._end_hook.cancel()
         if self._engine is None:
             return
         try:
@@ -277,6 +277,7 @@ class Producer:
         return 0 if self._engine is None else self._engine.waiting_count
 
     def __enter__(self) -> Self:
+        self._is_entered = True
         return self
 
     def __exit__(
@@ -289,6 +290,20 @@ class Producer:
             self.close()
         except DeliveryFailed as failure:
             _log.error("%s", failure)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records are accepted without describing the stream first."""
+        return self._engine is not None and not self._is_closed and self._fork_count == _forks.count
+
+    def open(self) -> None:
+        """Describe the stream and start the threads now; the first `put` does it otherwise.
+
+        Raises:
+            DeliveryFailed: The producer was closed.
+            ServiceError: The stream cannot be described.
+        """
+        self._open()
 
     # --- inside -------------------------------------------------------------------------------------------
 
@@ -308,6 +323,8 @@ class Producer:
                 )
             if self._engine is not None:
                 return self._engine
+            if not self._is_entered:
+                refuse_open_end(self.stream)
             options = self.options
             placement = self._fetch_placement()
             self._record_bytes_max = placement.record_bytes_max
@@ -357,60 +374,6 @@ class _Forks:
 _forks: Final = _Forks()
 
 
-class AsyncProducer:
-    """A `Producer` for asyncio: `await put(...)` returns when the record is acknowledged.
-
-    Args:
-        producer: Does the work; it is closed with this.
-
-    Raises:
-        UsageError: It is something else, for instance the name of a stream.
-    """
-
-    def __init__(self, producer: Producer) -> None:
-        if not isinstance(producer, Producer):
-            raise UsageError(f"{producer!r} is no Producer: give one, AsyncProducer(Producer(stream=...))")
-        self._producer = producer
-
-    async def submit(
-        self, data: bytes, partition_key: str, explicit_hash_key: str | None = None
-    ) -> asyncio.Future[Acknowledgement]:
-        """Put one record, waiting for room without blocking the loop; return a future to await.
-
-        It raises what `Producer.put` raises.
-        """
-        try:
-            future = self._producer.put(data, partition_key, explicit_hash_key, timeout_s=0)
-        except BufferFull:
-            future = await asyncio.to_thread(self._producer.put, data, partition_key, explicit_hash_key)
-        return asyncio.wrap_future(future)
-
-    async def put(
-        self, data: bytes, partition_key: str, explicit_hash_key: str | None = None
-    ) -> Acknowledgement:
-        """Put one record and wait for its acknowledgement.
-
-        It raises what `Producer.put` raises, and `DeliveryFailed` when the record was not acknowledged.
-        """
-        return await (await self.submit(data, partition_key, explicit_hash_key))
-
-    async def flush(self, timeout_s: float | None = None) -> None:
-        """As `Producer.flush`."""
-        await asyncio.to_thread(self._producer.flush, timeout_s)
-
-    async def close(self, timeout_s: float | None = None) -> None:
-        """As `Producer.close`."""
-        await asyncio.to_thread(self._producer.close, timeout_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
-
-
 def open_kinesis(connection: dict[str, Any]) -> Kinesis:
     """Open the service for a producer that was not given one.
 
@@ -422,8 +385,8 @@ def open_kinesis(connection: dict[str, Any]) -> Kinesis:
     return wiring.open_kinesis(wiring.parse_connection(connection))
 
 
-def _close_at_exit(producer: Producer) -> Any:
-    """Close a producer that was forgotten when the process ends, so that its records are not lost."""
+def _close_at_end(producer: Producer) -> EndHook:
+    """Close a producer that was forgotten when its process ends, so that its records are not lost."""
     process_id = os.getpid()
 
     def close() -> None:
@@ -437,5 +400,4 @@ def _close_at_exit(producer: Producer) -> Any:
             except DeliveryFailed as error:
                 _log.error("%s", error)
 
-    atexit.register(close)
-    return close
+    return EndHook(close)
