@@ -393,7 +393,7 @@ class Consumer:
             may_push=self.options.retrieval != "polling",
         )
         clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()
-        self._streams.check_starts(clock.wall_ms())
+        self._streams.check_starts(clock.wall_ms(), ports.kinesis.fetch_shards)
         streams = self._streams.describe(
             ports.kinesis.fetch_summary, lambda arn: self._register(ports.fan_out, arn, clock, chance)
         )

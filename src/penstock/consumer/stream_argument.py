@@ -13,12 +13,14 @@ from penstock.consumer.stream_reading import ConsumedStream
 from penstock.core.leases.lease_keys import keyed_start
 from penstock.core.moments import parse_moment
 from penstock.core.position import Position, at_timestamp
+from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import StreamSummary
 from penstock.core.starting import StartingPosition, check_has_come, parse_starting
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import OptionError, UsageError
+from penstock.errors import OptionError, PositionError, UsageError
 
 if TYPE_CHECKING:
+    from penstock.ports.kinesis import ShardListing
     from penstock.runtime.consumer_registration import ConsumerRegistration
 
 Start: TypeAlias = str | datetime | Position | StartingPosition
@@ -59,14 +61,22 @@ class ConsumedStreams(Struct, frozen=True):
         """Name or ARN of each."""
         return tuple(stream.name for stream in self.streams)
 
-    def check_starts(self, now_ms: int) -> None:
-        """Make sure that no stream starts at a moment to come.
+    def check_starts(self, now_ms: int, fetch_shards: Callable[[str], ShardListing]) -> None:
+        """Make sure that no stream starts at a moment to come. If this machine's clock says that one does, the service's decides.
+
+        Args:
+            now_ms: By this machine's clock.
+            fetch_shards: Lists the shards of a stream, and has the service's time.
 
         Raises:
             PositionError: One does.
         """
         for stream in self.streams:
-            check_has_come(stream.start, now_ms, stream.given)
+            try:
+                check_has_come(stream.start, now_ms, stream.given)
+            except PositionError:
+                service_ms = service_bound_ms(now_ms, fetch_shards(stream.name).server_ms)
+                check_has_come(stream.start, service_ms, stream.given)
 
     def describe(
         self,

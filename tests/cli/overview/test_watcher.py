@@ -11,7 +11,7 @@ from penstock.cli.overview.trouble import Trouble
 from penstock.cli.overview.watcher import APPLICATIONS_MAX, ApplicationWatcher, FleetWatcher, LookOptions
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import Lease
-from penstock.core.position import parse_position
+from penstock.core.position import SHARD_END, parse_position
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, NotFound, Throttled
@@ -132,6 +132,12 @@ def test_shards_that_cannot_be_listed_are_asked_for_no_more_often_and_every_look
     look = watcher.look()
     assert (kinesis.listings, look.problems) == (2, ())
     assert [shard.shard_id for shard in look.lineage] == ["s0", "s1"]
+
+
+def test_an_application_that_is_done_may_outlive_its_stream(kinesis, clock):
+    kinesis.listing_error = NotFound("ListShards on stream orders: no such stream")
+    look = watcher_of(Table(lease("s0", checkpoint=SHARD_END), lease("s1", None)), kinesis, clock).look()
+    assert (look.problems, look.state) == ((), "no worker runs")
 
 
 def test_a_lag_that_grows_and_one_that_shrinks(kinesis, clock):
