@@ -127,7 +127,7 @@ soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 coverage: setup ## branches of the core that no quick test takes: there are none
 	@$(PY) -m pytest -q -r fE $(PARALLEL) --cov=penstock.core --cov-branch --cov-report=term-missing:skip-covered \
 		--cov-fail-under=100 $(PYTEST_ARGS) -m "not slow and not soak" \
-		tests/core tests/sim tests/consumer tests/producer tests/contract/ports
+		tests/core tests/sim tests/consumer tests/producer tests/testing tests/contract/ports
 
 # Fifteen minutes on two cores at most. awslabs' connector takes part if PENSTOCK_BENCH_AWSLABS_JARS names its jars.
 bench: setup ## measure speed, CPU and memory beside peers, and write docs/performance.md and README's table

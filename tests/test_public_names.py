@@ -6,12 +6,14 @@ import sys
 import penstock
 import penstock.schemas
 import penstock.spark
+import penstock.testing
 
 
 def test_dir_shows_the_interface_and_nothing_else():
     assert dir(penstock) == sorted([*penstock.__all__, "__version__"])
     assert dir(penstock.schemas) == sorted(penstock.schemas.__all__)
     assert dir(penstock.spark) == sorted(penstock.spark.__all__)
+    assert dir(penstock.testing) == sorted(penstock.testing.__all__)
 
 
 def test_without_spark_an_import_says_what_to_install():

@@ -2,7 +2,7 @@
 
 `Consumer` reads a stream with leases that Java KCL workers can share, `Producer` writes one with aggregation, order and
 flow control, `AsyncConsumer` and `AsyncProducer` do the same for asyncio, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock.local` the embedded
-Kinesis, `penstock.errors` everything that can go wrong.
+Kinesis, `penstock.testing` what tests of handlers need, `penstock.errors` everything that can go wrong.
 """
 
 from __future__ import annotations

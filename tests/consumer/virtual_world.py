@@ -262,8 +262,8 @@ class VirtualWorker:
             processor_factory=lambda _: factory(),
             dead_letter=dead_letter,
             is_lifecycle_called=lifecycle is not None,
+            on_checkpoint_begun=self._wait_for,
         )
-        self.runtime.delivery._wait_for = self._wait_for
 
     def data(self) -> list[bytes]:
         return [data for _, _, data in self.delivered]
@@ -304,19 +304,18 @@ class VirtualWorker:
             return float("inf")
         return min(loop.next_wake_s() or float("inf") for loop in self.loops() if not loop.is_finished)
 
-    def _wait_for(self, outcome) -> bool:
+    def _wait_for(self, pending) -> None:
         """As `batch.checkpoint` waits: only this worker's lease loop moves meanwhile."""
-        end_s = self.world.clock.now_s + self.runtime.delivery._checkpoint_timeout_s
+        end_s = self.world.clock.now_s + pending.timeout_s
         leases = self.runtime.leases
-        while not outcome.done():
+        while not pending.outcome.done():
             wake_s = leases.next_wake_s()
             if leases.has_events or (wake_s is not None and wake_s <= self.world.clock.now_s):
                 leases.run_once(self.world.clock.now_s)
             elif self.world.clock.now_s >= end_s:
-                return False
+                pending.give_up()
             else:
                 self.world.clock.now_s = min(end_s, wake_s or end_s)
-        return True
 
 
 class World:

@@ -37,7 +37,7 @@ from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
 from penstock.consumer.stop_signals import StopSignals
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
-from penstock.consumer.worker import Worker, WorkerPorts, thread_pools
+from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver, WorkerPorts
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import PenstockError, UsageError
@@ -72,6 +72,7 @@ class ConsumerPorts:
         chance: Jitter; None: the system's.
         kcl3: What KCL 3 workers keep beside the leases; None: there are none.
         fan_out: Registered consumers and subscriptions, for `retrieval="fan-out"` and `"auto"`.
+        driver: Runs the worker; None: threads. `penstock.testing` has one in virtual time.
     """
 
     kinesis: Kinesis
@@ -80,6 +81,7 @@ class ConsumerPorts:
     chance: Chance | None = None
     kcl3: Kcl3Tables | None = None
     fan_out: FanOut | None = None
+    driver: WorkerDriver | None = None
 
 
 class Consumer:
@@ -218,8 +220,10 @@ class Consumer:
         with self._start_lock:
             if self._worker is not None:
                 raise UsageError("this consumer was started before; make a new one")
-            self._worker = self._open()
-            self._worker.start_threads()
+            ports = self._ports or self._open_ports()
+            driver = ports.driver or ThreadDriver(self.options)
+            self._worker = self._open(ports, driver)
+            driver.start(self._worker)
             if self._is_stop_wanted:  # asked for before there was a worker
                 self._worker.request_stop()
         log.info(
@@ -385,13 +389,15 @@ class Consumer:
     def _is_pulled(self) -> bool:
         return self._handler is None and self._processor_factory is None
 
-    def _open(self) -> Worker:
-        ports = self._ports or open_ports(
+    def _open_ports(self) -> ConsumerPorts:
+        return open_ports(
             self.application,
             self._connection,
             self.options.lease_duration_s,
             may_push=self.options.retrieval != "polling",
         )
+
+    def _open(self, ports: ConsumerPorts, driver: WorkerDriver) -> Worker:
         clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()
         self._streams.check_starts(clock.wall_ms(), ports.kinesis.fetch_shards)
         streams = self._streams.describe(
@@ -400,8 +406,7 @@ class Consumer:
         metrics = self._metrics
         if isinstance(metrics, MetricsOfConsumers):
             metrics = metrics.of_consumer(self.stream, self.application, self.worker_id, self.health)
-        factory = self._make_factory()
-        dead_letter = self._dead_letter
+        factory, dead_letter = driver.watch(self._make_factory(), self._dead_letter)
         if self._tracer_provider is not None:
             from penstock.runtime.open_telemetry import BatchTraces
 
@@ -419,8 +424,9 @@ class Consumer:
                 metrics=metrics,
                 kcl3=ports.kcl3,
             ),
-            pools=thread_pools(self.options),
+            pools=driver.pools,
             home=self._home,
+            on_checkpoint_begun=driver.on_checkpoint_begun,
             processor_factory=factory,
             dead_letter=dead_letter,
             is_lifecycle_called=self._processor_factory is not None,

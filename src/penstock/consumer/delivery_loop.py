@@ -92,6 +92,7 @@ class DeliveryLoop(Loop[ShardRun]):
         on_standstill: Called when nothing that this worker holds has moved, or can, for `standstill_after_s`; None: never.
         standstill_after_s: Longer than a round, in which the worker may get other leases.
         home: The process whose threads these are.
+        on_checkpoint_begun: Called when user code is about to wait for a checkpoint.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class DeliveryLoop(Loop[ShardRun]):
         on_standstill: Callable[[], None] | None,
         standstill_after_s: float,
         home: HomeProcess,
+        on_checkpoint_begun: Callable[[PendingCheckpoint], None],
     ) -> None:
         super().__init__()
         self._leases = leases
@@ -131,6 +133,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._on_standstill = on_standstill
         self._standstill_after_s = standstill_after_s
         self._home = home
+        self._on_checkpoint_begun = on_checkpoint_begun
         self._budget = Budget(buffer_bytes_max)
         self._streams = open_streams(lambda: self._budget.has_room, self._on_answered)
         self._runs: dict[tuple[str, int], ShardRun] = {}
@@ -491,6 +494,7 @@ class DeliveryLoop(Loop[ShardRun]):
                 lambda _: self._metrics.observe("checkpoint_wait_s", self._clock.monotonic_s() - began_s)
             )
             self._leases.post(request)
+            self._on_checkpoint_begun(pending)
         return pending
 
     def store_checkpoint(self, run: ShardRun) -> None:

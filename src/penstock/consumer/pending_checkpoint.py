@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from penstock.core.position import Position
-from penstock.errors import LeaseLost, Unavailable
+from penstock.errors import LeaseLost, PenstockError, Unavailable
 
 
 class PendingCheckpoint:
@@ -29,13 +29,20 @@ class PendingCheckpoint:
 
     def on_durable(self) -> None:
         """Note that the position stands in the lease table."""
-        self.outcome.set_result(None)
+        if not self.outcome.done():
+            self.outcome.set_result(None)
 
     def on_lost(self) -> None:
         """Note that the lease is gone."""
-        self.outcome.set_exception(
-            LeaseLost(f"{self._where} was not confirmed before the lease went to another worker")
-        )
+        self._fail(LeaseLost(f"{self._where} was not confirmed before the lease went to another worker"))
+
+    def give_up(self) -> None:
+        """Note that the caller waits no longer."""
+        self._fail(self.unanswered())
+
+    def _fail(self, error: PenstockError) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
 
     def unanswered(self) -> Unavailable:
         """Return the error of whoever has waited long enough."""

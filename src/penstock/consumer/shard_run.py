@@ -176,6 +176,18 @@ class ShardRun:
         return self._delivery.waiting_bytes + self._unread_bytes
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether user code is in no call, and is owed none for what was read."""
+        with self.lock:
+            return self._delivery.is_at_rest and not self._unread
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether everything that was read is acknowledged."""
+        with self.lock:
+            return self._delivery.is_acknowledged
+
+    @property
     def last_delivered(self) -> Position:
         """The newest record that user code was given."""
         return self._delivery.last_taken

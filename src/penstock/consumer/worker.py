@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop
 from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
 from penstock.consumer.home_process import HomeProcess
+from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stream_reading import ConsumedStream, ReadingParts, StreamReading, known_stream
@@ -83,6 +84,53 @@ def thread_pools(options: ConsumerOptions) -> Pools:
     )
 
 
+class WorkerDriver(Protocol):
+    """Runs a worker's loops and the work that they give to pools: threads in production, virtual time in `penstock.testing`."""
+
+    @property
+    def pools(self) -> Pools:
+        """Where work is done."""
+
+    def watch(
+        self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
+    ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
+        """Return the user code that the worker calls."""
+
+    def start(self, worker: Worker) -> None:
+        """Begin to drive a worker, and return."""
+
+    def on_checkpoint_begun(self, pending: PendingCheckpoint) -> None:
+        """User code is about to wait for a checkpoint, which is under way."""
+
+
+class ThreadDriver:
+    """Drives a worker by threads.
+
+    Args:
+        options: How many there are.
+    """
+
+    def __init__(self, options: ConsumerOptions) -> None:
+        self.pools = thread_pools(options)
+
+    def watch(
+        self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
+    ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
+        """Return the user code as it is."""
+        return factory, dead_letter
+
+    def start(self, worker: Worker) -> None:
+        """Start the worker's threads."""
+        worker.start_threads()
+
+    def on_checkpoint_begun(self, pending: PendingCheckpoint) -> None:
+        """Do nothing: the caller's thread or coroutine waits."""
+
+
+def _ignore(_: PendingCheckpoint) -> None:
+    """Do nothing."""
+
+
 class Worker:
     """One worker: the loop that keeps its leases, and the loop that reads and delivers.
 
@@ -96,6 +144,7 @@ class Worker:
         dead_letter: For records that failed for good.
         is_lifecycle_called: Whether user code learns of more than records.
         home: The process whose threads these are; None: this one.
+        on_checkpoint_begun: Called when user code is about to wait for a checkpoint.
     """
 
     def __init__(
@@ -110,6 +159,7 @@ class Worker:
         dead_letter: DeadLetterHandler | None = None,
         is_lifecycle_called: bool = False,
         home: HomeProcess | None = None,
+        on_checkpoint_begun: Callable[[PendingCheckpoint], None] = _ignore,
     ) -> None:
         self._stream = ", ".join(stream.name for stream in streams)
         self._consumed = streams
@@ -160,6 +210,7 @@ class Worker:
             on_standstill=self._on_standstill if options.on_all_stopped == "stop_worker" else None,
             standstill_after_s=STANDSTILL_ROUNDS * coordinator_options.interval_s,
             home=home or HomeProcess(),
+            on_checkpoint_begun=on_checkpoint_begun,
         )
         self.leases.readers = self.delivery
         self.leases.on_unusable_table = self.fail

@@ -151,6 +151,11 @@ class ShardDelivery(Generic[R]):
         return not self._under_way and not self._is_waiting()
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether user code is in no call, and is owed none for what was read."""
+        return self.is_idle and self._next_lifecycle() is None
+
+    @property
     def is_finished(self) -> bool:
         """Whether the shard is read to its end, delivered and acknowledged: SHARD_END may be written."""
         return (

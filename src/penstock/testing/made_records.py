@@ -1,0 +1,202 @@
+"""Records made by hand: plain ones, and those of one aggregate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias, overload
+
+from msgspec import Struct
+
+from penstock.consumer.records import Record
+from penstock.core.hash_key import parse_hash_key
+from penstock.core.position import parse_sequence_number
+from penstock.errors import UsageError
+
+Payload: TypeAlias = bytes | str | Mapping[str, object]
+"""Bytes as they are, text as UTF-8, a mapping as JSON."""
+
+SHARD_ID: Final = "shardId-000000000000"
+STREAM: Final = "stream"
+ARRIVAL: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class _Made(Struct, frozen=True):
+    """What was given for one record; the rest follows from its place.
+
+    Args:
+        follows: Whether the record is of the same aggregate as the one before.
+    """
+
+    data: bytes
+    partition_key: str | None
+    explicit_hash_key: str | None
+    arrival: datetime | None
+    sequence_number: str | None
+    shard_id: str
+    stream: str
+    follows: bool = False
+
+
+class Records(Sequence[Record]):
+    """Records of one shard, in order. `+` joins them; sequence numbers that were not given follow from the places."""
+
+    def __init__(self, made: Sequence[_Made]) -> None:
+        self._made = tuple(made)
+        self._records = tuple(_numbered(self._made))
+
+    def __add__(self, other: Records) -> Records:
+        return Records(self._made + other._made)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        return self._records[index] if isinstance(index, int) else list(self._records[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(self._records)
+
+    def __repr__(self) -> str:
+        return f"Records({list(self._records)!r})"
+
+
+def _numbered(made: Iterable[_Made]) -> Iterator[Record]:
+    number = sub = 0
+    for place, each in enumerate(made, 1):
+        sub = sub + 1 if each.follows else 0
+        if each.sequence_number is not None:
+            if int(each.sequence_number) <= number:
+                raise UsageError(f"sequence_number={each.sequence_number!r}: the record before has {number}")
+            number = int(each.sequence_number)
+        elif not each.follows:
+            number += 1
+        key = each.partition_key
+        yield Record(
+            data=each.data,
+            partition_key=None if key is None else key.replace("{n}", str(place)),
+            sequence_number=str(number),
+            sub_sequence_number=sub,
+            explicit_hash_key=each.explicit_hash_key,
+            approximate_arrival_timestamp=each.arrival or ARRIVAL + timedelta(seconds=number),
+            shard_id=each.shard_id,
+            stream=each.stream,
+        )
+
+
+def records(
+    *payloads: Payload,
+    partition_key: str | None = "key-{n}",
+    sequence_number: str | None = None,
+    arrival: datetime | None = None,
+    shard_id: str = SHARD_ID,
+    stream: str = STREAM,
+) -> Records:
+    """Make plain records, in order.
+
+    Args:
+        payloads: One for each record: bytes, text, or a mapping that becomes JSON.
+        partition_key: Of all of them; `{n}` stands for the place of each. None: the stream manages keys by itself.
+        sequence_number: Of the first one; the others follow it. None: by its place, from 1.
+        arrival: When the service took them in. None: the seconds after the beginning of 2026.
+        shard_id: Where they are read.
+        stream: Name or ARN of the stream.
+
+    Raises:
+        UsageError: `arrival` has no zone, or the sequence number is none.
+    """
+    first = None if sequence_number is None else _parse_number(sequence_number)
+    moment = _parse_moment(arrival)
+    return Records(
+        [
+            _Made(
+                data=_encode(payload),
+                partition_key=partition_key,
+                explicit_hash_key=None,
+                arrival=moment,
+                sequence_number=None if place else first,
+                shard_id=shard_id,
+                stream=stream,
+            )
+            for place, payload in enumerate(payloads)
+        ]
+    )
+
+
+def aggregate(
+    *payloads: Payload,
+    partition_key: str = "key-{n}",
+    explicit_hash_key: str | None = None,
+    sequence_number: str | None = None,
+    arrival: datetime | None = None,
+    shard_id: str = SHARD_ID,
+    stream: str = STREAM,
+) -> Records:
+    """Make the records of one aggregate: they share a sequence number and have sub-sequence numbers from 0.
+
+    Args:
+        payloads: Two or more; a producer sends a single record as it is.
+        partition_key: Of all of them; `{n}` stands for the place of each.
+        explicit_hash_key: As the producer set it.
+        sequence_number: Of the aggregate. None: by its place.
+        arrival: When the service took it in. None: as for `records`.
+        shard_id: Where it is read.
+        stream: Name or ARN of the stream.
+
+    Raises:
+        UsageError: There are fewer than two payloads, `arrival` has no zone, or a number is none.
+    """
+    if len(payloads) < 2:
+        raise UsageError(f"an aggregate of {len(payloads)} payloads: give two or more, or use records(...)")
+    if explicit_hash_key is not None:
+        parse_hash_key(explicit_hash_key)
+    number = None if sequence_number is None else _parse_number(sequence_number)
+    moment = _parse_moment(arrival)
+    return Records(
+        [
+            _Made(
+                data=_encode(payload),
+                partition_key=partition_key,
+                explicit_hash_key=explicit_hash_key,
+                arrival=moment,
+                sequence_number=None if place else number,
+                shard_id=shard_id,
+                stream=stream,
+                follows=place > 0,
+            )
+            for place, payload in enumerate(payloads)
+        ]
+    )
+
+
+def _encode(payload: Payload) -> bytes:
+    if isinstance(payload, bytes):
+        return payload
+    text = payload if isinstance(payload, str) else json.dumps(payload)
+    return text.encode()
+
+
+def _parse_number(text: str) -> str:
+    return parse_sequence_number(text)
+
+
+def _parse_moment(arrival: datetime | None) -> datetime | None:
+    if arrival is None:
+        return None
+    if arrival.tzinfo is None:
+        raise UsageError(f"arrival={arrival!r} has no zone: give one, for instance tzinfo=datetime.UTC")
+    arrival = arrival.astimezone(UTC)
+    return arrival.replace(microsecond=arrival.microsecond // 1000 * 1000)  # the service has milliseconds

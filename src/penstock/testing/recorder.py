@@ -1,0 +1,154 @@
+"""Notes each call of user code in a run, and does what the test has scripted around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from penstock.consumer.processor import (
+    DeadLetterHandler,
+    ShardProcessor,
+    StreamProcessorFactory,
+    failure_of,
+)
+from penstock.consumer.records import Batch, Record, ShardCheckpointer
+from penstock.core.position import Position
+from penstock.ports.clock import Clock
+
+CallKind: TypeAlias = Literal["start", "records", "dead_letter", "end", "stop", "lost"]
+
+
+@dataclass
+class Call:
+    """One call of user code.
+
+    Attributes:
+        kind: `records` and `dead_letter`; of processors also `start` (`initialize`), `end` (`shard_ended`), `stop`
+            (`shutdown_requested`) and `lost` (`lease_lost`).
+        records: What it was given.
+        attempt: 1, or more when a call with these records failed before.
+        wait_s: Pause since that call failed; 0 for a first attempt.
+        reason: Of a dead letter: the error for which the records were given up.
+        error: What the call raised; None if it returned.
+    """
+
+    kind: CallKind
+    records: list[Record] = field(default_factory=list)
+    attempt: int = 1
+    wait_s: float = 0.0
+    reason: BaseException | None = None
+    error: BaseException | None = None
+
+
+class Recorder:
+    """Watches user code.
+
+    Args:
+        clock: Time.
+        before: Called with the number of a call with records, from 1, before user code is.
+        after: The same when it has ended.
+    """
+
+    def __init__(self, clock: Clock, before: Callable[[int], None], after: Callable[[int], None]) -> None:
+        self.calls: list[Call] = []
+        self.under_way: set[Future[object]] = set()
+        """Calls that last until these are done."""
+        self.interruption: BaseException | None = None
+        """What is no failure of the handler, but ends the test: Ctrl-C, or `pytest.fail`."""
+        self._clock = clock
+        self._before = before
+        self._after = after
+        self._number = 0
+        self._failed_s: dict[Position | CallKind, float] = {}
+
+    def watch(
+        self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
+    ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
+        """Return the same user code, each of whose calls is noted."""
+
+        def put_aside(batch: Batch, reason: BaseException) -> object:
+            assert dead_letter is not None
+            call = Call("dead_letter", list(batch), batch.attempt, reason=reason)
+            return self.run(call, lambda: dead_letter(batch, reason))
+
+        return lambda stream: WatchedProcessor(factory(stream), self), (
+            None if dead_letter is None else put_aside
+        )
+
+    def run(self, call: Call, user_code: Callable[[], object]) -> object:
+        """Call user code."""
+        places: Sequence[Position | CallKind] = [record.position for record in call.records] or [call.kind]
+        if not call.records:
+            call.attempt += sum(each.kind == call.kind for each in self.calls)
+        if call.attempt > 1:
+            failed_s = max(self._failed_s[place] for place in places if place in self._failed_s)
+            call.wait_s = round(self._clock.monotonic_s() - failed_s, 3)
+        self.calls.append(call)
+        number = 0
+        if call.kind == "records":
+            number = self._number = self._number + 1
+            self._before(number)
+        try:
+            result = user_code()
+        except BaseException as error:
+            self._end(call, places, number, error)
+            raise
+        if isinstance(result, Future):
+            self.under_way.add(result)
+            result.add_done_callback(lambda ended: self._end_later(call, places, number, ended))
+        else:
+            self._end(call, places, number, None)
+        return result
+
+    def _end_later(
+        self, call: Call, places: Sequence[Position | CallKind], number: int, ended: Future[object]
+    ) -> None:
+        self.under_way.discard(ended)
+        self._end(call, places, number, failure_of(ended))
+
+    def _end(
+        self, call: Call, places: Sequence[Position | CallKind], number: int, error: BaseException | None
+    ) -> None:
+        call.error = error
+        if error is not None:
+            now_s = self._clock.monotonic_s()
+            self._failed_s |= dict.fromkeys(places, now_s)
+            if not isinstance(error, Exception | SystemExit):
+                self.interruption = error
+        if number:
+            self._after(number)
+
+    def has_returned(self, kind: CallKind) -> bool:
+        """Return whether a call of a kind has returned."""
+        return any(call.kind == kind and call.error is None for call in self.calls)
+
+
+class WatchedProcessor:
+    """A processor of one shard, each of whose calls is noted."""
+
+    def __init__(self, processor: ShardProcessor, recorder: Recorder) -> None:
+        self._processor = processor
+        self._run = recorder.run
+
+    def on_start(self, shard_id: str, position: Position) -> object:
+        """The shard begins."""
+        return self._run(Call("start"), lambda: self._processor.on_start(shard_id, position))
+
+    def on_batch(self, batch: Batch) -> object:
+        """Process records."""
+        call = Call("records", list(batch), batch.attempt)
+        return self._run(call, lambda: self._processor.on_batch(batch))
+
+    def on_end(self, shard: ShardCheckpointer) -> object:
+        """The shard was delivered to its end."""
+        return self._run(Call("end"), lambda: self._processor.on_end(shard))
+
+    def on_stop(self, shard: ShardCheckpointer) -> object:
+        """No record follows."""
+        return self._run(Call("stop"), lambda: self._processor.on_stop(shard))
+
+    def on_lost(self) -> object:
+        """The shard is gone."""
+        return self._run(Call("lost"), self._processor.on_lost)

@@ -1,0 +1,310 @@
+"""Handlers and processors run over records, and the values to assert on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from penstock.consumer.async_calls import AsyncDeadLetterHandler, AsyncHandler, AsyncProcessorFactory
+from penstock.consumer.async_consumer import AsyncConsumer
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.consumer_options import ConsumerOptions
+from penstock.consumer.kclpy import consumer_for
+from penstock.consumer.processor import DeadLetterHandler, Handler, ProcessorFactory, UnusableHandlerError
+from penstock.consumer.records import Batch, Record
+from penstock.core.keyword_options import merge_options
+from penstock.core.position import Position
+from penstock.errors import PenstockError
+from penstock.testing.memory_stream import MemoryStream
+from penstock.testing.recorder import Call
+from penstock.testing.virtual_worker import Faults, VirtualDriver
+
+_APPLICATION: Final = "testing"
+_NO_FAULTS: Final = Faults()
+_POLLING: Final = ConsumerOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a run.
+
+    Attributes:
+        records: What the shard held.
+        calls: Each call of user code, in order.
+        checkpoints: The record of each checkpoint that was stored, in order: everything up to and including it is done.
+        dead_letters: Records that the dead-letter handler took.
+        ended_by: `stop`, after everything was delivered, or when it was asked for; `shard_end`, whose checkpoint is stored;
+            `lease_lost`; or `failure`.
+        failure: Why the shard stopped; its `__cause__` is what user code raised.
+    """
+
+    records: list[Record]
+    calls: list[Call]
+    checkpoints: list[Record]
+    dead_letters: list[Record]
+    ended_by: Literal["stop", "shard_end", "lease_lost", "failure"]
+    failure: PenstockError | None
+
+    @property
+    def checkpoint(self) -> Record | None:
+        """The record up to which everything is done and stored, itself included; None: nothing is stored."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def left(self) -> list[Record]:
+        """Records behind the checkpoint: the next worker gets them."""
+        if self.checkpoint is None:
+            return self.records
+        return self.records[self.records.index(self.checkpoint) + 1 :]
+
+    @property
+    def batches(self) -> list[list[Record]]:
+        """The records of each call of the handler, repetitions included."""
+        return [call.records for call in self.calls if call.kind == "records"]
+
+    @property
+    def retries(self) -> list[Call]:
+        """Calls that came again after a pause: `wait_s` of each is the longest that it can be."""
+        return [call for call in self.calls if call.wait_s > 0]
+
+
+def run(
+    handler: Handler,
+    records: Sequence[Record],
+    *,
+    dead_letter: DeadLetterHandler | None = None,
+    shard_ends: bool = False,
+    faults: Faults = _NO_FAULTS,
+    may_fail: bool = False,
+    options: ConsumerOptions | None = None,
+    **single_options: Any,
+) -> Run:
+    """Run a handler of `Consumer` over the records of one shard, without service, threads or waiting.
+
+    The consumer's own code reads, delivers, repeats and checkpoints, in virtual time. It begins with the first record, and
+    stops gracefully when all are done. Calls of the handler come one after the other, also with `concurrency`: then in the
+    order in which the consumer begins them.
+
+    Args:
+        handler: As for `Consumer`.
+        records: From `penstock.testing.records` and `aggregate`, or `left` of another run.
+        dead_letter: As for `Consumer`. With `on_failure="dead_letter"` it may be left out: the run has the records.
+        shard_ends: Whether the shard was split behind the records.
+        faults: What else happens.
+        may_fail: Return the run when the handler has failed for good, instead of raising that.
+        options: As for `Consumer`. `starting_position` and `retrieval` have no effect.
+        single_options: Single options by name, for instance `max_records=1`.
+
+    Raises:
+        HandlerFailed: User code failed for good, and `may_fail` is not set.
+        UsageError: The arguments do not fit together, or the handler cannot be used with `Consumer`.
+    """
+    driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
+    whole = _merged(options, single_options)
+    Consumer(
+        driver.stream.name,
+        _APPLICATION,
+        handler,
+        dead_letter=dead_letter or (_take if whole.on_failure == "dead_letter" else None),
+        options=whole,
+        ports=driver.ports,
+    ).start()
+    driver.drive()
+    return _result(driver, records, may_fail)
+
+
+def run_processor(
+    processor_factory: ProcessorFactory,
+    records: Sequence[Record],
+    *,
+    dead_letter: DeadLetterHandler | None = None,
+    shard_ends: bool = False,
+    faults: Faults = _NO_FAULTS,
+    may_fail: bool = False,
+    options: ConsumerOptions | None = None,
+    **single_options: Any,
+) -> Run:
+    """Run a processor, which learns of the shard's start and end too, over records; as `run`.
+
+    Args:
+        processor_factory: As for `Consumer`.
+        records: As for `run`.
+        dead_letter: As for `run`.
+        shard_ends: As for `run`.
+        faults: As for `run`.
+        may_fail: As for `run`.
+        options: As for `run`.
+        single_options: As for `run`.
+
+    Raises:
+        HandlerFailed, UsageError: As for `run`.
+    """
+    driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
+    whole = _merged(options, single_options)
+    Consumer(
+        driver.stream.name,
+        _APPLICATION,
+        processor_factory=processor_factory,
+        dead_letter=dead_letter or (_take if whole.on_failure == "dead_letter" else None),
+        options=whole,
+        ports=driver.ports,
+    ).start()
+    driver.drive()
+    return _result(driver, records, may_fail)
+
+
+def run_kclpy(
+    processor_class: Callable[[], Any],
+    records: Sequence[Record],
+    *,
+    dead_letter: DeadLetterHandler | None = None,
+    shard_ends: bool = False,
+    faults: Faults = _NO_FAULTS,
+    may_fail: bool = False,
+    options: ConsumerOptions | None = None,
+    **single_options: Any,
+) -> Run:
+    """Run a processor that was written for amazon_kclpy v3 over records; as `run`.
+
+    Args:
+        processor_class: The class, or anything that makes a processor.
+        records: As for `run`.
+        dead_letter: As for `run`.
+        shard_ends: As for `run`.
+        faults: As for `run`.
+        may_fail: As for `run`.
+        options: As for `run`.
+        single_options: As for `run`.
+
+    Raises:
+        HandlerFailed, UsageError: As for `run`.
+    """
+    driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
+    whole = _merged(options, single_options)
+    consumer_for(
+        processor_class,
+        driver.stream.name,
+        _APPLICATION,
+        dead_letter=dead_letter or (_take if whole.on_failure == "dead_letter" else None),
+        options=whole,
+        ports=driver.ports,
+    ).start()
+    driver.drive()
+    return _result(driver, records, may_fail)
+
+
+async def run_async(
+    handler: AsyncHandler | None,
+    records: Sequence[Record],
+    *,
+    processor_factory: AsyncProcessorFactory | None = None,
+    dead_letter: AsyncDeadLetterHandler | None = None,
+    shard_ends: bool = False,
+    faults: Faults = _NO_FAULTS,
+    may_fail: bool = False,
+    options: ConsumerOptions | None = None,
+    **single_options: Any,
+) -> Run:
+    """Run a coroutine function of `AsyncConsumer` over records, on the event loop that runs; as `run`.
+
+    The consumer's own pauses cost no time; what user code awaits takes as long as it takes. With `concurrency`, calls for
+    different keys are under way at the same time.
+
+    Args:
+        handler: As for `AsyncConsumer`; None with `processor_factory`.
+        records: As for `run`.
+        processor_factory: As for `AsyncConsumer`.
+        dead_letter: As for `AsyncConsumer`; it may be left out, as for `run`.
+        shard_ends: As for `run`.
+        faults: As for `run`.
+        may_fail: As for `run`.
+        options: As for `run`.
+        single_options: As for `run`.
+
+    Raises:
+        HandlerFailed, UsageError: As for `run`.
+    """
+    driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
+    whole = _merged(options, single_options)
+    consumer = AsyncConsumer(
+        driver.stream.name,
+        _APPLICATION,
+        handler,
+        processor_factory=processor_factory,
+        dead_letter=dead_letter or (_take_later if whole.on_failure == "dead_letter" else None),
+        options=whole,
+        ports=driver.ports,
+    )
+    await consumer.start()
+    try:
+        await driver.drive_on_loop()
+    finally:
+        driver.worker.finish()
+        with suppress(PenstockError):  # `_result` raises it
+            await consumer.stop()
+    return _result(driver, records, may_fail)
+
+
+def _merged(options: ConsumerOptions | None, single_options: dict[str, Any]) -> ConsumerOptions:
+    """Return the options of a run: those that say where and how a shard is read are replaced."""
+    whole = merge_options(options or ConsumerOptions(), single_options)
+    return dataclasses.replace(
+        whole,
+        starting_position="TRIM_HORIZON",
+        retrieval=_POLLING.retrieval,
+        consumer_name=None,
+        fan_out_after_s=_POLLING.fan_out_after_s,
+        polling_after_s=_POLLING.polling_after_s,
+    )
+
+
+def _take(_batch: Batch, _error: BaseException) -> None:
+    """Take dead letters: the run has noted them."""
+
+
+async def _take_later(_batch: object, _error: BaseException) -> None:
+    """Take dead letters on an event loop."""
+
+
+def _result(driver: VirtualDriver, records: Sequence[Record], may_fail: bool) -> Run:
+    failure = driver.failure
+    if failure is not None and (not may_fail or isinstance(failure, UnusableHandlerError)):
+        raise failure
+    calls = driver.recorder.calls
+    lease = driver.table.lease
+    ended_by: Literal["stop", "shard_end", "lease_lost", "failure"] = "stop"
+    if failure is not None:
+        ended_by = "failure"
+    elif lease is not None and lease.is_ended:
+        ended_by = "shard_end"
+    elif driver.is_lease_lost:
+        ended_by = "lease_lost"
+    return Run(
+        records=list(records),
+        calls=calls,
+        checkpoints=_records_at(driver.table.checkpoints, records),
+        dead_letters=[
+            record
+            for call in calls
+            if call.kind == "dead_letter" and call.error is None
+            for record in call.records
+        ],
+        ended_by=ended_by,
+        failure=failure,
+    )
+
+
+def _records_at(positions: Sequence[Position], records: Sequence[Record]) -> list[Record]:
+    """Return the records of positions; the end of the shard is its last record."""
+    by_position = {record.position: record for record in records}
+    found: list[Record] = []
+    for position in positions:
+        if position.is_shard_end and not records:
+            continue
+        record = records[-1] if position.is_shard_end else by_position[position]
+        if not found or found[-1] != record:
+            found.append(record)
+    return found
