@@ -215,6 +215,11 @@ class LeaseLoop(Loop[Event]):
             machine = self._coordinator
             return LeaseLook(look_at(machine.held_leases), self._table_looked_s, machine.round_s)
 
+    def describe_unread(self) -> str | None:
+        """Return why it is not sure that each part of the stream has a living reader, or None; from any thread."""
+        with self._machine_lock:
+            return self._coordinator.describe_unread(self._clock.monotonic_s())
+
     def next_wake_s(self) -> float | None:
         """Return when the machine wants a tick."""
         return self._coordinator.next_wake_s

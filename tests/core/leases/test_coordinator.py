@@ -529,6 +529,82 @@ def test_after_a_take_that_gave_no_lease_it_is_at_rest_only_when_a_look_has_show
     assert bench.machine.is_at_rest
 
 
+# --- whether everything is read by somebody ---------------------------------------------------------------------------
+
+
+def test_the_lease_of_a_worker_that_has_not_been_seen_to_renew_may_be_read_by_nobody():
+    bench = Bench(
+        Lease("a", counter=4, owner="other", hash_range=LEFT), Lease("b", hash_range=RIGHT), handover=False
+    )
+    bench.start()
+    assert bench.machine.is_at_rest
+    assert bench.machine.describe_unread(bench.now) == "other has not renewed the lease of shard a yet"
+    bench.table.rows["a"] = replace(bench.table.rows["a"], counter=5)
+    bench.at(8.5)
+    assert bench.machine.describe_unread(bench.now) is None
+
+
+def test_a_worker_that_has_died_leaves_nothing_unread():
+    bench = Bench(Lease("a", counter=4, owner="dead", hash_range=LEFT), Lease("b", hash_range=RIGHT))
+    bench.start()
+    assert "dead has not renewed" in bench.machine.describe_unread(bench.now)
+    bench.at(25.0)
+    assert bench.machine.held().keys() == {"a", "b"}
+    assert bench.machine.describe_unread(bench.now) is None
+
+
+def test_what_a_worker_has_no_room_for_is_not_its_to_wait_for():
+    leases = [Lease("a", hash_range=LEFT), Lease("b", hash_range=RIGHT)]
+    assert unread_at_start(*leases, max_leases=1) is None
+    assert unread_at_start(*leases) is None
+    assert "nobody reads shard" in unread_at_start(*leases, leases_to_acquire=1)
+
+
+def unread_at_start(*leases, **options):
+    bench = Bench(*leases, **options)
+    bench.start()
+    assert bench.machine.is_at_rest
+    return bench.machine.describe_unread(bench.now)
+
+
+def test_a_hole_is_unread_until_leases_fill_it():
+    bench = Bench(Lease("a", hash_range=LEFT), Lease("p", checkpoint=SHARD_END, hash_range=RIGHT))
+    bench.listing = (
+        Shard("a", LEFT),
+        Shard("p", RIGHT, (), "0", "9"),
+        Shard("c", RIGHT, ("p",), "10"),
+    )
+    bench.start()
+    assert (
+        bench.machine.describe_unread(bench.now)
+        == f"no lease covers the hash keys {RIGHT.start}..{RIGHT.end}"
+    )
+    bench.at(60.0)
+    assert bench.machine.held().keys() == {"a", "c"}
+    assert bench.machine.describe_unread(bench.now) is None
+
+
+def test_an_open_shard_whose_lease_is_ended_is_left_out_and_not_unread():
+    bench = Bench(Lease("a", hash_range=LEFT), Lease("skipped", checkpoint=SHARD_END, hash_range=RIGHT))
+    bench.listing = (Shard("a", LEFT), Shard("skipped", RIGHT))
+    bench.start()
+    assert "no lease covers" in bench.machine.describe_unread(bench.now)
+    bench.at(60.0)
+    assert bench.machine.describe_unread(bench.now) is None
+
+
+def test_a_shard_whose_row_cannot_be_read_is_unread():
+    bench = Bench(Lease("a", hash_range=LEFT), Lease("b", hash_range=RIGHT))
+    bench.listing = (Shard("a", LEFT), Shard("b", RIGHT))
+    bench.damaged = {"b": "it lacks checkpoint"}
+    bench.start()
+    assert "no lease covers" in bench.machine.describe_unread(bench.now)
+    bench.at(60.0)
+    assert (
+        bench.machine.describe_unread(bench.now) == "the row of lease b cannot be read: it lacks checkpoint"
+    )
+
+
 def test_a_lease_that_was_lost_to_another_worker_keeps_nobody_from_rest():
     bench = holding()
     bench.table.rows["s"] = replace(bench.table.rows["s"], owner="other", counter=99)
@@ -962,6 +1038,19 @@ def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known()
     assert bench.table.rows["s"].checkpoint == at_record("5")
     assert bench.table.rows["s"].counter > 1_000_000
     assert bench.table.rows["s"].owner == "me"
+
+
+def test_a_table_deleted_behind_a_split_comes_back_with_what_ended_since():
+    bench = Bench(Lease("p", hash_range=WHOLE))
+    bench.start()
+    children = (ChildShard("l", ("p",), LEFT), ChildShard("r", ("p",), RIGHT))
+    bench.run(ShardDrained("p", 1, children))
+    bench.table.rows.clear()
+    bench.now = bench.machine.next_wake_s
+    for effect in bench.feed(Tick()):
+        bench.run(WriteDone(effect.write_id, effect.write, NotDone(Problem.TABLE_MISSING)))
+    bench.at(9.0)
+    assert {key: row.is_ended for key, row in bench.table.rows.items()} == {"p": True, "l": False, "r": False}
 
 
 def test_what_is_being_brought_back_is_not_started_anew():

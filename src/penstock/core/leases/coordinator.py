@@ -100,6 +100,7 @@ from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.stream_leases import StreamLeases, streams_of
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
+from penstock.core.leases.unread_shards import describe_unread
 from penstock.core.leases.write_purposes import (
     ForChildOf,
     ForCleanup,
@@ -220,6 +221,18 @@ class Coordinator:
             and self._own_rows.are_picked_up()
             and self._writes.is_idle()
             and all(held.phase in _RESTING for held in self.held_leases)
+        )
+
+    def describe_unread(self, now_s: float) -> str | None:
+        """Return why it is not sure that each part of the streams is read by a worker that lives, or None."""
+        max_leases = self.options.max_leases
+        return describe_unread(
+            self.view,
+            (stream.syncer for stream in self._streams.values()),
+            self.worker,
+            now_s,
+            takes_free=max_leases is None or len(self.held_leases) < max_leases,
+            is_led=self._membership.is_led,
         )
 
     def held(self) -> dict[str, LeasePhase]:
@@ -355,6 +368,9 @@ class Coordinator:
 
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
         self._scans.on_scan_done()
+        known = self._last_known()
+        for stream in self._streams.values():
+            stream.syncer.remember_answers(stream.leases(known))
         event = replace(scan, leases=self._keep_own(scan.leases))
         missing = self.view.observe_scan(
             event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part

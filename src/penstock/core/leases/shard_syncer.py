@@ -102,6 +102,9 @@ class ShardSyncer:
         self._remembered_s = float("-inf")
         self.wants_look = False
         """The last look at the whole table seems to show a hole, and it falls to this worker to see whether it stays."""
+        self.open_holes: tuple[HashRange, ...] = ()
+        """Hash keys that no lease covered at the last look, less those of open shards whose leases are ended: they are to be left out."""
+        self._left_out: frozenset[str] = frozenset()
 
     # --- an empty table -------------------------------------------------------------------------------
 
@@ -113,6 +116,15 @@ class ShardSyncer:
         if leases:
             self._memory = dict(leases)
             self._remembered_s = now_s
+
+    def remember_answers(self, leases: Mapping[str, Lease]) -> None:
+        """Bring what is kept up to date, with what writes have shown since the last look: shards that ended, and their children.
+
+        Args:
+            leases: What was known before this look.
+        """
+        if self._memory:
+            self._memory |= leases
 
     def restore_if_gone(self, scanned: AbstractSet[str], now_s: float) -> bool:
         """Bring back what is missing when the table was deleted and another worker has begun to fill a new one.
@@ -297,6 +309,7 @@ class ShardSyncer:
 
     def _watch_holes(self, workers: Sequence[str], now_s: float) -> None:
         coverage = self._coverage()
+        self._see_open_holes(coverage)
         if coverage.unknown or coverage.holes or self._lacking:
             self.wants_look = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
@@ -327,10 +340,15 @@ class ShardSyncer:
             )
             self._listing.begin(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
 
-    def _coverage(self) -> Coverage:
+    def _coverage(self, left_out: Iterable[str] = ()) -> Coverage:
         # A row that cannot be read is there; nobody can tell whether it is finished, and nothing may take its place.
         damaged = [Lease(key) for key in self.view.damaged if key not in self.view and key in self.ranges]
-        return find_holes([*self.view, *damaged], self.ranges)
+        return find_holes([*self.view, *damaged, *(Lease(key) for key in left_out)], self.ranges)
+
+    def _see_open_holes(self, coverage: Coverage) -> None:
+        if coverage.holes and self._left_out:
+            coverage = self._coverage(self._left_out)
+        self.open_holes = () if coverage.unknown else coverage.holes
 
     def _long_lacking(self) -> set[str]:
         needed = self.options.hole_confidence_rounds
@@ -345,7 +363,10 @@ class ShardSyncer:
 
     def on_fill_listing(self, event: ListingDone) -> None:
         """Observe the shards that a hole in the leases was listed for."""
-        coverage = self._coverage()
+        coverage, rows = self._coverage(), self.view.rows()
+        is_open = (shard.shard_id for shard in event.shards if shard.is_open)
+        self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
+        self._see_open_holes(coverage)
         lacking = self._long_lacking()
         absent = lacking - {shard.shard_id for shard in event.shards}
         self.view.note_vanished(absent & self._absent_before)  # two listings agree
@@ -353,7 +374,7 @@ class ShardSyncer:
         plan = [
             missing
             for missing in plan_missing(
-                self.view.rows(), event.shards, coverage.holes, self.options.start, lacking=lacking - absent
+                rows, event.shards, coverage.holes, self.options.start, lacking=lacking - absent
             )
             if missing.lease.key not in self.view.damaged
         ]
