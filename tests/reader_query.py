@@ -71,6 +71,7 @@ class Query:
         self.readers = []
         self.done = None  # the offset of the last committed batch
         self.rows = []
+        self.last_rows = []  # of the last committed batch
         self.reader = self.fresh()
 
     @property
@@ -162,6 +163,7 @@ class Query:
 
     def commit(self, end, rows):
         self.rows += rows
+        self.last_rows = rows
         self.done = end
 
     def batch(self):
@@ -201,6 +203,22 @@ class Query:
         """Run batches until nothing is left."""
         for end in self.plans(batches_max, idle_max):
             self._run(end)
+
+    def night(self):
+        """Run the query once with AvailableNow, from start to end, in a process of its own; gives the rows.
+
+        Where Spark does not tell starts it runs one batch, and a batch that was repeated is the only one.
+        """
+        self.reader = self.fresh()
+        if self.is_told_starts:
+            self.reader.prepareForTriggerAvailableNow()
+        before = len(self.rows)
+        while (end := self._look()) is not None:
+            self._run(end)
+            if not self.is_told_starts:
+                break
+        self.reader.stop()
+        return self.rows[before:]
 
     def numbers(self):
         return sorted(row[3] for row in self.rows)

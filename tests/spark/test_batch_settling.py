@@ -70,8 +70,8 @@ def test_a_promotion_is_given_up_only_where_the_row_says_why(answer, is_done):
     options, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
     settler = BatchSettler(
         options,
-        None,
         Answering(answer),
+        None,
         clock=SystemClock(),
         threads=SYSTEM_THREADS,
         read=lambda *_: (),

@@ -1,74 +1,23 @@
-"""What a query looks at before it joins: a listing that leaves a shard out is not a loss."""
+"""What a query looks at before it joins: who reads under its name, and from which moment it is to read."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import pytest
 from msgspec.structs import replace
 
 from moved_clock import MovedClock
-from penstock.core.batches.offsets import StreamOffset
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.lease import Lease
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import Shard
-from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import DataLossError, NotFound, OptionError, PositionError, Unavailable
+from penstock.errors import OptionError, PositionError
 from penstock.ports.kinesis import ShardListing
 from penstock.ports.lease_table import LeaseScan
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.spark_options import parse_source
-from penstock.spark.startup_checks import recreate_missing, refuse_hidden_sharing, refuse_moment_to_come
+from penstock.spark.startup_checks import refuse_hidden_sharing, refuse_moment_to_come
 
-OPTIONS, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
-KNOWN = StreamOffset(batch=3, worker="q", shards={"shardId-1": at_record("7")})
 WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)
-
-
-@dataclass
-class LaggingKinesis:
-    """Lists what a test says, one listing after the other; the last one stays."""
-
-    listings: list[tuple[Shard, ...]]
-    is_known: bool = True
-    clock: MovedClock = field(default_factory=MovedClock)
-
-    def fetch_shards(self, stream, shard_filter=None):
-        return ShardListing(self.listings.pop(0) if len(self.listings) > 1 else self.listings[0])
-
-    def fetch_iterator(self, stream, shard_id, start):
-        if not self.is_known:
-            raise NotFound(f"{shard_id} does not exist")
-        return "iterator"
-
-
-def recreate(kinesis):
-    table = MemoryLeaseTable()
-    recreate_missing(kinesis, table, OPTIONS, {}, KNOWN, StreamIdentity("arn", 1), clock=kinesis.clock)
-    return {lease.key: lease.checkpoint for lease in table.scan().leases}
-
-
-def test_a_shard_that_one_listing_leaves_out_gets_its_lease_back_when_it_is_listed():
-    kinesis = LaggingKinesis([(), (), WHOLE])
-    assert recreate(kinesis) == {"shardId-1": at_record("7")}
-    assert kinesis.clock.now_s == 2.0
-
-
-def test_a_shard_that_is_unknown_and_unlisted_twice_is_gone():
-    kinesis = LaggingKinesis([()], is_known=False)
-    with pytest.raises(DataLossError, match="shardId-1 has left the stream"):
-        recreate(kinesis)
-    assert kinesis.clock.now_s == 1.0
-
-
-def test_a_shard_that_is_unknown_once_and_listed_then_is_not_gone():
-    assert recreate(LaggingKinesis([(), WHOLE], is_known=False)) == {"shardId-1": at_record("7")}
-
-
-def test_a_shard_that_is_read_and_never_listed_ends_the_query_without_a_loss():
-    with pytest.raises(Unavailable, match="leaves out shardId-1, which the service knows"):
-        recreate(LaggingKinesis([()]))
 
 
 # --- who reads under a name that nobody chose ----------------------------------------------------------------------

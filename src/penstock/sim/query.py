@@ -196,6 +196,7 @@ class SimQuery(SimProcess):
             threads=self._threads,
             open_metrics=lambda _options, _worker: NoMetrics(),
             read=self._fix,
+            open_table=lambda _name: self._table,
             fan_out=SimFanOut(SimKinesis(self, "", self._stream, self._identity), self._stream),
             kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )

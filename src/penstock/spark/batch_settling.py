@@ -20,16 +20,16 @@ from penstock.core.batches.offsets import Share, StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, Surprise
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
-from penstock.core.leases.lease_writes import Applied, Promote, Refused
+from penstock.core.leases.lease_writes import Applied, Create, Promote, Refused
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import AnotherDriver, ClaimConflict, ServiceError, Unavailable
+from penstock.errors import AnotherDriver, ClaimConflict, NotFound, ServiceError, Unavailable
 from penstock.ports.clock import Clock
-from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.runtime.threads import Threads, map_on
+from penstock.spark.lease_recreation import LeaseRecreation
 from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions
-from penstock.spark.startup_checks import recreate_missing, refuse_sharing_in_one_query, scan_leases
+from penstock.spark.startup_checks import refuse_sharing_in_one_query, scan_leases
 
 _log: Final = logging.getLogger("penstock.spark")
 _THREADS_MAX: Final = 16
@@ -56,8 +56,8 @@ class BatchSettler:
 
     Args:
         options: The source's options.
-        kinesis: The service.
         table: The application's lease table.
+        recreation: Brings back what the table lacks.
         clock: Time.
         threads: Where its threads come from.
         read: Reads one shard of a batch as an executor does; its rows are dropped here. It is told Spark's id of the query, or
@@ -68,8 +68,8 @@ class BatchSettler:
     def __init__(
         self,
         options: SourceOptions,
-        kinesis: Kinesis,
         table: LeaseTable,
+        recreation: LeaseRecreation,
         *,
         clock: Clock,
         threads: Threads,
@@ -77,7 +77,7 @@ class BatchSettler:
         tasks_of: Callable[[GivenBatch, QueryShards], Iterator[ShardTask]],
     ) -> None:
         self._options = options
-        self._kinesis = kinesis
+        self._recreation = recreation
         self._table = table
         self._clock = clock
         self._read = read
@@ -123,9 +123,7 @@ class BatchSettler:
             asked, rows = None, self.look(None)
         if asked is None:
             self._full_looks_left -= 1
-            if recreate_missing(
-                self._kinesis, self._table, self._options, rows, start, stream, clock=self._clock
-            ):
+            if self._recreation.bring_back(rows, start, stream):
                 rows = self.look(None)
         self.refuse_another_driver(start.known, shards, rows)
         unclaimed = shards.unclaimed(start, rows)
@@ -165,7 +163,26 @@ class BatchSettler:
         """Return leases as they are now: of these shards, or all."""
         if keys is None:
             return scan_leases(self._table)
-        return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
+        try:
+            return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
+        except NotFound:  # the whole table is gone
+            return {}
+
+    def make_lost_leases_again(self, shards: QueryShards) -> None:
+        """Make the leases again that somebody has deleted under the query, where it stands."""
+        lost = shards.lost()
+        if not lost:
+            return
+        rows = self.look(lost)
+        for lease in shards.made_anew(key for key in lost if key not in rows):
+            if isinstance(self._table.write(Create(lease)), Applied):
+                _log.warning(
+                    "the lease of shard %s was deleted from table %s while the query ran: it is made again at %s, and nothing is "
+                    "read again",
+                    lease.key,
+                    self._table.name,
+                    lease.checkpoint,
+                )
 
     def let_pass(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
         """Remember the claims that stand when a query begins and that its checkpoint location does not know.

@@ -29,6 +29,7 @@ from penstock.core.leases.coordinator_effects import StartReader
 from penstock.core.leases.lease import Lease
 from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.service_clock import service_bound_ms
+from penstock.core.shard import ChildShard
 from penstock.core.starting import with_moment
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, PenstockError, Unavailable
@@ -42,6 +43,7 @@ from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.threads import Threads
 from penstock.spark.batch_settling import BatchSettler, GivenBatch
+from penstock.spark.lease_recreation import LeaseRecreation
 from penstock.spark.news_polling import NewsPoller
 from penstock.spark.query_stream import check_stream
 from penstock.spark.query_worker import STOP_S, QueryWorker, coordinator_options
@@ -49,7 +51,6 @@ from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.startup_checks import (
     check_named_shards,
-    recreate_missing,
     refuse_hidden_sharing,
     refuse_living_driver,
     refuse_moment_to_come,
@@ -78,6 +79,7 @@ class Planner:
         open_metrics: Opens what figures go to, when the query's worker id is known.
         read: Reads one shard of a batch as an executor does; its rows are dropped here. It is told Spark's id of the query, or
             None while no task has claimed.
+        open_table: Opens another lease table by its name: the one that the query had before.
         kcl3: What KCL 3 workers keep beside the leases; None: there are none.
         fan_out: Where the query's consumer is registered; None: it polls.
         know_stream: Returns what tells whether the stream's name still means it; None: that is not asked.
@@ -94,6 +96,7 @@ class Planner:
         threads: Threads,
         open_metrics: Callable[[SourceOptions, str], ClosableMetrics],
         read: Callable[[ShardTask, str | None], Iterable[Any]],
+        open_table: Callable[[str], LeaseTable],
         kcl3: Kcl3Tables | None = None,
         fan_out: FanOut | None = None,
         know_stream: Callable[[StreamIdentity], KnownStream] | None = None,
@@ -121,8 +124,15 @@ class Planner:
             chance=chance,
             read_cost_s=_read_cost_s(options),
         )
+        self._recreation = LeaseRecreation(kinesis, table, options, clock, open_table)
         self._settler = BatchSettler(
-            options, kinesis, table, clock=clock, threads=threads, read=read, tasks_of=self._shard_tasks
+            options,
+            table,
+            self._recreation,
+            clock=clock,
+            threads=threads,
+            read=read,
+            tasks_of=self._shard_tasks,
         )
         self._run = _draw_name(chance)
         self._joined: tuple[QueryWorker, QueryShards] | None = None
@@ -174,6 +184,8 @@ class Planner:
             if not shards.is_settled_for(start.batch):
                 self._settle(start, query_worker, shards)
             self._poller.poll_due(shards.states.items(), retention_ms=self._retention_ms)
+            self._settler.make_lost_leases_again(shards)
+            self._find_children(shards)
             query_worker.tell([*shards.drained(), *shards.hand_back()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted and not may_be_only:
@@ -191,6 +203,8 @@ class Planner:
                 break
             idle = (state for state in shards.states.values() if not state.has_news)
             wake_s = min(deadline_s, self._poller.next_due_s(idle))
+            if is_patient:  # until it is known who reads the rest of the stream
+                wake_s = min(wake_s, now_s + self._options.probe_interval_s)
             query_worker.wait(max(0.005, wake_s - now_s))
         return self._next_offset(start, shards, wanted, with_limits=with_limits) if wanted else start
 
@@ -331,7 +345,8 @@ class Planner:
         rows = self._rewind(known, worker, rows)
         self._register_consumer()  # which costs: only when nothing speaks against this query
         warn_of_passed_over(options, self._table, rows, known)
-        recreate_missing(self._kinesis, self._table, options, rows, known, self._stream, clock=self._clock)
+        if known.shards and self._recreation.begin(rows, known, self._stream):
+            rows = scan_leases(self._table)
         self._metrics = self._open_metrics(options, worker)
         query_worker = QueryWorker(
             worker,
@@ -459,27 +474,46 @@ class Planner:
 
     # --- between batches --------------------------------------------------------------------------------------
 
+    def _find_children(self, shards: QueryShards) -> None:
+        """Look up the children of shards that are read to their end where no claim names them."""
+        childless = shards.childless()
+        listed = self._kinesis.fetch_shards(self._options.stream).shards if childless else ()
+        for key in childless:
+            shards.states[key].children = tuple(
+                ChildShard(shard.shard_id, shard.parents, shard.hash_range)
+                for shard in listed
+                if key in shard.parents
+            )
+
     def _is_wanted(self, state: ShardState) -> bool:
         if not state.has_news:
             return False
         return self._until_ms is None or state.arrival_ms is None or state.arrival_ms < self._until_ms
 
     def _is_complete(self, query_worker: QueryWorker, shards: QueryShards) -> bool:
-        """Whether the query has all of its shards and knows of each whether it has news; children may come just now."""
+        """Whether the query has all of its shards and knows of each whether it has news; children may come just now.
+
+        The rest of the stream must be read by workers that live.
+        """
         if _unknown(shards):
             return False
         before = set(shards.states)
         query_worker.wait_until_at_rest(self._options.probe_interval_s)
         self._obey(query_worker, shards)
-        return before == set(shards.states) and query_worker.is_at_rest
+        is_same = before == set(shards.states) and query_worker.is_at_rest
+        return is_same and query_worker.describe_unread() is None
 
     @property
     def _available_now_wait_s(self) -> float:
         return max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
 
     def _describe_unread(self, query_worker: QueryWorker, shards: QueryShards, wait_s: float) -> str:
-        unknown = _unknown(shards)
-        why = f"no answer from {', '.join(unknown[:5])}" if unknown else "its leases did not come to rest"
+        unknown, unread = _unknown(shards), query_worker.describe_unread()
+        why = (
+            f"no answer from {', '.join(unknown[:5])}"
+            if unknown
+            else unread or "its leases did not come to rest"
+        )
         return (
             f"stream {self._options.stream}: for {wait_s:g} s it could not be made sure that everything is read "
             f"({why}; {query_worker.stats.held_leases} leases held): what is read is done, start the query again for the rest"
@@ -501,6 +535,7 @@ class Planner:
             wanted,
             run=self._run,
             stream=self._stream,
+            lease_table=self._options.lease_table,
             record_count_max=self._options.record_count_max if with_limits else None,
             bytes_max=self._options.bytes_max if with_limits else None,
             until_ms=self._until_ms,

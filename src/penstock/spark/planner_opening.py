@@ -34,6 +34,7 @@ def open_planner(options: SourceOptions) -> Planner:
         chance=random.SystemRandom(),
         threads=SYSTEM_THREADS,
         open_metrics=_open_metrics,
+        open_table=lambda name: open_lease_table(name, options.connection),
         read=lambda task, query: rows_of((replace(task, consumer_arn=None),), options, query),
         kcl3=open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),

@@ -146,6 +146,10 @@ class QueryWorker:
         with self._changed:
             return self._is_at_rest
 
+    def describe_unread(self) -> str | None:
+        """Return why it is not sure that each part of the stream is read by a worker that lives, or None."""
+        return self._loop.describe_unread()
+
     def wait_until_at_rest(self, timeout_s: float) -> bool:
         """Wait until this query has every lease that it can have for now; False when the time is over before."""
         return self._wait_for(lambda: self._is_at_rest, timeout_s)

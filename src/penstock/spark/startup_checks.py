@@ -8,14 +8,14 @@ from typing import Final
 
 from penstock.core.batches.claims import find_unknown_claims, last_claimed_batch, parse_note
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.rewind import ended_parents, find_passed_over, plan_recreation, plan_rewind
+from penstock.core.batches.recreation import find_passed_over
+from penstock.core.batches.rewind import plan_rewind
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease, find_other_mode
-from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import Applied, Create
-from penstock.core.leases.required_leases import find_holes, first_filter
+from penstock.core.leases.required_leases import first_filter
 from penstock.core.leases.starting_per_shard import unknown_names
-from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard
 from penstock.core.starting import StartingPosition, check_has_come
@@ -23,21 +23,16 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import (
     AnotherDriver,
     ClaimConflict,
-    DataLossError,
     NotFound,
     OptionError,
     PositionError,
-    Unavailable,
 )
 from penstock.ports.clock import Clock
-from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, ShardFilter
+from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.spark_options import SourceOptions
 
 _log: Final = logging.getLogger("penstock.spark")
-_LISTINGS_MAX: Final = 8
-_LISTING_PAUSE_S: Final = 1.0
-_DENIALS_MIN: Final = 2  # a listing may lag, and giving a shard up is final
 
 
 def scan_leases(table: LeaseTable) -> dict[str, Lease]:
@@ -169,84 +164,6 @@ def refuse_unknown_shards(
     _log.warning("%s; going on without (failOnDataLoss=false)", text)
 
 
-def recreate_missing(  # noqa: PLR0917 - where to look, what is there, what should be
-    kinesis: Kinesis,
-    table: LeaseTable,
-    options: SourceOptions,
-    rows: Mapping[str, Lease],
-    start: StreamOffset,
-    stream: StreamIdentity,
-    *,
-    clock: Clock,
-) -> bool:
-    """Bring back leases that the offset knows and the table does not, where the offset says; True if there were any.
-
-    Raises:
-        DataLossError: One of the shards has left the stream before it was read to its end, and failOnDataLoss is on.
-        Unavailable: The service reads a shard and does not list it.
-    """
-    unlisted = plan_recreation(rows, start, {})
-    if not unlisted:
-        return False
-    shards = _list_with(unlisted, kinesis, options, clock)
-    lineage = {key: shard.parents for key, shard in shards.items()}
-    missing = plan_recreation(rows, start, lineage)
-    children = {key for key, parents in lineage.items() if not missing.keys().isdisjoint(parents)}
-    coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
-    is_followed = bool(rows) and not coverage.holes and not coverage.unknown
-    for lease in ended_parents(rows, missing, shards, stream):
-        table.write(Create(lease))
-    for key, position in missing.items():
-        shard = shards.get(key)
-        if shard is None:
-            # Where leases cover every hash key, somebody has read on to shards that follow this one.
-            _warn_of_vanished(options, table, key, position, is_followed=is_followed)
-            continue
-        _log.warning("the lease of shard %s was deleted from table %s: it is made again at %s, and the records of the last batch are given out once more", key, table.name, position)  # fmt: skip
-        lease = starting_lease(key, position, shard.parents, shard.hash_range, stream)
-        table.write(Create(lease))
-    for key in sorted(children - rows.keys() - missing.keys()):
-        # What follows a shard that is gone is read from its beginning: it holds nothing that was read before.
-        if missing.keys().isdisjoint(shards.keys() & set(lineage[key])):
-            lease = starting_lease(key, TRIM_HORIZON, shards[key].parents, shards[key].hash_range, stream)
-            table.write(Create(lease))
-    return True
-
-
-def _list_with(
-    keys: Collection[str], kinesis: Kinesis, options: SourceOptions, clock: Clock
-) -> dict[str, Shard]:
-    """List the shards until these are listed, or are known to be gone: unknown and unlisted, twice.
-
-    Raises:
-        Unavailable: The service reads one of them and does not list it.
-    """
-    denials = dict.fromkeys(keys, 0)
-    for attempt in range(_LISTINGS_MAX):
-        if attempt:
-            clock.sleep(_LISTING_PAUSE_S)
-        shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
-        unlisted = [key for key in keys if key not in shards]
-        for key in unlisted:
-            denials[key] += not _is_known(key, kinesis, options.stream)
-        if all(denials[key] >= _DENIALS_MIN for key in unlisted):
-            return shards
-    raise Unavailable(
-        f"stream {options.stream}: its listing leaves out {', '.join(unlisted[:5])}, which the service knows, and whose leases "
-        "have to be made again. Start the query again when the listing is whole",
-        operation="ListShards",
-        resource=options.stream,
-    )
-
-
-def _is_known(key: str, kinesis: Kinesis, stream: str) -> bool:
-    try:
-        kinesis.fetch_iterator(stream, key, IteratorStart(IteratorType.TRIM_HORIZON))
-    except NotFound:
-        return False
-    return True
-
-
 def warn_of_passed_over(
     options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], known: StreamOffset
 ) -> None:
@@ -262,26 +179,6 @@ def warn_of_passed_over(
             table.name,
             position,
         )
-
-
-def _warn_of_vanished(
-    options: SourceOptions, table: LeaseTable, key: str, position: Position, *, is_followed: bool
-) -> None:
-    text = (
-        f"stream {options.stream}: shard {key} has left the stream (retention) and its lease is gone from table {table.name}; "
-        f"the query had read it up to {position}"
-    )
-    if is_followed:
-        _log.warning(
-            "%s. The leases of the table cover all hash keys: the shards that follow it are read", text
-        )
-        return
-    text += ", and what followed it there is lost"
-    if options.fail_on_data_loss and not position.is_shard_end:
-        raise DataLossError(
-            f"{text}. To go on with the shards that are left, from their beginning, set option failOnDataLoss=false"
-        )
-    _log.warning("%s; going on with the shards that are left, from their beginning", text)
 
 
 def refuse_other_stream(

@@ -12,7 +12,8 @@ from penstock.core.batches.query_shards import (
     Surprise,
     state_after,
 )
-from penstock.core.batches.rewind import find_passed_over, plan_recreation, plan_rewind
+from penstock.core.batches.recreation import find_missing, find_passed_over
+from penstock.core.batches.rewind import plan_rewind
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
@@ -285,8 +286,8 @@ def test_a_claim_of_a_batch_before_is_promoted_too_when_nothing_was_read_since()
 def test_a_table_that_lacks_what_the_offset_knows_gets_it_where_the_offset_says():
     rows = {"b": lease("b"), "d": lease("d", parents=frozenset({"c"}))}
     known = done(shards=("a", "b", "c", "e"))
-    assert plan_recreation(rows, known, {}) == {"a": AT5, "e": AT5}
-    assert plan_recreation(rows, known, {"c": ("e", "f"), "f": ("e",)}) == {"a": AT5}
+    assert find_missing(rows, known, {}) == {"a": AT5, "e": AT5}
+    assert find_missing(rows, known, {"c": ("e", "f"), "f": ("e",)}) == {"a": AT5}
 
 
 def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
@@ -492,7 +493,7 @@ def test_what_comes_before_a_shard_that_the_location_knows_stays_done():
         Reset("child", 3, TRIM_HORIZON, forget=ME, is_followed=True),
         Reset("new", 3, TRIM_HORIZON, forget=ME, is_followed=True),
     ]
-    assert plan_recreation({}, known, {key: shard.parents for key, shard in shards.items()}) == {
+    assert find_missing({}, known, {key: shard.parents for key, shard in shards.items()}) == {
         "child": TRIM_HORIZON
     }
 

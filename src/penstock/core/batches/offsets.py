@@ -84,7 +84,8 @@ class StreamOffset(Struct, frozen=True):
         worker: The query's worker id in the lease table; empty before the first batch.
         stream_arn: With `stream_created_ms` it tells this stream from a later one of the same name.
         stream_created_ms: Milliseconds since the epoch.
-        shards: Shard id to the position that the batch starts from: everything up to and including it is done.
+        shards: Shard id to the position that the batch starts from: everything up to and including it is done. A shard that
+            the query has read to its end is there, at SHARD_END, until one of its children is.
         until_ms: Records that arrived at or after this moment are not in the batch (AvailableNow), or None.
         limit: Which shards the batch reads, and how much; None in the offset before the first batch, and in those of
             early versions, which read all shards up to the tip.
@@ -92,6 +93,8 @@ class StreamOffset(Struct, frozen=True):
             shards that are read, as far as it is known.
         deaggregates: Whether KPL aggregates are taken apart: what the positions count.
         runs: Which run of the driver planned the batches up to this one, as `KnownBatches` has it.
+        lease_table: Where the batch's claims are, as option leaseTable has it; empty in the offset before the first batch, and
+            in those of early versions.
     """
 
     batch: int = 0
@@ -104,6 +107,7 @@ class StreamOffset(Struct, frozen=True):
     tips: Mapping[str, int] = field(default_factory=dict)
     deaggregates: bool = True
     runs: tuple[tuple[int, str], ...] = ()
+    lease_table: str = ""
 
     @property
     def known(self) -> KnownBatches:
@@ -119,6 +123,8 @@ class StreamOffset(Struct, frozen=True):
     def to_json(self) -> dict[str, Any]:
         """Return the canonical form: the same offset is always the same text."""
         document: dict[str, Any] = {"batch": self.batch}
+        if self.lease_table:
+            document["leaseTable"] = self.lease_table
         if self.limit is not None:
             document["limit"] = {
                 "bytes": self.limit.bytes_max,
@@ -183,6 +189,7 @@ def _read_offset(document: Mapping[str, Any]) -> StreamOffset:
         tips={_text(shard): _whole(moment) for shard, moment in document.get("tips", {}).items()},
         deaggregates=not document.get("whole", False),
         runs=_read_runs(document.get("runs", [])),
+        lease_table=_text(document.get("leaseTable", "")),
     )
 
 

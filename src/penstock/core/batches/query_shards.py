@@ -30,11 +30,12 @@ from penstock.core.batches.claims import (
     may_promote,
     resolve_start,
 )
+from penstock.core.batches.ended_shards import EndedShards
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
-from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease import Lease, TipMark, starting_lease
 from penstock.core.leases.lease_writes import Promote
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
@@ -102,7 +103,11 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     if note is None:
         is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
         return ShardState(
-            position, is_whole=not position.is_record, tip_seen_ms=tip_ms, is_foreign=is_foreign
+            position,
+            is_whole=not position.is_record,
+            is_finished=position.is_shard_end,
+            tip_seen_ms=tip_ms,
+            is_foreign=is_foreign,
         )
     return ShardState(
         position,
@@ -128,6 +133,7 @@ class _Held(Struct):
 
     epoch: int
     position: Position
+    lease: Lease
     leaving: StopWhy | None = None
 
 
@@ -178,6 +184,7 @@ class QueryShards:
         self._settled_s: float | None = None
         self._promotions: dict[str, Promote] = {}
         self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
+        self._ended = EndedShards()
         self._seen: dict[str, tuple[int, str]] = {}
         self._not_held: dict[str, Lease] = {}
         """This query's rows of the batch that was settled last whose shards the coordinator had not given to it yet."""
@@ -202,7 +209,7 @@ class QueryShards:
 
     def start(self, effect: StartReader, now_ms: int) -> None:
         """Add a shard. It is read from the next batch on."""
-        held = self._held[effect.key] = _Held(effect.epoch, effect.position)
+        held = self._held[effect.key] = _Held(effect.epoch, effect.position, effect.lease)
         row = self._not_held.pop(effect.key, effect.lease)
         if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator saw it
             effect = replace(effect, lease=row)
@@ -396,6 +403,34 @@ class QueryShards:
 
     # --- between batches ------------------------------------------------------------------------------
 
+    def childless(self) -> list[str]:
+        """Return the shards that are read to their end and whose children no claim names."""
+        return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
+
+    def lost(self) -> list[str]:
+        """Return the shards whose leases are another worker's now, or were deleted, and that are not given up yet."""
+        return sorted(
+            key
+            for key, held in self._held.items()
+            if held.leaving is StopWhy.LOST and key in self.states and self.is_settled
+        )
+
+    def made_anew(self, keys: Iterable[str]) -> list[Lease]:
+        """Return leases of this query that somebody has deleted, as they stood: nothing is to be read again.
+
+        Args:
+            keys: Some of `lost`.
+        """
+        return [
+            replace(
+                starting_lease(key, state.position, (), held.lease.hash_range, held.lease.stream),
+                parents=held.lease.parents,
+                mark=state.tip,
+            )
+            for key, held, state in ((key, self._held[key], self.states[key]) for key in keys)
+            if not state.is_finished
+        ]
+
     def drained(self) -> list[ShardDrained]:
         """Give up the shards that are read to their end; the coordinator creates the children and then ends the leases."""
         events = []
@@ -403,6 +438,7 @@ class QueryShards:
             held = self._held.pop(key)
             state = self.states.pop(key)
             self._given_back[key] = (state, None)
+            self._ended.add(key, held.lease.parents)
             events.append(ShardDrained(key, held.epoch, state.children))
         return events
 
@@ -450,6 +486,7 @@ class QueryShards:
         bytes_max: int | None,
         until_ms: int | None,
         deaggregates: bool = True,
+        lease_table: str = "",
     ) -> StreamOffset:
         """Return the offset of the next batch: it starts where every shard is now.
 
@@ -462,23 +499,27 @@ class QueryShards:
             bytes_max: Bytes of user data in the batch, or None.
             until_ms: Records that arrived at or after it stay for later, or None.
             deaggregates: Whether KPL aggregates are taken apart.
+            lease_table: Where the claims of the batch will be.
         """
         batch = self._last_batch = max(self._last_batch, start.batch) + 1
         ordered = sorted(wanted)
         assert ordered, "a batch reads at least one shard"
         turn = batch % len(ordered)
         tips = ((key, self.states[key].tip_seen_ms) for key in ordered)
+        parents = {key: self._held[key].lease.parents for key in self.states}
         return StreamOffset(
             batch=batch,
             worker=start.worker or self.worker,
             stream_arn=stream.arn,
             stream_created_ms=stream.created_ms,
-            shards={key: state.position for key, state in self.states.items()},
+            shards=self._ended.positions(start.shards, parents)
+            | {key: state.position for key, state in self.states.items()},
             until_ms=until_ms,
             limit=Limit(record_count_max, bytes_max, tuple(ordered[turn:] + ordered[:turn])),
             tips={key: tip_ms for key, tip_ms in tips if tip_ms is not None},
             deaggregates=deaggregates,
             runs=start.known.runs_with(run),
+            lease_table=lease_table,
         )
 
     def batch_begins(self) -> None:

@@ -1,8 +1,8 @@
-"""How leases come to agree with a checkpoint location: one that does not know what was claimed, or whose leases are gone.
+"""How leases come to agree with a checkpoint location that does not know what was claimed.
 
-A location that does not know claims was restored from a copy, or another driver works, or has worked, from a copy of it.
-Everything behind what the location knows is read again, so nothing is passed over that its own line of history has never given
-to Spark. Leases that somebody has deleted are made again where the location says.
+It was restored from a copy, or another driver works, or has worked, from a copy of it. Everything behind what the location knows
+is read again, so nothing is passed over that its own line of history has never given to Spark. How leases are made again that
+somebody has deleted: `penstock.core.batches.recreation`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def plan_rewind(
             row.counter,
             position,
             forget=worker,
-            claim=_claim_of_last_batch(row, worker, known, position),
+            claim=claim_of_last_batch(row, worker, known, position),
             is_followed=ends[row.key].is_record and position < ends[row.key],
         )
     known_positions = {key: known.shards[key] for key in writes if key in known.shards}
@@ -94,11 +94,13 @@ def _between(known: StreamOffset, later: Iterable[str], parents_of: Mapping[str,
     )
 
 
-def _claim_of_last_batch(
+def claim_of_last_batch(
     row: Lease, worker: str, known: StreamOffset, position: Position
 ) -> BatchClaim | None:
-    """Return the claim of a location's last batch, as far as the claim that came after it still knows its end."""
+    """Return the claim of a location's last batch: the one that stands, or what a later one still knows of it."""
     claim, planner = row.claim_of(worker), known.known.planner_of(known.batch)
+    if claim is not None and claim.is_of(known.batch, planner) and claim.start == position:
+        return claim
     end = None if claim is None else claim.end_of(known.batch, position, planner)
     if claim is None or end is None:
         return None
@@ -131,44 +133,6 @@ def ended_parents(
         starting_lease(key, SHARD_END, parent.parents, parent.hash_range, stream)
         for key, parent in parents.items()
     ]
-
-
-def plan_recreation(
-    rows: Mapping[str, Lease], known: StreamOffset, parents_of: Mapping[str, Iterable[str]]
-) -> dict[str, Position]:
-    """Return the leases that an offset knows and the table does not, and where they start.
-
-    A shard is done whose child, or child's child, has a lease or is known to the offset: its own lease was cleared away.
-
-    Args:
-        rows: The lease table.
-        known: The offset.
-        parents_of: Shard id to parents' ids, as far as it is known; rows know their own parents.
-    """
-    followed = _followed(rows, parents_of) | shards_before(known.shards, parents_of)
-    return {
-        key: position for key, position in known.shards.items() if key not in rows and key not in followed
-    }
-
-
-def find_passed_over(rows: Mapping[str, Lease], known: StreamOffset) -> dict[str, Position]:
-    """Return the shards that an offset knows as unfinished, and whose leases were cleared away since.
-
-    The shards that follow them have leases, so they count as done; nothing shows who read the rest.
-
-    Args:
-        rows: The lease table.
-        known: The offset.
-    """
-    followed = _followed(rows, {})
-    unfinished = ((key, position) for key, position in known.shards.items() if not position.is_shard_end)
-    return {key: position for key, position in unfinished if key not in rows and key in followed}
-
-
-def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the shards that come before one with a lease."""
-    begun = {parent for row in rows.values() for parent in row.parents}
-    return begun | shards_before(begun, parents_of)
 
 
 def shards_before(keys: Iterable[str], parents_of: Mapping[str, Iterable[str]]) -> set[str]:

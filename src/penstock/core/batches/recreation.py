@@ -1,0 +1,306 @@
+"""How leases that are gone are made again where a query's offset says: the table was deleted, emptied, restored or renamed.
+
+An offset knows where each shard of the query stands, and which ones are read to their end. The stream's listing fills what the
+offset leaves open: the children of what was read to its end. A part of the hash range that neither explains was another worker's;
+the lease coordinator fills it, if that worker does not come back first.
+
+The end of the last batch is not in the offset but in the claims. Where the query has got another table since, they are in the
+table before, and are carried over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.rewind import claim_of_last_batch, shards_before
+from penstock.core.hash_key import HashRange
+from penstock.core.leases.lease import BatchClaim, Lease, starting_lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset
+from penstock.core.leases.required_leases import Missing, find_holes, plan_missing
+from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
+from penstock.core.shard import Shard
+from penstock.core.starting import StartingPosition
+from penstock.core.stream_identity import StreamIdentity
+
+
+class Recreation(Struct, frozen=True):
+    """How a table comes to agree with an offset.
+
+    Args:
+        writes: In this order: parents before their children, and what is set to its end after its children.
+        repeated: Shards of the last batch that are read once more from its start, since nothing shows where it ended.
+        carried: Shards of the last batch that go on at its end, which the table before shows.
+        vanished: Shards without a lease that have left the stream unfinished, and where the query stood.
+    """
+
+    writes: tuple[LeaseWrite, ...]
+    repeated: Mapping[str, Position]
+    carried: tuple[str, ...]
+    vanished: Mapping[str, Position]
+
+
+def find_missing(
+    rows: Mapping[str, Lease], known: StreamOffset, parents_of: Mapping[str, Iterable[str]]
+) -> dict[str, Position]:
+    """Return the unfinished shards that an offset knows and the table does not, and where they stand.
+
+    A shard is done whose child, or child's child, has a lease or is known to the offset: its own lease was cleared away.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+        parents_of: Shard id to parents' ids, as far as it is known; rows know their own parents.
+    """
+    followed = _followed(rows, parents_of) | shards_before(known.shards, parents_of)
+    unfinished = ((key, position) for key, position in known.shards.items() if not position.is_shard_end)
+    return {key: position for key, position in unfinished if key not in rows and key not in followed}
+
+
+def find_passed_over(rows: Mapping[str, Lease], known: StreamOffset) -> dict[str, Position]:
+    """Return the shards that an offset knows as unfinished, and whose leases were cleared away since.
+
+    The shards that follow them have leases, so they count as done; nothing shows who read the rest.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+    """
+    followed = _followed(rows, {})
+    unfinished = ((key, position) for key, position in known.shards.items() if not position.is_shard_end)
+    return {key: position for key, position in unfinished if key not in rows and key in followed}
+
+
+def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the shards that come before one with a lease."""
+    begun = {parent for row in rows.values() for parent in row.parents}
+    return begun | shards_before(begun, parents_of)
+
+
+def find_behind(
+    rows: Mapping[str, Lease], known: StreamOffset, parents_of: Mapping[str, Iterable[str]]
+) -> list[str]:
+    """Return the unfinished leases of shards that an offset knows as read to their end: the table is older than the offset.
+
+    Leases that another worker has are left out.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+        parents_of: Shard id to parents' ids, as far as it is known.
+    """
+    ended = {key for key, position in known.shards.items() if position.is_shard_end}
+    ended |= shards_before(known.shards, parents_of)
+    own = (None, known.worker)
+    return sorted(key for key, row in rows.items() if key in ended and not row.is_ended and row.reader in own)
+
+
+def is_agreed(rows: Mapping[str, Lease], known: StreamOffset) -> bool:
+    """Whether a table has all that an offset asks for, as far as that can be told without a listing."""
+    coverage = find_holes(rows.values(), {})
+    has_holes = bool(coverage.holes) and not coverage.unknown
+    lineage = {key: row.parents for key, row in rows.items()}
+    return not (find_missing(rows, known, {}) or has_holes or find_behind(rows, known, lineage))
+
+
+def plan_recreation(
+    rows: Mapping[str, Lease],
+    known: StreamOffset,
+    shards: Mapping[str, Shard],
+    stream: StreamIdentity,
+    before: Mapping[str, Lease] | None = None,
+) -> Recreation:
+    """Plan how a table comes to agree with an offset, when the query begins.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+        shards: Every listed shard, by id.
+        stream: Whose they are.
+        before: The leases of the table that the offset was written under, where the query has another one now; None where
+            it has the same, or that one cannot be read.
+    """
+    return _Plan(rows, known, shards, stream, before).of_start()
+
+
+def plan_lost(
+    rows: Mapping[str, Lease],
+    known: StreamOffset,
+    shards: Mapping[str, Shard],
+    stream: StreamIdentity,
+) -> Recreation:
+    """Plan the leases that were lost while the query runs: those that the offset knows, and what follows vanished ones.
+
+    The lease coordinator brings back the others; the arguments are those of `plan_recreation`.
+    """
+    return _Plan(rows, known, shards, stream, None).of_running()
+
+
+class _Plan:
+    """A plan in the making: each step looks at the table as the steps before leave it."""
+
+    def __init__(
+        self,
+        rows: Mapping[str, Lease],
+        known: StreamOffset,
+        shards: Mapping[str, Shard],
+        stream: StreamIdentity,
+        before: Mapping[str, Lease] | None,
+    ) -> None:
+        self._known = known
+        self._worker = known.worker
+        self._shards = shards
+        self._stream = stream
+        self._is_moved = before is not None
+        self._before = {key: row for key, row in (before or {}).items() if row.stream == stream}
+        self._standing = dict(rows)
+        self._parents_of = {
+            **{key: row.parents for table in (self._before, rows) for key, row in table.items()},
+            **{key: shard.parents for key, shard in shards.items()},
+        }
+        self._missing = find_missing(rows, known, self._parents_of)
+        self._vanished = {key: place for key, place in self._missing.items() if key not in shards}
+        self._writes: list[LeaseWrite] = []
+
+    def of_start(self) -> Recreation:
+        self._make_known()
+        self._carry_over()
+        ends = [
+            Reset(key, self._standing[key].counter, SHARD_END)
+            for key in find_behind(self._standing, self._known, self._parents_of)
+        ]
+        for end in ends:
+            self._see(end)
+        self._follow(self._shards)
+        self._copy()
+        return self._finish(ends)
+
+    def of_running(self) -> Recreation:
+        self._make_known()
+        self._follow(
+            [
+                key
+                for key, shard in self._shards.items()
+                if not self._vanished.keys().isdisjoint(shard.parents)
+            ]
+        )
+        return self._finish([])
+
+    def _see(self, write: LeaseWrite) -> None:
+        outcome = apply_write(self._standing.get(write.key), write)
+        assert isinstance(outcome, Applied), f"{write} was planned against another row: {outcome}"
+        assert outcome.lease is not None, f"{write} deletes a lease"
+        self._standing[write.key] = outcome.lease
+
+    def _write(self, write: LeaseWrite) -> None:
+        self._see(write)
+        self._writes.append(write)
+
+    def _claim(self, row: Lease | None, key: str) -> BatchClaim | None:
+        """Return the claim of the last batch on a row, with the position as its start that the offset says."""
+        if row is None:
+            return None
+        return claim_of_last_batch(row, self._worker, self._known, self._known.shards[key])
+
+    def _make_known(self) -> None:
+        """Make the leases that the offset knows, with what the table before has of the last batch."""
+        for key, position in self._missing.items():
+            shard, former = self._shards.get(key), self._before.get(key)
+            if shard is None:
+                continue
+            lease = starting_lease(key, position, shard.parents, shard.hash_range, self._stream)
+            if former is not None:
+                claim = self._claim(former, key)
+                others = [each for each in former.claims if each.worker != self._worker]
+                claims = sorted(others if claim is None else [*others, claim], key=lambda each: each.worker)
+                lease = replace(lease, claims=tuple(claims), mark=former.mark)
+            if position == TRIM_HORIZON:
+                self._end_parents(shard.parents)
+            self._write(Create(lease))
+
+    def _carry_over(self) -> None:
+        """Write the ends of the last batch on leases that the query has had here at an earlier time."""
+        for key, position in self._known.shards.items():
+            row, claim = self._standing.get(key), self._claim(self._before.get(key), key)
+            if row is None or claim is None or self._claim(row, key) is not None:
+                continue
+            is_begun = row.checkpoint.is_in_shard
+            if row.reader in (None, self._worker) and not (is_begun and claim.end <= row.checkpoint):
+                place = row.checkpoint if is_begun and position < row.checkpoint else position
+                self._write(Reset(key, row.counter, place, forget=self._worker, claim=claim))
+
+    def _follow(self, keys: Iterable[str]) -> None:
+        """Make the leases of children whose parents are read to their end, where no lease covers their range."""
+        ended = self._ended_elsewhere()
+        missing = plan_missing(
+            self._standing | ended, list(self._shards.values()), self._holes(), StartingPosition(TRIM_HORIZON)
+        )
+        done = shards_before({**self._known.shards, **self._standing}, self._parents_of)
+        done |= ended.keys() - self._vanished.keys()
+        for lease in (each.lease for each in missing if each.why is Missing.CHILD and each.lease.key in keys):
+            self._end_parents(lease.parents & done)
+            self._write(Create(replace(lease, stream=self._stream)))
+
+    def _ended_elsewhere(self) -> dict[str, Lease]:
+        """Return leases as those of ended shards would be that have none."""
+        ended = {key for key, position in self._known.shards.items() if position.is_shard_end}
+        return {
+            key: starting_lease(key, SHARD_END, tuple(self._parents_of.get(key, ())), None, self._stream)
+            for key in ended | self._vanished.keys()
+            if key not in self._standing
+        }
+
+    def _end_parents(self, keys: Iterable[str]) -> None:
+        """Make the leases of done parents, as ended: workers would take them for shards that were never read."""
+        for key in sorted(keys):
+            shard = self._shards.get(key)
+            if key not in self._standing and (shard is not None or key in self._known.shards):
+                parents, hash_range = ((), None) if shard is None else (shard.parents, shard.hash_range)
+                self._write(Create(starting_lease(key, SHARD_END, parents, hash_range, self._stream)))
+
+    def _holes(self) -> tuple[HashRange, ...]:
+        coverage = find_holes(
+            self._standing.values(), {key: shard.hash_range for key, shard in self._shards.items()}
+        )
+        return () if coverage.unknown else coverage.holes
+
+    def _copy(self) -> None:
+        """Make leases as the table before has them, where others read: not of what comes before or after the query's own shards."""
+        holes, standing = self._holes(), set(self._standing)
+        past = shards_before(standing, self._parents_of)
+        for key, row in self._before.items():
+            shard = self._shards.get(key)
+            if shard is None or key in standing or key in past or not _overlaps(shard.hash_range, holes):
+                continue
+            unfinished = (
+                parent
+                for parent in shards_before([key], self._parents_of) & standing
+                if not self._standing[parent].is_ended
+            )
+            if not any(unfinished):
+                bare = replace(row, owner=row.reader, checkpoint_owner=None, pending=None, pending_state=None)
+                self._write(Create(bare))
+
+    def _finish(self, ends: list[Reset]) -> Recreation:
+        repeated, carried = {}, []
+        written = {write.key for write in self._writes}
+        for key in self._known.shares():
+            row = self._standing.get(key)
+            if row is None or not (key in written or self._is_moved):
+                continue
+            if self._claim(row, key) is not None:
+                carried += [key] if key in written else []
+            elif row.reader in (None, self._worker) and not self._is_passed(key, row):
+                repeated[key] = self._known.shards[key]
+        return Recreation((*self._writes, *ends), repeated, tuple(carried), self._vanished)
+
+    def _is_passed(self, key: str, row: Lease) -> bool:
+        return row.checkpoint.is_in_shard and self._known.shards[key] < row.checkpoint
+
+
+def _overlaps(hash_range: HashRange, holes: Iterable[HashRange]) -> bool:
+    return any(hash_range.start <= hole.end and hole.start <= hash_range.end for hole in holes)

@@ -1,0 +1,204 @@
+"""Make leases again that are gone, before a query begins and while it runs: `penstock.core.batches.recreation` decides which."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.recreation import Recreation, find_missing, is_agreed, plan_lost, plan_recreation
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Applied, Reset
+from penstock.core.leases.required_leases import find_holes
+from penstock.core.position import Position
+from penstock.core.shard import Shard
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import ClaimConflict, DataLossError, NotFound, PenstockError, Unavailable
+from penstock.ports.clock import Clock
+from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.spark.spark_options import SourceOptions
+
+_log: Final = logging.getLogger("penstock.spark")
+_LISTINGS_MAX: Final = 8
+_LISTING_PAUSE_S: Final = 1.0
+_DENIALS_MIN: Final = 2  # a listing may lag, and giving a shard up is final
+_NAMED_MAX: Final = 5
+
+
+class LeaseRecreation:
+    """Brings back what a lease table lacks. Called by one thread.
+
+    Args:
+        kinesis: The service.
+        table: The application's lease table.
+        options: The source's options.
+        clock: Time.
+        open_table: Opens the table that an offset was written under; it is only read.
+    """
+
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        table: LeaseTable,
+        options: SourceOptions,
+        clock: Clock,
+        open_table: Callable[[str], LeaseTable],
+    ) -> None:
+        self._kinesis = kinesis
+        self._table = table
+        self._options = options
+        self._clock = clock
+        self._open_table = open_table
+
+    def begin(self, rows: Mapping[str, Lease], known: StreamOffset, stream: StreamIdentity) -> bool:
+        """Let the table agree with the offset that a query begins from; True if anything was written.
+
+        Raises:
+            ClaimConflict: A lease changed meanwhile; start the query again.
+            DataLossError: A shard has left the stream before it was read to its end, and failOnDataLoss is on.
+            Unavailable: The service reads a shard and does not list it.
+        """
+        before, why = None, ""
+        if known.lease_table not in ("", self._options.lease_table):
+            before, why = self._read_former(known.lease_table)
+        elif is_agreed(rows, known):
+            return False
+        shards = self._list_with(find_missing(rows, known, {}))
+        plan = plan_recreation(rows, known, shards, stream, before)
+        return self._carry_out(plan, rows, shards, known, why)
+
+    def bring_back(self, rows: Mapping[str, Lease], start: StreamOffset, stream: StreamIdentity) -> bool:
+        """Bring back the leases that a running query's offset knows and the table does not; True if there were any.
+
+        Raises:
+            DataLossError: As above.
+            Unavailable: As above.
+        """
+        missing = find_missing(rows, start, {})
+        if not missing:
+            return False
+        shards = self._list_with(missing)
+        self._carry_out(plan_lost(rows, start, shards, stream), rows, shards, start, "")
+        return True
+
+    def _read_former(self, name: str) -> tuple[dict[str, Lease], str]:
+        """Return the leases of the table that an offset was written under; or none, and why."""
+        try:
+            rows = {row.key: row for row in self._open_table(name).scan().leases}
+        except PenstockError as error:
+            return {}, f"cannot be read: {error}"
+        return rows, "" if rows else "is empty"
+
+    def _carry_out(
+        self,
+        plan: Recreation,
+        rows: Mapping[str, Lease],
+        shards: Mapping[str, Shard],
+        known: StreamOffset,
+        why: str,
+    ) -> bool:
+        coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
+        is_followed = bool(rows) and not coverage.holes and not coverage.unknown
+        for key, position in plan.vanished.items():
+            # Where leases cover every hash key, somebody has read on to shards that follow this one.
+            self._tell_vanished(key, position, is_followed=is_followed)
+        made = []
+        for write in plan.writes:
+            outcome = self._table.write(write)
+            if isinstance(outcome, Applied):
+                made += [] if isinstance(write, Reset) else [write.key]
+            elif isinstance(write, Reset):
+                raise ClaimConflict(
+                    f"lease {write.key} in table {self._table.name} changed while it was being set to where this query stands "
+                    f"({outcome.reason.value}); start the query again"
+                )
+        self._tell(plan, made, known, why)
+        return bool(plan.writes)
+
+    def _tell(self, plan: Recreation, made: list[str], known: StreamOffset, why: str) -> None:
+        table, former = self._table.name, known.lease_table
+        is_moved = former not in ("", self._options.lease_table)
+        if is_moved and plan.carried and not plan.repeated:
+            _log.info(
+                "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). Batch %d goes on at "
+                "its ends, which are taken over from there: nothing is read again",
+                self._options.stream,
+                table,
+                former,
+                known.batch,
+            )
+        elif made and not is_moved:
+            _log.warning(
+                "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are made again where "
+                "the checkpoint location says",
+                table,
+                _some(made),
+            )
+        if plan.repeated:
+            reason = (
+                f"they were claimed in lease table {former}, which {why}" if why else "no lease shows them"
+            )
+            _log.warning(
+                "stream %s: nobody knows where batch %d ended in %s (%s). What it read there is given out once more: from %s on",
+                self._options.stream,
+                known.batch,
+                _some(plan.repeated),
+                reason,
+                ", ".join(
+                    f"{position} in {key}" for key, position in sorted(plan.repeated.items())[:_NAMED_MAX]
+                ),
+            )
+
+    def _tell_vanished(self, key: str, position: Position, *, is_followed: bool) -> None:
+        text = (
+            f"stream {self._options.stream}: shard {key} has left the stream (retention) and its lease is gone from table "
+            f"{self._table.name}; the query had read it up to {position}"
+        )
+        if is_followed:
+            _log.warning(
+                "%s. The leases of the table cover all hash keys: the shards that follow it are read", text
+            )
+            return
+        text += ", and what followed it there is lost"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{text}. To go on with the shards that are left, from their beginning, set option failOnDataLoss=false"
+            )
+        _log.warning("%s; going on with the shards that are left, from their beginning", text)
+
+    def _list_with(self, keys: Collection[str]) -> dict[str, Shard]:
+        """List the shards until these are listed, or are known to be gone: unknown and unlisted, twice.
+
+        Raises:
+            Unavailable: The service reads one of them and does not list it.
+        """
+        denials = dict.fromkeys(keys, 0)
+        for attempt in range(_LISTINGS_MAX):
+            if attempt:
+                self._clock.sleep(_LISTING_PAUSE_S)
+            listing = self._kinesis.fetch_shards(self._options.stream)
+            shards = {shard.shard_id: shard for shard in listing.shards}
+            unlisted = [key for key in keys if key not in shards]
+            for key in unlisted:
+                denials[key] += not self._is_known(key)
+            if all(denials[key] >= _DENIALS_MIN for key in unlisted):
+                return shards
+        raise Unavailable(
+            f"stream {self._options.stream}: its listing leaves out {', '.join(unlisted[:5])}, which the service knows, and whose "
+            "leases have to be made again. Start the query again when the listing is whole",
+            operation="ListShards",
+            resource=self._options.stream,
+        )
+
+    def _is_known(self, key: str) -> bool:
+        try:
+            self._kinesis.fetch_iterator(self._options.stream, key, IteratorStart(IteratorType.TRIM_HORIZON))
+        except NotFound:
+            return False
+        return True
+
+
+def _some(keys: Collection[str]) -> str:
+    return f"{', '.join(sorted(keys)[:_NAMED_MAX])}{' ...' if len(keys) > _NAMED_MAX else ''}"
