@@ -62,6 +62,11 @@ class QueryLossesTold(LossesTold):
             for place in places:
                 del self._probed[place]
 
+    def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
+        """A lease that comes back finds the driver without what a probe has answered meanwhile, which nobody awaited."""
+        super().on_start(who, key, epoch, position)
+        self._probed.pop((who, key), None)
+
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
     ) -> None:

@@ -14,7 +14,16 @@ from penstock.core.leases.required_leases import find_holes
 from penstock.core.position import Position
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import ClaimConflict, DataLossError, NotFound, PenstockError, Unavailable
+from penstock.errors import (
+    AccessDenied,
+    ClaimConflict,
+    DataLossError,
+    NotFound,
+    OptionError,
+    Rejected,
+    ServiceError,
+    Unavailable,
+)
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis
 from penstock.ports.lease_table import LeaseTable
@@ -58,11 +67,11 @@ class LeaseRecreation:
         Raises:
             ClaimConflict: A lease changed meanwhile; start the query again.
             DataLossError: A shard has left the stream before it was read to its end, and failOnDataLoss is on.
-            Unavailable: The service reads a shard and does not list it.
+            Unavailable: The service reads a shard and does not list it; or the table before gives no answer.
         """
         before, why = None, ""
         if known.lease_table not in ("", self._options.lease_table):
-            before, why = self._read_former(known.lease_table)
+            before, why = self._read_former(known)
         elif is_agreed(rows, known):
             return False
         shards = self._list_with(find_missing(rows, known, {}))
@@ -83,12 +92,21 @@ class LeaseRecreation:
         self._carry_out(plan_lost(rows, start, shards, stream), rows, shards, start, "")
         return True
 
-    def _read_former(self, name: str) -> tuple[dict[str, Lease], str]:
+    def _read_former(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
         """Return the leases of the table that an offset was written under; or none, and why."""
         try:
-            rows = {row.key: row for row in self._open_table(name).scan().leases}
-        except PenstockError as error:
+            rows = {row.key: row for row in self._open_table(known.lease_table).scan().leases}
+        except (AccessDenied, NotFound, OptionError, Rejected) as error:
             return {}, f"cannot be read: {error}"
+        except ServiceError as error:
+            raise Unavailable(
+                f"lease table {known.lease_table} gives no answer. The query had its leases there before applicationName or "
+                f"leaseTable was changed, and needs them to go on behind batch {known.batch}. Start it again when the table "
+                f"answers: {error}",
+                operation=error.operation,
+                code=error.code,
+                resource=known.lease_table,
+            ) from error
         return rows, "" if rows else "is empty"
 
     def _carry_out(
@@ -122,8 +140,8 @@ class LeaseRecreation:
         is_moved = former not in ("", self._options.lease_table)
         if is_moved and plan.carried and not plan.repeated:
             _log.info(
-                "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). Batch %d goes on at "
-                "its ends, which are taken over from there: nothing is read again",
+                "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). They are taken over "
+                "from there, with the ends of batch %d: nothing is read again",
                 self._options.stream,
                 table,
                 former,

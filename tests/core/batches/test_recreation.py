@@ -164,7 +164,7 @@ def test_the_end_of_the_last_batch_is_carried_over_with_its_note():
     mark = TipMark(AT5, 900)
     before = rows(row("a", counter=9, owner=ME, claims=(claim(), theirs), mark=mark), row("p", SHARD_END))
     plan = plan_recreation({}, offset(**ENDED), SHARDS, STREAM, before)
-    assert after({}, plan)["a"] == row("a", claims=(claim(), theirs), mark=mark)
+    assert after({}, plan)["a"] == row("a", counter=9, claims=(claim(), theirs), mark=mark)
     assert (plan.carried, dict(plan.repeated)) == (("a",), {})
 
 
@@ -174,21 +174,29 @@ def test_an_end_that_a_later_claim_of_a_copy_still_knows_is_carried_over():
     assert after({}, plan)["a"].claims == (replace(claim(), run="life", note=b""),)
 
 
+FORKED = claim(AT9, AT12, batch=4, by="x")
+"""Of a query that has gone on from a copy of the checkpoint location, or that this one is a copy of."""
+
+
 @pytest.mark.parametrize(
-    "stands",
+    "before",
     [
-        row("a", AT12, claims=(claim(AT9, AT12, batch=4, by="x"),)),
-        row("a", AT12, owner=OTHER),
-        replace(row("a", claims=(claim(),)), stream=StreamIdentity("arn", 1)),
-        None,
+        rows(row("a", AT12, claims=(FORKED,)), row("p", SHARD_END), row("c1", AT7)),
+        rows(replace(row("a", claims=(claim(),)), stream=StreamIdentity("arn", 1))),
+        {},
     ],
-    ids=["of a fork", "read on by another", "of another stream", "nothing"],
+    ids=["of a fork", "of another stream", "nothing"],
 )
-def test_what_the_table_before_has_beside_the_last_batch_moves_no_shard_of_the_query(stands):
-    before = {} if stands is None else rows(stands)
+def test_a_table_that_others_have_gone_on_with_moves_no_shard_of_the_query(before):
     plan = plan_recreation({}, offset(**ENDED), SHARDS, STREAM, before)
-    assert after({}, plan)["a"].checkpoint == AT5
+    assert {key: lease.checkpoint for key, lease in after({}, plan).items()} == WHOLE
     assert (plan.carried, plan.repeated) == ((), {"a": AT5})
+
+
+def test_what_another_worker_has_read_on_under_the_earlier_name_stays_done():
+    plan = plan_recreation({}, offset(a=AT5), SHARDS, STREAM, rows(row("a", AT12, owner=OTHER)))
+    assert after({}, plan)["a"] == row("a", AT12, owner=OTHER)
+    assert (plan.carried, plan.repeated) == (("a",), {})
 
 
 def test_a_shard_that_the_last_batch_did_not_read_is_not_repeated():
@@ -214,21 +222,22 @@ def test_no_other_lease_is_changed_by_the_table_before(table):
     assert plan_recreation(rows(table), offset(a=AT5), SHARDS, STREAM, before).writes == ()
 
 
-def test_where_others_have_read_the_new_table_goes_on_as_the_one_before():
+def test_the_leases_of_all_who_shared_the_stream_are_taken_over():
     theirs = [
         row("p", SHARD_END, children=frozenset({"c1", "c2"})),
         row("c1", AT7, owner=OTHER, counter=8, claims=(claim(worker=OTHER),)),
         row("c2", AT9, counter=2),
     ]
-    plan = plan_recreation({}, offset(a=AT5), SHARDS, STREAM, rows(row("a"), *theirs))
-    assert [after({}, plan)[each.key] for each in theirs] == theirs
+    before = rows(row("a", claims=(claim(),)), *theirs)
+    for known in (offset(a=AT5), offset(**ENDED), offset(a=AT5, p=AT7)):
+        assert after({}, plan_recreation({}, known, SHARDS, STREAM, before)) == before
+    table = rows(row("a"), row("p", AT7))
+    assert places(table, offset(**ENDED), before=before) == WHOLE | {"c1": AT7, "c2": AT9}
 
 
-def test_what_follows_a_shard_of_the_query_is_not_taken_from_the_table_before():
-    """The table before may belong to a query that has gone on since: this one has its own place to go on from."""
-    before = rows(row("a"), row("p", SHARD_END), row("c1", AT7), row("c2", AT9))
-    assert places({}, offset(a=AT5, p=AT7), before=before) == {"a": AT5, "p": AT7}
-    assert places({}, offset(**ENDED), before=before) == WHOLE
+def test_what_comes_before_a_lease_of_the_new_table_is_not_taken_over():
+    table = rows(row("a"), row("c1", AT7), row("c2", AT9))
+    assert plan_recreation(table, offset(a=AT5), SHARDS, STREAM, rows(row("p", AT5))).writes == ()
 
 
 # --- ended shards in the offset ---------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ An offset knows where each shard of the query stands, and which ones are read to
 offset leaves open: the children of what was read to its end. A part of the hash range that neither explains was another worker's;
 the lease coordinator fills it, if that worker does not come back first.
 
-The end of the last batch is not in the offset but in the claims. Where the query has got another table since, they are in the
-table before, and are carried over.
+The end of the last batch is not in the offset but in the claims. Where the query has got another table since, the leases of the
+table before are taken over as they stand, claims and all, and nothing is read again. If claims of the query are there that the
+offset does not know, that table is still in use (the checkpoint location was copied): then only the end of the offset's own last
+batch is taken from it, as far as it is still known there.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.rewind import claim_of_last_batch, shards_before
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, starting_lease
 from penstock.core.leases.lease_rules import apply_write
-from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset
+from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
 from penstock.core.leases.required_leases import Missing, find_holes, plan_missing
 from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
 from penstock.core.shard import Shard
@@ -34,7 +37,7 @@ class Recreation(Struct, frozen=True):
     Args:
         writes: In this order: parents before their children, and what is set to its end after its children.
         repeated: Shards of the last batch that are read once more from its start, since nothing shows where it ended.
-        carried: Shards of the last batch that go on at its end, which the table before shows.
+        carried: Shards of the last batch that go on behind it, as the table before shows.
         vanished: Shards without a lease that have left the stream unfinished, and where the query stood.
     """
 
@@ -153,6 +156,7 @@ class _Plan:
     ) -> None:
         self._known = known
         self._worker = known.worker
+        self._own = (None, known.worker)
         self._shards = shards
         self._stream = stream
         self._is_moved = before is not None
@@ -162,13 +166,13 @@ class _Plan:
             **{key: row.parents for table in (self._before, rows) for key, row in table.items()},
             **{key: shard.parents for key, shard in shards.items()},
         }
-        self._missing = find_missing(rows, known, self._parents_of)
-        self._vanished = {key: place for key, place in self._missing.items() if key not in shards}
+        self._vanished: dict[str, Position] = {}
         self._writes: list[LeaseWrite] = []
 
     def of_start(self) -> Recreation:
+        if not find_unknown_claims(self._before.values(), self._worker, self._known.known):
+            self._copy()
         self._make_known()
-        self._carry_over()
         ends = [
             Reset(key, self._standing[key].counter, SHARD_END)
             for key in find_behind(self._standing, self._known, self._parents_of)
@@ -176,18 +180,12 @@ class _Plan:
         for end in ends:
             self._see(end)
         self._follow(self._shards)
-        self._copy()
         return self._finish(ends)
 
     def of_running(self) -> Recreation:
         self._make_known()
-        self._follow(
-            [
-                key
-                for key, shard in self._shards.items()
-                if not self._vanished.keys().isdisjoint(shard.parents)
-            ]
-        )
+        vanished = self._vanished.keys()
+        self._follow([key for key, shard in self._shards.items() if not vanished.isdisjoint(shard.parents)])
         return self._finish([])
 
     def _see(self, write: LeaseWrite) -> None:
@@ -201,37 +199,47 @@ class _Plan:
         self._writes.append(write)
 
     def _claim(self, row: Lease | None, key: str) -> BatchClaim | None:
-        """Return the claim of the last batch on a row, with the position as its start that the offset says."""
-        if row is None:
+        """Return what a row knows of the last batch, which began where the offset says."""
+        position = self._known.shards.get(key)
+        if row is None or position is None:
             return None
-        return claim_of_last_batch(row, self._worker, self._known, self._known.shards[key])
+        return claim_of_last_batch(row, self._worker, self._known, position)
+
+    def _copy(self) -> None:
+        """Take over the leases of the table before: they are the query's own, and those that it shared the stream with.
+
+        What comes before a shard with a lease is done. A lease that the query has had here at an earlier time is set forward.
+        """
+        past = shards_before(set(self._standing), self._parents_of)
+        for key, row in self._before.items():
+            stands = self._standing.get(key)
+            if stands is None and key not in past:
+                reader = None if row.reader == self._worker else row.reader
+                self._write(
+                    Create(
+                        replace(row, owner=reader, checkpoint_owner=None, pending=None, pending_state=None)
+                    )
+                )
+            elif stands is not None and stands.reader in self._own:
+                is_ahead = is_forward(stands.checkpoint, row.checkpoint)
+                claim = row.claim_of(self._worker)
+                knows_end = claim is not None and is_forward(stands.checkpoint, claim.end)
+                if is_ahead or (knows_end and self._claim(stands, key) is None):
+                    place = row.checkpoint if is_ahead else stands.checkpoint
+                    self._write(Reset(key, stands.counter, place, forget=self._worker, claim=claim))
 
     def _make_known(self) -> None:
-        """Make the leases that the offset knows, with what the table before has of the last batch."""
-        for key, position in self._missing.items():
-            shard, former = self._shards.get(key), self._before.get(key)
+        """Make the leases that the offset knows."""
+        for key, position in find_missing(self._standing, self._known, self._parents_of).items():
+            shard = self._shards.get(key)
             if shard is None:
+                self._vanished[key] = position
                 continue
             lease = starting_lease(key, position, shard.parents, shard.hash_range, self._stream)
-            if former is not None:
-                claim = self._claim(former, key)
-                others = [each for each in former.claims if each.worker != self._worker]
-                claims = sorted(others if claim is None else [*others, claim], key=lambda each: each.worker)
-                lease = replace(lease, claims=tuple(claims), mark=former.mark)
+            claim = self._claim(self._before.get(key), key)
             if position == TRIM_HORIZON:
                 self._end_parents(shard.parents)
-            self._write(Create(lease))
-
-    def _carry_over(self) -> None:
-        """Write the ends of the last batch on leases that the query has had here at an earlier time."""
-        for key, position in self._known.shards.items():
-            row, claim = self._standing.get(key), self._claim(self._before.get(key), key)
-            if row is None or claim is None or self._claim(row, key) is not None:
-                continue
-            is_begun = row.checkpoint.is_in_shard
-            if row.reader in (None, self._worker) and not (is_begun and claim.end <= row.checkpoint):
-                place = row.checkpoint if is_begun and position < row.checkpoint else position
-                self._write(Reset(key, row.counter, place, forget=self._worker, claim=claim))
+            self._write(Create(lease if claim is None else replace(lease, claims=(claim,))))
 
     def _follow(self, keys: Iterable[str]) -> None:
         """Make the leases of children whose parents are read to their end, where no lease covers their range."""
@@ -263,27 +271,9 @@ class _Plan:
                 self._write(Create(starting_lease(key, SHARD_END, parents, hash_range, self._stream)))
 
     def _holes(self) -> tuple[HashRange, ...]:
-        coverage = find_holes(
-            self._standing.values(), {key: shard.hash_range for key, shard in self._shards.items()}
-        )
+        ranges = {key: shard.hash_range for key, shard in self._shards.items()}
+        coverage = find_holes(self._standing.values(), ranges)
         return () if coverage.unknown else coverage.holes
-
-    def _copy(self) -> None:
-        """Make leases as the table before has them, where others read: not of what comes before or after the query's own shards."""
-        holes, standing = self._holes(), set(self._standing)
-        past = shards_before(standing, self._parents_of)
-        for key, row in self._before.items():
-            shard = self._shards.get(key)
-            if shard is None or key in standing or key in past or not _overlaps(shard.hash_range, holes):
-                continue
-            unfinished = (
-                parent
-                for parent in shards_before([key], self._parents_of) & standing
-                if not self._standing[parent].is_ended
-            )
-            if not any(unfinished):
-                bare = replace(row, owner=row.reader, checkpoint_owner=None, pending=None, pending_state=None)
-                self._write(Create(bare))
 
     def _finish(self, ends: list[Reset]) -> Recreation:
         repeated, carried = {}, []
@@ -292,15 +282,11 @@ class _Plan:
             row = self._standing.get(key)
             if row is None or not (key in written or self._is_moved):
                 continue
-            if self._claim(row, key) is not None:
+            if self._claim(row, key) is not None or self._is_passed(key, row):
                 carried += [key] if key in written else []
-            elif row.reader in (None, self._worker) and not self._is_passed(key, row):
+            elif row.reader in self._own:
                 repeated[key] = self._known.shards[key]
         return Recreation((*self._writes, *ends), repeated, tuple(carried), self._vanished)
 
     def _is_passed(self, key: str, row: Lease) -> bool:
         return row.checkpoint.is_in_shard and self._known.shards[key] < row.checkpoint
-
-
-def _overlaps(hash_range: HashRange, holes: Iterable[HashRange]) -> bool:
-    return any(hash_range.start <= hole.end and hole.start <= hash_range.end for hole in holes)
