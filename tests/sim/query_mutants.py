@@ -25,9 +25,18 @@ from penstock.core.reading.reader_steps import Failed, Finished
 from penstock.core.reading.resume import MissingRecord
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.sim.table import SimTable
-from penstock.spark import arrow_records, batch_settling, claimed_read, page_limits, planner, startup_checks
+from penstock.spark import (
+    arrow_records,
+    batch_settling,
+    claimed_read,
+    lease_recreation,
+    page_limits,
+    planner,
+    startup_checks,
+)
 from penstock.spark.claimed_read import ClaimedRead
 from penstock.spark.news_polling import NewsPoller
+from penstock.spark.query_worker import QueryWorker
 from penstock.spark.shard_task import ShardTask
 from sim.mutants import Mutant
 
@@ -274,6 +283,16 @@ def refuses_nothing(*_args, **_kwargs):
     return
 
 
+def knows_of_nothing_unread(_self):
+    """A query that reads what is there does not ask who reads the rest."""
+    return
+
+
+def finds_an_empty_table(_self, _known):
+    """What an application had under its earlier name is not looked at."""
+    return {}, "is empty"
+
+
 GIVE_BACK = QueryShards._give_back
 KEEP_REST = ClaimedRead._keep_rest
 POSITION_OF = page_limits.position_of
@@ -287,9 +306,9 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 80, SimTable, "decide", last_claim_stands),
+    Mutant("the last claim stands", CLAIMS, 314, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 10, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 314, SimTable, "decide", promotes_any_batch),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 329, SimTable, "decide", promotes_any_batch),
     Mutant("a claim without being the reader", CLAIMS, 4, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
@@ -303,7 +322,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a refused claim is taken for one's own",
         CLAIMS,
-        49,
+        58,
         claimed_read,
         "judge_refused_claim",
         agrees_with_everything,
@@ -410,7 +429,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was claimed before a restore is another driver's",
         SPARK,
-        334,
+        2590,
         planner,
         "rewind_leases",
         knows_no_last_number,
@@ -482,7 +501,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a second driver finds its batch empty",
         "this query: second drivers",
-        19,
+        112,
         claimed_read,
         "plan_read",
         finds_its_batch_empty,
@@ -490,7 +509,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was given back is forgotten",
         "this query",
-        460,
+        164,
         QueryShards,
         "_give_back",
         forgets_what_it_gives_back,
@@ -559,9 +578,27 @@ QUERY_MUTANTS = (
         "one listing is a loss",
         SPARK,
         2657,
-        startup_checks,
+        lease_recreation,
         "_DENIALS_MIN",
         0,
         needs=lambda scenario: scenario.faults.bad_listing,
+    ),
+    Mutant(
+        "a run ends where nobody reads on",
+        "this query: a run with AvailableNow that ended green over a hole",
+        4547,
+        QueryWorker,
+        "describe_unread",
+        knows_of_nothing_unread,
+        needs=lambda scenario: scenario.query_plan.available_now,
+    ),
+    Mutant(
+        "the table of the earlier name is forgotten",
+        "this query: a renamed application that repeated its last batch",
+        464,
+        lease_recreation.LeaseRecreation,
+        "_read_former",
+        finds_an_empty_table,
+        needs=lambda scenario: scenario.query_plan.moves_per_min,
     ),
 )

@@ -401,6 +401,31 @@ def test_who_names_no_application_takes_nothing_where_somebody_lives(lines, expe
     assert (None if suite.violation is None else suite.violation.invariant) == expected
 
 
+ALL_DONE_A = [("done", "q#1", "a", -1, (5, 6)), ("done", "q#1", "b", -1, (9,))]
+ENDS = ("down", "q#1", "done")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([ENDS], "Q10"),
+        ([*ALL_DONE_A, ENDS], None),
+        ([OWNED, ENDS], "Q10"),
+        ([TAKEN, ENDS], "Q10"),
+        ([("up", "w#1"), TAKEN, ENDS], None),
+        ([("up", "w#1"), TAKEN, ("down", "w#1", "crashed"), ENDS], None),
+        ([("row_deleted", "a", "q"), ENDS], None),
+        ([("restored", "q"), ENDS], None),
+        ([("down", "q#1", "stopped")], None),
+    ],
+)
+def test_a_query_that_reads_what_is_there_ends_when_all_of_it_is_read(lines, expected):
+    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
+    for entry in [*SHARDS, (100.0, "up", "q#1"), *((101.0, *line) for line in lines)]:
+        suite.see(entry)
+    assert (None if suite.violation is None else suite.violation.invariant) == expected
+
+
 def test_two_loads_of_one_query_do_not_go_on_beside_each_other():
     suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
     numbers = iter(range(100))

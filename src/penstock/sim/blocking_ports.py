@@ -209,6 +209,24 @@ class SimLeaseTable:
         return outcome
 
 
+class SimFormerTable(SimLeaseTable):
+    """A lease table that the application had before: it is only read.
+
+    Args:
+        process: Whose calls they are.
+        name: The table's.
+    """
+
+    def __init__(self, process: SimProcess, name: str) -> None:
+        super().__init__(process)
+        self._name = name
+
+    def scan(self, part: TablePart | None = None) -> LeaseScan:
+        """Read every row."""
+        del part
+        return LeaseScan(self.caller.call("scan former", lambda: self._world.serve_former_rows(self._name)))
+
+
 class SimKcl3Tables:
     """Implements `penstock.ports.kcl3_tables.Kcl3Tables` for one process.
 

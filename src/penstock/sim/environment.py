@@ -80,9 +80,23 @@ class Environment:
         self.met: Counter[str] = Counter()
         """How often each fault, refusal and decision came up."""
         self.stream = self.open_stream()
-        self.table = SimTable(
+        self.table = self._new_table()
+        self.application = "application"
+        """What the queries call it now; its lease table has the same name."""
+        self.former_tables: dict[str, tuple[Lease, ...]] = {}
+        """What the tables of its earlier names hold."""
+
+    def _new_table(self) -> SimTable:
+        return SimTable(
             lambda who, write, before, after: self.note("write", who, write, before, after), self.met
         )
+
+    def rename_application(self) -> None:
+        """Let the application have another name, and so an empty lease table; nothing is written to the old one any more."""
+        self.former_tables[self.application] = tuple(self.table.rows.values())
+        self.table.exists = False
+        self.application = f"application-{len(self.former_tables)}"
+        self.table = self._new_table()
 
     def open_stream(self) -> SimStream:
         """Make the stream that is there from the beginning, and note its shards."""
@@ -223,7 +237,7 @@ class Environment:
         if problem is not None:
             return NotDone(problem)
         if self.luck("unknown_late"):
-            self.schedule(self.now + self.chance.uniform(0.1, 6.0), self._write_late, who, write)
+            self.schedule(self.now + self.chance.uniform(0.1, 6.0), self._write_late, self.table, who, write)
             return UNKNOWN
         if self.luck("unknown_lost"):
             return UNKNOWN
@@ -241,9 +255,10 @@ class Environment:
             return self.table.write(who, write)  # the SDK's own retry finds the effect of its first try
         return outcome
 
-    def _write_late(self, who: str, write: LeaseWrite) -> None:
-        if self.table.exists:
-            self.table.write(who, write)
+    @staticmethod
+    def _write_late(table: SimTable, who: str, write: LeaseWrite) -> None:
+        if table.exists:
+            table.write(who, write)
 
     def serve_scan(
         self, part: TablePart | None
@@ -275,6 +290,13 @@ class Environment:
         if problem is not None:
             return problem
         return [row for key, row in self.table.rows.items() if low <= key < high]
+
+    def serve_former_rows(self, name: str) -> Problem | tuple[Lease, ...]:
+        """Return the rows of a table that the application had before."""
+        problem = self.table_problem()
+        if problem in (None, Problem.TABLE_MISSING):  # the other one may not have been made yet
+            return self.former_tables.get(name, Problem.TABLE_MISSING)
+        return problem
 
     def serve_rows_of(self, keys: Collection[str]) -> Problem | list[Lease]:
         """Return the rows of these keys."""

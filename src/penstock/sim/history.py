@@ -251,6 +251,10 @@ class History(Struct):
             for child in self.shards[key].children:
                 self.disturb(child)
 
+    def _on_moved(self, _application: str) -> None:
+        self.rows.clear()
+        self.created.clear()
+
     def _on_table_dropped(self) -> None:
         self.rows.clear()
         self.was_table_dropped = True

@@ -25,7 +25,14 @@ from penstock.ports.lease_table import LeaseScan
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop
-from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKcl3Tables, SimKinesis, SimLeaseTable
+from penstock.sim.blocking_ports import (
+    STREAM_NAME,
+    SimClock,
+    SimFormerTable,
+    SimKcl3Tables,
+    SimKinesis,
+    SimLeaseTable,
+)
 from penstock.sim.environment import Environment
 from penstock.sim.executor import Attempt, ShardRows, SimExecutor, read_task
 from penstock.sim.fan_out import SimFanOut
@@ -94,8 +101,8 @@ def source_options(
     name: str,
     stream: str = STREAM_NAME,
     *,
+    application: str | None = "application",
     accepts_loss: bool = False,
-    names_application: bool = True,
 ) -> SourceOptions:
     """Return a query's options, as its user would give them."""
     start = scenario.options.start.default
@@ -104,7 +111,6 @@ def source_options(
         where = {"startingTimestamp": str(start.timestamp_ms)}
     given = {
         "streamName": stream,
-        "applicationName": "application",
         "workerId": name,
         "leaseDuration": f"{scenario.options.lease_duration_s}s",
         "balance": scenario.options.policy.value,
@@ -112,8 +118,8 @@ def source_options(
         **where,
         **scenario.query_plan.options,
     }
-    if not names_application:
-        del given["applicationName"]
+    if application is not None:
+        given["applicationName"] = application
     if accepts_loss:
         given["failOnDataLoss"] = "false"
     return parse_source(given)[0]
@@ -160,8 +166,8 @@ class SimQuery(SimProcess):
             world.scenario,
             name,
             STREAM_NAME if stream is None else "other",
+            application=world.application if names_application else None,
             accepts_loss=log.accepts_loss,
-            names_application=names_application,
         )
         self._clock = SimClock(self)
         self._threads = VirtualThreads(self)
@@ -196,7 +202,7 @@ class SimQuery(SimProcess):
             threads=self._threads,
             open_metrics=lambda _options, _worker: NoMetrics(),
             read=self._fix,
-            open_table=lambda _name: self._table,
+            open_table=lambda name: SimFormerTable(self, name),
             fan_out=SimFanOut(SimKinesis(self, "", self._stream, self._identity), self._stream),
             kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )

@@ -13,6 +13,7 @@ from penstock.core.position import Position
 from penstock.sim.checker import CLOCK_TOLERANCE, Broken, Checker
 from penstock.sim.faults import EPOCH_MS
 from penstock.sim.history import History, name_of
+from penstock.sim.query_end_checkers import EndsWhenAllIsRead
 
 STRANGER: Final = "z/stranger"
 """A query of another stream."""
@@ -577,4 +578,5 @@ QUERIES: Final = (
     OneReader,
     PassesWhatIsDone,
     ReadsWhatItPlans,
+    EndsWhenAllIsRead,
 )

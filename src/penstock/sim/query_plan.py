@@ -34,6 +34,7 @@ class QueryPlan(Struct, frozen=True):
         strangers_per_min: A query of another stream is started under the same application name.
         twins_per_min: A query is started that loads the stream twice under one application name.
         namesakes_per_min: A query is started that names no application, while others read under the default name.
+        moves_per_min: All queries end, and go on under another application name.
     """
 
     options: dict[str, str] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class QueryPlan(Struct, frozen=True):
     strangers_per_min: float = 0.0
     twins_per_min: float = 0.0
     namesakes_per_min: float = 0.0
+    moves_per_min: float = 0.0
 
 
 CALM = QueryPlan()

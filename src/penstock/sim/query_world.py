@@ -83,6 +83,7 @@ class QueryWorld(World):
             (plan.strangers_per_min, self._start_stranger),
             (plan.twins_per_min, self._start_twins),
             (plan.namesakes_per_min, self._start_namesake),
+            (plan.moves_per_min, self._move),
         ]
 
     def is_done(self) -> bool:
@@ -108,7 +109,9 @@ class QueryWorld(World):
         return self.chance.choice(list(self._executors.values()))
 
     def _kill_executor(self) -> None:
-        executor = self._some_executor()
+        self._end_executor(self._some_executor())
+
+    def _end_executor(self, executor: SimExecutor) -> None:
         self.note("executor_down", executor.who)
         for attempt in executor.fail():
             attempt.driver.later(self.chance.uniform(0.5, 10.0), attempt.lose)
@@ -201,6 +204,20 @@ class QueryWorld(World):
         self.on_worker_gone(query, "ended before a restore")
         if query.log.restore(self.chance.random()):
             self.note("restored", query.name)
+
+    def _move(self) -> None:
+        """Let everything end, and go on under another application name, with an empty lease table."""
+        logs = [self._log_of(name) for name in self.scenario.queries]
+        if any(log.offset(len(log.offsets) - 1).lease_table != self.application for log in logs):
+            return  # who has read nothing yet begins anew, and who has read nothing under this name knows only the one before
+        for executor in list(self._executors.values()):
+            self._end_executor(executor)
+        for extra in list(self._extra):
+            self._on_extra_gone(extra, "ended before a move")
+        for query in list(self.workers.values()):
+            self.on_worker_gone(query, "ended before a move")
+        self.rename_application()
+        self.note("moved", self.application)
 
     def _start_copy(self) -> None:
         query = self._some_query()

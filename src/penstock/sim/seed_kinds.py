@@ -113,6 +113,7 @@ def _draw_beside_query(seed: int) -> Scenario:
         strangers_per_min=0.0,
         twins_per_min=0.0,
         namesakes_per_min=0.0,
+        moves_per_min=0.0,
     )
     takes_apart = "deaggregate" not in plan.options
     faults = replace(drawn.faults, aggregate=drawn.faults.aggregate if takes_apart else 0.0)

@@ -44,6 +44,7 @@ _BY_HISTORY: Final = {
     "executor_down": "executor_kills_per_min",
     "restored": "restores_per_min",
     "copied": "copies_per_min",
+    "moved": "moves_per_min",
 }
 _OF_ALL: Final = (Refusal.EXISTS, Refusal.MISSING, Refusal.COUNTER, Refusal.HANDOVER, Refusal.BACKWARDS)
 _OF_QUERIES: Final = (*_OF_ALL, Refusal.OWNER, Refusal.CHECKPOINT, Refusal.CLAIMED, Refusal.CLAIM_GONE)

@@ -149,6 +149,9 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
         f"somebody deletes the lease of {key}, which {reader or 'nobody'} reads"
     ),
     "table_dropped": lambda: "somebody deletes the lease table",
+    "moved": lambda application: (
+        f"the application is called {application} from now on, and its lease table is empty"
+    ),
     "start": lambda who, key, epoch, position: f"{who} begins to read {key} at {position} (reader {epoch})",
     "deliver": lambda who, key, _epoch, numbers: f"{who} is given {_span(numbers)} of {key}",
     "redeliver": lambda who, key, _epoch, numbers: f"{who} is given {_span(numbers)} of {key} again",

@@ -138,6 +138,15 @@ class LeaseRecreation:
     def _tell(self, plan: Recreation, made: list[str], known: StreamOffset, why: str) -> None:
         table, former = self._table.name, known.lease_table
         is_moved = former not in ("", self._options.lease_table)
+        if plan.is_forked and plan.writes:
+            _log.warning(
+                "stream %s: lease table %s, which this query had before, holds batches that its checkpoint location does not know: the "
+                "location is a copy, or was restored from one. The query goes on in %s where its location says, and takes no other "
+                "worker's positions from there",
+                self._options.stream,
+                former,
+                table,
+            )
         if is_moved and plan.carried and not plan.repeated:
             _log.info(
                 "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). They are taken over "

@@ -39,12 +39,14 @@ class Recreation(Struct, frozen=True):
         repeated: Shards of the last batch that are read once more from its start, since nothing shows where it ended.
         carried: Shards of the last batch that go on behind it, as the table before shows.
         vanished: Shards without a lease that have left the stream unfinished, and where the query stood.
+        is_forked: The table before is still used, by a query that has gone on from another copy of the checkpoint location.
     """
 
     writes: tuple[LeaseWrite, ...]
     repeated: Mapping[str, Position]
     carried: tuple[str, ...]
     vanished: Mapping[str, Position]
+    is_forked: bool
 
 
 def find_missing(
@@ -161,6 +163,7 @@ class _Plan:
         self._stream = stream
         self._is_moved = before is not None
         self._before = {key: row for key, row in (before or {}).items() if row.stream == stream}
+        self._is_forked = bool(find_unknown_claims(self._before.values(), self._worker, known.known))
         self._standing = dict(rows)
         self._parents_of = {
             **{key: row.parents for table in (self._before, rows) for key, row in table.items()},
@@ -170,7 +173,7 @@ class _Plan:
         self._writes: list[LeaseWrite] = []
 
     def of_start(self) -> Recreation:
-        if not find_unknown_claims(self._before.values(), self._worker, self._known.known):
+        if not self._is_forked:
             self._copy()
         self._make_known()
         ends = [
@@ -286,7 +289,7 @@ class _Plan:
                 carried += [key] if key in written else []
             elif row.reader in self._own:
                 repeated[key] = self._known.shards[key]
-        return Recreation((*self._writes, *ends), repeated, tuple(carried), self._vanished)
+        return Recreation((*self._writes, *ends), repeated, tuple(carried), self._vanished, self._is_forked)
 
     def _is_passed(self, key: str, row: Lease) -> bool:
         return row.checkpoint.is_in_shard and self._known.shards[key] < row.checkpoint

@@ -1,0 +1,98 @@
+"""What a query owes that reads what is there, and ends: nothing is left that nobody reads."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.sim.checker import Broken, Checker
+from penstock.sim.faults import EPOCH_MS
+from penstock.sim.history import History, name_of
+
+_EXTRAS: Final = "z/"
+"""What the names of those begin with that come and go beside the fleet."""
+_BOUND_SLACK_MS: Final = 3000  # a driver knows the service's clock by two seconds
+_MOURNED_LEASES: Final = 3  # so many lease durations after its end a worker may still count as living
+
+
+class EndsWhenAllIsRead(Checker):
+    """Q10: a query that reads what is there ends when each record that was there is done, or is in the hands of another worker that lives.
+
+    Two drivers of one location share what they know badly, answers may say too early that nothing is left, actions leave batches
+    unread, and leases may be deleted while the query runs: there nothing is owed.
+    """
+
+    invariant = "Q10"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._up_s: dict[str, float] = {}
+        self._down_s: dict[str, float] = {}
+        self._excused: set[str] = set()
+        self._excused_shards: set[str] = set()
+        self._disturbed_s = float("-inf")
+
+    def on_up(self, who: str) -> None:
+        """Note since when it reads: what came before is owed."""
+        self._up_s[who] = self.history.now
+
+    def on_second_driver(self, name: str) -> None:
+        """From now on there may be two."""
+        self._excused.add(name)
+
+    on_restored = on_second_driver
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """As above."""
+        self._excused.add(name)
+
+    def on_unread(self, name: str, _batch: int, _keys: tuple[str, ...]) -> None:
+        """Note that its user wanted records left out, which nothing else may tell later."""
+        self._excused.add(name)
+
+    def on_early_tip(self, key: str) -> None:
+        """Note that an answer was wrong."""
+        self._excused_shards.add(key)
+
+    on_empty_page = on_early_tip
+
+    def on_table_dropped(self) -> None:
+        """Note when leases were deleted."""
+        self._disturbed_s = self.history.now
+
+    def on_row_deleted(self, _key: str, _reader: str | None) -> None:
+        """As above."""
+        self._disturbed_s = self.history.now
+
+    def on_down(self, who: str, how: str) -> None:
+        """Look at every shard when a query ends of itself."""
+        self._down_s[name_of(who)] = self.history.now
+        up_s = self._up_s.get(who, 0.0)
+        is_excused = name_of(who) in self._excused or name_of(who).startswith(_EXTRAS)
+        is_owed = how == "done" and not is_excused and self._disturbed_s < up_s
+        if not is_owed or self.history.leaders:
+            return
+        for key, shard in self.history.shards.items():
+            if key in self._excused_shards or shard.is_expired or shard.trimmed:
+                continue
+            came = bisect_left(shard.arrivals_ms, EPOCH_MS + int(up_s * 1000) - _BOUND_SLACK_MS)
+            undone = self.history.first_undone(key, came)
+            if undone is not None and not self._is_read(key, name_of(who)):
+                raise Broken(f"{who} has ended, and nobody reads {undone} of {key}, which was there before")
+
+    def _is_read(self, key: str, me: str) -> bool:
+        row, now_s = self.history.rows.get(key), self.history.now
+        alive = {name_of(who) for who in self.history.alive} - {me}
+        mourned_s = _MOURNED_LEASES * self.options.lease_duration_s
+        if row is None or row.reader is None:
+            if alive and now_s - self.history.changed_s.get(key, float("-inf")) < mourned_s:
+                return True  # it was made, or given up, a moment ago
+            parents = self.history.shards[key].parents
+            return any(not self._is_ended(parent) and self._is_read(parent, me) for parent in parents)
+        down_s = self._down_s.get(row.reader, float("-inf"))
+        return row.reader != me and (row.reader in alive or now_s - down_s < mourned_s)
+
+    def _is_ended(self, key: str) -> bool:
+        row = self.history.rows.get(key)
+        return row is not None and row.is_ended
