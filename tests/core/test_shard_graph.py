@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record, at_timestamp
 from penstock.core.shard import Shard
-from penstock.core.shard_graph import Cover, HashRouter, ShardGraph, StartingShards, cover_of
+from penstock.core.shard_graph import Cover, HashRouter, ShardGraph, StartingShards, cover_of, covers
 from penstock.errors import RecordError, StreamChanged
 from stream_history import live_stream
 
@@ -370,3 +370,11 @@ def test_a_lattice_of_ten_thousand_shards_is_followed_without_recursion_or_blow_
     assert len(graph.ancestors(shards[-1].shard_id)) == len(shards) - 1
     assert len(graph.descendants("shard-0")) == len(shards) - 1
     assert time.process_time() - began_s < 5
+
+
+def test_children_cover_their_parent_only_together():
+    parts = [HashRange(10, 14), HashRange(15, 19)]
+    assert covers(parts, HashRange(10, 19))
+    assert covers([HashRange(0, TOP)], HashRange(10, 19))
+    assert not covers(parts[:1], HashRange(10, 19))
+    assert not covers([], HashRange(0, 0))

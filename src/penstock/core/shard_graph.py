@@ -60,6 +60,11 @@ def cover_of(ranges: Iterable[HashRange]) -> Cover:
     return Cover(tuple(holes), tuple(HashRange(start, end) for start, end in doubled))
 
 
+def covers(ranges: Iterable[HashRange], whole: HashRange) -> bool:
+    """Whether every hash key of a range is in one of some ranges."""
+    return not any(hole.start <= whole.end and whole.start <= hole.end for hole in cover_of(ranges).holes)
+
+
 def _extend(spans: list[tuple[int, int]], start: int, end: int) -> None:
     """Add a span that starts no earlier than the others, joined to the last one where they touch."""
     if spans and start <= spans[-1][1] + 1:

@@ -174,9 +174,13 @@ class QueryWorld(World):
         robber, row = self.chance.choice(robbers), self.chance.choice(rows)
         if row.key not in robber.read_keys() | robber.coordinator.held().keys():
             if self.chance.random() < 0.5:  # it releases the lease while the batch still runs
-                robber.later(self.chance.uniform(1.0, 6.0), robber.request_stop)
+                robber.later(self.chance.uniform(1.0, 6.0), self._stop_robber, robber)
             self.met["fault: robberies_per_min"] += 1
             self.table.write(robber.who, Take(row.key, row.counter, robber.name))
+
+    def _stop_robber(self, robber: SimProcess) -> None:
+        if not self.is_healed:
+            robber.request_stop()
 
     def _rob_briefly(self, driver: SimQuery) -> None:
         """Make a worker that is about to end take a lease of a batch that begins, and release it unread."""

@@ -30,6 +30,7 @@ from penstock.core.leases.lease import Lease
 from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import ChildShard
+from penstock.core.shard_graph import covers
 from penstock.core.starting import with_moment
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, PenstockError, Unavailable
@@ -141,6 +142,7 @@ class Planner:
         self._known_stream: KnownStream | None = None
         self._given: GivenBatch | None = None
         self._tips_due_s = float("-inf")
+        self._children_due_s = float("-inf")
         self._retention_ms = RETENTION_DEFAULT_MS
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
@@ -185,8 +187,7 @@ class Planner:
                 self._settle(start, query_worker, shards)
             self._poller.poll_due(shards.states.items(), retention_ms=self._retention_ms)
             self._settler.make_lost_leases_again(shards)
-            self._find_children(shards)
-            query_worker.tell([*shards.drained(), *shards.hand_back()])
+            query_worker.tell([*shards.drained(self._find_children(shards)), *shards.hand_back()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted and not may_be_only:
                 break
@@ -474,16 +475,24 @@ class Planner:
 
     # --- between batches --------------------------------------------------------------------------------------
 
-    def _find_children(self, shards: QueryShards) -> None:
-        """Look up the children of shards that are read to their end where no claim names them."""
-        childless = shards.childless()
-        listed = self._kinesis.fetch_shards(self._options.stream).shards if childless else ()
+    def _find_children(self, shards: QueryShards) -> dict[str, tuple[ChildShard, ...]]:
+        """Look up the children of shards that are read to their end where no claim names them.
+
+        A listing may lag: what it says counts when the children cover their parent, or the parent has left the stream.
+        """
+        childless, now_s = shards.childless(), self._clock.monotonic_s()
+        if not childless or now_s < self._children_due_s:
+            return {}
+        self._children_due_s = now_s + self._options.probe_interval_s
+        listed = {shard.shard_id: shard for shard in self._kinesis.fetch_shards(self._options.stream).shards}
+        found = {}
         for key in childless:
-            shards.states[key].children = tuple(
-                ChildShard(shard.shard_id, shard.parents, shard.hash_range)
-                for shard in listed
-                if key in shard.parents
-            )
+            children = [shard for shard in listed.values() if key in shard.parents]
+            if key not in listed or covers((child.hash_range for child in children), listed[key].hash_range):
+                found[key] = tuple(
+                    ChildShard(child.shard_id, child.parents, child.hash_range) for child in children
+                )
+        return found
 
     def _is_wanted(self, state: ShardState) -> bool:
         if not state.has_news:

@@ -636,3 +636,38 @@ def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_onc
         until_ms=None,
     )
     assert len(offset.shards) == 5000
+
+
+# --- what a lost lease or an ended shard leaves behind ----------------------------------------------------------------
+
+
+def test_a_shard_that_the_offset_knows_as_ended_stays_until_its_children_are_looked_up():
+    shards = holding("a")
+    settle(shards, StreamOffset(batch=3, worker=ME, shards={"a": SHARD_END}), lease())
+    assert shards.childless() == ["a"]
+    assert shards.drained() == []
+    assert shards.drained({"a": (CHILD,)}) == [ShardDrained("a", 1, (CHILD,))]
+
+
+def test_the_next_offset_names_a_shard_that_was_read_to_its_end():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed("a", end=SHARD_END, children=(CHILD,)), claimed("b"))
+    shards.drained()
+    named = {"record_count_max": None, "bytes_max": None, "until_ms": None}
+    offset = shards.next_offset(done(), ["b"], run="r1", stream=STREAM, lease_table="billing", **named)
+    assert offset.shards == {"a": SHARD_END, "b": AT9}
+    assert offset.lease_table == "billing"
+    child = lease("child", checkpoint=TRIM_HORIZON, parents=frozenset({"a"}))
+    shards.start(StartReader("child", 3, TRIM_HORIZON, child, 0.0), 1000)
+    following = shards.next_offset(offset, ["b"], run="r1", stream=STREAM, **named)
+    assert following.shards == {"b": AT9, "child": TRIM_HORIZON}
+
+
+def test_a_lease_that_was_deleted_under_the_query_is_made_anew_where_the_query_stands():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))
+    shards.stop(StopReader("a", 1, StopWhy.LOST))
+    assert shards.lost() == ["a"]
+    assert shards.made_anew(["a"]) == [Lease("a", checkpoint=AT9, mark=TIP)]
+    shards.batch_begins()
+    assert shards.lost() == []  # the tasks of the batch have its place

@@ -42,6 +42,7 @@ from penstock.core.shard import ChildShard
 from penstock.core.starting import pin_latest
 from penstock.core.stream_identity import StreamIdentity
 
+_NOTHING: Final[Mapping[str, tuple[ChildShard, ...]]] = {}
 _GONE_BY_FORCE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
 
 
@@ -431,12 +432,20 @@ class QueryShards:
             if not state.is_finished
         ]
 
-    def drained(self) -> list[ShardDrained]:
-        """Give up the shards that are read to their end; the coordinator creates the children and then ends the leases."""
+    def drained(self, looked_up: Mapping[str, tuple[ChildShard, ...]] = _NOTHING) -> list[ShardDrained]:
+        """Give up the shards that are read to their end; the coordinator creates the children and then ends the leases.
+
+        Args:
+            looked_up: The children of some of the `childless`; the others stay.
+        """
         events = []
-        for key in sorted(key for key, state in self.states.items() if state.is_finished):
+        childless = set(self.childless()) - looked_up.keys()
+        for key in sorted(
+            key for key, state in self.states.items() if state.is_finished and key not in childless
+        ):
             held = self._held.pop(key)
             state = self.states.pop(key)
+            state.children = state.children or looked_up[key]
             self._given_back[key] = (state, None)
             self._ended.add(key, held.lease.parents)
             events.append(ShardDrained(key, held.epoch, state.children))
