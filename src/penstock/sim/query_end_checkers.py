@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
+from typing import Any, Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Release
 from penstock.sim.checker import Broken, Checker
 from penstock.sim.faults import EPOCH_MS
 from penstock.sim.history import History, name_of
@@ -32,6 +34,7 @@ class EndsWhenAllIsRead(Checker):
         self._excused: set[str] = set()
         self._excused_shards: set[str] = set()
         self._disturbed_s = float("-inf")
+        self._handed_s: dict[str, float] = {}
 
     def on_up(self, who: str) -> None:
         """Note since when it reads: what came before is owed."""
@@ -65,6 +68,12 @@ class EndsWhenAllIsRead(Checker):
         """As above."""
         self._disturbed_s = self.history.now
 
+    def on_write(self, who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
+        """Note what is handed over to a worker that has not heard of it yet."""
+        self._handed_s.pop(write.key, None)
+        if isinstance(write, Release) and after is not None and after.owner not in (None, name_of(who)):
+            self._handed_s[write.key] = self.history.now
+
     def on_down(self, who: str, how: str) -> None:
         """Look at every shard when a query ends of itself."""
         self._down_s[name_of(who)] = self.history.now
@@ -90,6 +99,8 @@ class EndsWhenAllIsRead(Checker):
                 return True  # it was made, or given up, a moment ago
             parents = self.history.shards[key].parents
             return any(not self._is_ended(parent) and self._is_read(parent, me) for parent in parents)
+        if row.reader.startswith(_EXTRAS) or now_s - self._handed_s.get(key, float("-inf")) < mourned_s:
+            return True
         down_s = self._down_s.get(row.reader, float("-inf"))
         return row.reader != me and (row.reader in alive or now_s - down_s < mourned_s)
 

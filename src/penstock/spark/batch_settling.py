@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.known_batches import KnownBatches
-from penstock.core.batches.offsets import Share, StreamOffset
+from penstock.core.batches.offsets import Limit, Share, StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, Surprise
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
-from penstock.core.leases.lease_writes import Applied, Create, Promote, Refused
+from penstock.core.leases.lease_writes import Applied, Promote, Refused
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, NotFound, ServiceError, Unavailable
 from penstock.ports.clock import Clock
@@ -168,21 +168,15 @@ class BatchSettler:
         except NotFound:  # the whole table is gone
             return {}
 
-    def make_lost_leases_again(self, shards: QueryShards) -> None:
-        """Make the leases again that somebody has deleted under the query, where it stands."""
+    def make_lost_leases_again(self, shards: QueryShards, stream: StreamIdentity) -> None:
+        """Make the leases again that somebody has deleted under the query, where it stands; not those that others have ended."""
         lost = shards.lost()
-        if not lost:
-            return
         rows = self.look(lost)
-        for lease in shards.made_anew(key for key in lost if key not in rows):
-            if isinstance(self._table.write(Create(lease)), Applied):
-                _log.warning(
-                    "the lease of shard %s was deleted from table %s while the query ran: it is made again at %s, and nothing is "
-                    "read again",
-                    lease.key,
-                    self._table.name,
-                    lease.checkpoint,
-                )
+        deleted = {key: position for key, position in lost.items() if key not in rows}
+        if deleted:
+            nothing = Limit(None, None, ())  # no batch is under way, so none is repeated
+            stands = StreamOffset(worker=shards.worker, shards=deleted, limit=nothing)
+            self._recreation.bring_back(self.look(None), stands, stream)
 
     def let_pass(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
         """Remember the claims that stand when a query begins and that its checkpoint location does not know.

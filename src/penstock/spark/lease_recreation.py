@@ -159,7 +159,7 @@ class LeaseRecreation:
         elif made and not is_moved:
             _log.warning(
                 "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are made again where "
-                "the checkpoint location says",
+                "this query stands",
                 table,
                 _some(made),
             )

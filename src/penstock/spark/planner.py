@@ -186,7 +186,7 @@ class Planner:
             if not shards.is_settled_for(start.batch):
                 self._settle(start, query_worker, shards)
             self._poller.poll_due(shards.states.items(), retention_ms=self._retention_ms)
-            self._settler.make_lost_leases_again(shards)
+            self._settler.make_lost_leases_again(shards, self._stream)
             query_worker.tell([*shards.drained(self._find_children(shards)), *shards.hand_back()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted and not may_be_only:

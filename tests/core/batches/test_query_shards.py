@@ -663,11 +663,10 @@ def test_the_next_offset_names_a_shard_that_was_read_to_its_end():
     assert following.shards == {"b": AT9, "child": TRIM_HORIZON}
 
 
-def test_a_lease_that_was_deleted_under_the_query_is_made_anew_where_the_query_stands():
+def test_where_a_lost_shard_stands_is_known_until_it_is_given_up():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))
     shards.stop(StopReader("a", 1, StopWhy.LOST))
-    assert shards.lost() == ["a"]
-    assert shards.made_anew(["a"]) == [Lease("a", checkpoint=AT9, mark=TIP)]
-    shards.batch_begins()
-    assert shards.lost() == []  # the tasks of the batch have its place
+    assert shards.lost() == {"a": AT9}
+    shards.hand_back()
+    assert shards.lost() == {}

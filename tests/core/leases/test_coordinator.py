@@ -1053,6 +1053,18 @@ def test_a_table_deleted_behind_a_split_comes_back_with_what_ended_since():
     assert {key: row.is_ended for key, row in bench.table.rows.items()} == {"p": True, "l": False, "r": False}
 
 
+def test_a_lease_that_others_have_ended_and_cleared_is_not_brought_back():
+    bench = Bench(Lease("p", counter=3, owner="other", hash_range=WHOLE))
+    bench.start()
+    del bench.table.rows["p"]
+    for key, part in (("l", LEFT), ("r", RIGHT)):
+        begun = Lease(key, 3, "other", at_record("5"), parents=frozenset({"p"}), hash_range=part)
+        bench.table.rows[key] = begun
+    bench.at(20.0)
+    assert bench.reports(Topic.TABLE_GONE) == []
+    assert "p" not in bench.table.rows
+
+
 def test_what_is_being_brought_back_is_not_started_anew():
     bench = Bench(Lease("s", counter=3, owner="other", checkpoint=at_record("7"), hash_range=WHOLE))
     bench.listing = (Shard("s", WHOLE),)

@@ -9,8 +9,12 @@ import collections
 
 import pytest
 
+from lease_hands import Hands
 from penstock.aws.lease_table import DynamoLeaseTable
-from penstock.core.leases.lease_writes import Delete
+from penstock.core.hash_key import HashRange
+from penstock.core.leases.lease import starting_lease
+from penstock.core.leases.lease_writes import Create, Delete
+from penstock.core.position import at_record
 from penstock.errors import AccessDenied, Rejected
 from spark_support import numbered, put
 from waiting import wait_until
@@ -461,3 +465,23 @@ def test_a_run_with_available_now_fails_where_a_row_cannot_be_read(server, query
     story.put()
     with pytest.raises(Rejected, match=f"row '{SECOND}' cannot be read"):
         q.night()
+
+
+def test_a_lease_that_others_have_ended_and_cleared_is_not_made_again(server, query):
+    story = Story(q := query(shards=1))
+    story.put()
+    q.drain()
+    children = split(q, FIRST)
+    story.put(40)
+    for key in children:
+        span = shards_of(q)[key]["HashKeyRange"]
+        owned = HashRange(int(span["StartingHashKey"]), int(span["EndingHashKey"]))
+        last = at_record(Hands(server, q, key).records()[-1])
+        q.table.write(Create(starting_lease(key, last, (FIRST,), owned)))
+    delete_rows(q, FIRST)
+    query_worker = q.reader._planner._joined[0]
+    wait_until(lambda: query_worker._commands, "the loss of the lease to be noticed")
+    put(q.client, q.stream, numbered(140, 180, keys=40))
+    wait_until(lambda: q.batch() is None and len(q.rows) == 140, "the records that came behind the others'")
+    assert q.numbers() == [*range(100), *range(140, 180)]
+    assert FIRST not in {row.key for row in q.table.scan().leases}

@@ -35,7 +35,7 @@ from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
-from penstock.core.leases.lease import Lease, TipMark, starting_lease
+from penstock.core.leases.lease import Lease, TipMark
 from penstock.core.leases.lease_writes import Promote
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
@@ -408,29 +408,10 @@ class QueryShards:
         """Return the shards that are read to their end and whose children no claim names."""
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
-    def lost(self) -> list[str]:
-        """Return the shards whose leases are another worker's now, or were deleted, and that are not given up yet."""
-        return sorted(
-            key
-            for key, held in self._held.items()
-            if held.leaving is StopWhy.LOST and key in self.states and self.is_settled
-        )
-
-    def made_anew(self, keys: Iterable[str]) -> list[Lease]:
-        """Return leases of this query that somebody has deleted, as they stood: nothing is to be read again.
-
-        Args:
-            keys: Some of `lost`.
-        """
-        return [
-            replace(
-                starting_lease(key, state.position, (), held.lease.hash_range, held.lease.stream),
-                parents=held.lease.parents,
-                mark=state.tip,
-            )
-            for key, held, state in ((key, self._held[key], self.states[key]) for key in keys)
-            if not state.is_finished
-        ]
+    def lost(self) -> dict[str, Position]:
+        """Return where the shards stand whose leases are another worker's now, or were deleted, until they are given up."""
+        lost = [key for key, held in self._held.items() if held.leaving is StopWhy.LOST]
+        return {key: self.states[key].position for key in lost if key in self.states and self.is_settled}
 
     def drained(self, looked_up: Mapping[str, tuple[ChildShard, ...]] = _NOTHING) -> list[ShardDrained]:
         """Give up the shards that are read to their end; the coordinator creates the children and then ends the leases.

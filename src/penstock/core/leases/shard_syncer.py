@@ -139,11 +139,14 @@ class ShardSyncer:
         was_missing, self._is_table_gone = self._is_table_gone, False
         if now_s > self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s:
             return False  # too old: leases that were finished and deleted since would come back
-        unfinished = {key for key, lease in self._memory.items() if not lease.is_ended}
+        # Others have ended a shard and cleared its lease away where its child is past its start.
+        begun = [lease for lease in self.view if lease.checkpoint.is_in_shard]
+        followed = frozenset().union(*(lease.parents for lease in begun))
+        unfinished = {key for key, lease in self._memory.items() if not lease.is_ended} - followed
         if not unfinished or not (was_missing or unfinished.isdisjoint(scanned)) or unfinished <= scanned:
             return False
         # While nothing can be created, since other writes on those leases are under way, the table stays a deleted one.
-        if not self._writes.has_creations() and not self._restore(scanned):
+        if not self._writes.has_creations() and not self._restore(scanned | followed):
             self._is_table_gone = was_missing
         return True
 
