@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.consumer.consumer import Consumer, ConsumerPorts
+from penstock.consumer.consumer import Consumer
 from penstock.consumer.consumer_options import ConsumerOptions
+from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health, ShardHealth
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.records import Batch, Record, ShardCheckpointer

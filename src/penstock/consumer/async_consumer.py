@@ -30,8 +30,9 @@ from penstock.consumer.async_calls import (
     EventLoopProcessor,
 )
 from penstock.consumer.async_pull import AsyncPullQueue
-from penstock.consumer.consumer import STOP_SLACK_S, Consumer, ConsumerPorts, not_stopped
+from penstock.consumer.consumer import STOP_SLACK_S, Consumer, not_stopped
 from penstock.consumer.consumer_options import ConsumerOptions
+from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health
 from penstock.consumer.processor import check_are_callable
 from penstock.consumer.stop_signals import StopSignals

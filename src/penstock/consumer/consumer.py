@@ -16,11 +16,11 @@ import logging
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
+from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import (
@@ -42,9 +42,6 @@ from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.kcl3_tables import Kcl3Tables
-from penstock.ports.kinesis import Kinesis
-from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
 from penstock.runtime.system_clock import SystemClock
 
@@ -59,29 +56,6 @@ log = logging.getLogger("penstock.consumer")
 
 STOP_SLACK_S: Final = 10.0
 """How much longer than `shutdown_timeout_s` an end is waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerPorts:
-    """What a consumer needs from outside. Pass them to test without the service, or to share connections.
-
-    Args:
-        kinesis: The stream service.
-        lease_table: The application's leases.
-        clock: Time; None: the system's.
-        chance: Jitter; None: the system's.
-        kcl3: What KCL 3 workers keep beside the leases; None: there are none.
-        fan_out: Registered consumers and subscriptions, for `retrieval="fan-out"` and `"auto"`.
-        driver: Runs the worker; None: threads. `penstock.testing` has one in virtual time.
-    """
-
-    kinesis: Kinesis
-    lease_table: LeaseTable
-    clock: Clock | None = None
-    chance: Chance | None = None
-    kcl3: Kcl3Tables | None = None
-    fan_out: FanOut | None = None
-    driver: WorkerDriver | None = None
 
 
 class Consumer:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from penstock.consumer.consumer import ConsumerPorts
     from penstock.consumer.consumer_options import ConsumerOptions
+    from penstock.consumer.consumer_ports import ConsumerPorts
     from penstock.consumer.processor import DeadLetterHandler
     from penstock.consumer.stream_argument import Start
     from penstock.core.reading.delivery_calls import FailurePolicy

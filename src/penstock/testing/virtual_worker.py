@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.consumer.consumer import ConsumerPorts
+from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.worker import Pools, Worker
