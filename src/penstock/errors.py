@@ -26,6 +26,7 @@
     ├── StreamChanged                the stream was deleted and created again under its name
     ├── ClaimConflict                another attempt of the same batch fixed another end
     ├── AnotherDriver                a second query runs from the same checkpoint location; stop one of them
+    ├── WorkerIdInUse                another living process has the worker's id: give each one its own
     ├── LeaseLost                    another worker owns the lease now
     ├── BufferFull                   a producer has no room, the record was not put: put it later, or more slowly
     ├── DeliveryFailed               records were not acknowledged; names them and the reason
@@ -155,6 +156,10 @@ class ClaimConflict(PenstockError):
 
 class AnotherDriver(PenstockError):
     """Another driver runs from the same checkpoint location; this one must stop."""
+
+
+class WorkerIdInUse(PenstockError):
+    """Another living process, which began later, works under the same worker id; this one stops."""
 
 
 class LeaseLost(PenstockError):

@@ -9,7 +9,7 @@ from penstock.aws.lease_codec import NotALease, read_item, write_item
 from penstock.aws.lease_expressions import update_for
 from penstock.core.batches.claims import ClaimNote
 from penstock.core.hash_key import FULL_RANGE, HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, TipMark, WorkerRun
 from penstock.core.leases.lease_writes import End
 from penstock.core.position import (
     LATEST,
@@ -235,6 +235,11 @@ def test_a_claim_says_who_planned_its_batch_and_those_before(planners, text):
     assert read_item(item).claims == (claim,)
 
 
+def test_a_run_that_cannot_be_read_is_none():
+    item = {**write_item(Lease("shard", run=WorkerRun(3, "8f2c01ab12cd"))), "penstockRun": {"S": "of a later version"}}
+    assert read_item(item).run is None
+
+
 def test_a_query_s_row_costs_one_write_unit_at_its_largest():
     note = ClaimNote(
         has_more=True,
@@ -270,6 +275,7 @@ def test_a_query_s_row_costs_one_write_unit_at_its_largest():
         pending=claim.end,
         claims=(claim,),
         mark=TipMark(claim.start, 1767312000000),
+        run=WorkerRun(1234, "8f2c01ab12cd"),
         stream=StreamIdentity(
             "arn:aws:kinesis:eu-central-1:123456789012:stream/orders-by-customer", 1767225600000
         ),

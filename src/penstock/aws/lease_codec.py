@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, PastClaim, StopNote, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, PastClaim, StopNote, TipMark, parse_run
 from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
 from penstock.core.position import Position, at_record, parse_checkpoint, parse_position
 from penstock.core.stream_identity import parse_identity
@@ -56,6 +56,7 @@ TIP_MILLIS: Final = "penstockTipMillis"
 STREAM: Final = "penstockStream"
 STOPPED: Final = "penstockStopped"
 TERM: Final = "penstockTerm"
+RUN: Final = "penstockRun"
 LEASE_ENTITY: Final = "LEASE"
 METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
 KCL3_ENTITIES: Final = frozenset(
@@ -107,6 +108,7 @@ def read_item(item: Item) -> Lease:
             stream=parse_identity(item[STREAM]["S"]) if STREAM in item else None,
             stopped=_read_stop_note(item[STOPPED]["M"]) if STOPPED in item else None,
             term=_read_term(item[TERM]["M"]) if TERM in item else None,
+            run=parse_run(item[RUN]["S"]) if RUN in item else None,
         )
     except KeyError as error:
         raise NotALease(_why_unreadable(item, str(error.args[0]))) from error
@@ -116,7 +118,7 @@ def read_item(item: Item) -> Lease:
 
 _KINDS: Final = {"S": "text", "N": "number", "SS": "set of texts", "M": "map"}
 _KIND_OF: Final = {
-    **dict.fromkeys((KEY, CHECKPOINT, MARK, STREAM), "S"),
+    **dict.fromkeys((KEY, CHECKPOINT, MARK, STREAM, RUN), "S"),
     **dict.fromkeys((COUNTER, CHECKPOINT_SUB, START_MILLIS, PENDING_SUB, PENDING_MILLIS), "N"),
     **dict.fromkeys((SWITCHES, THROUGHPUT, TIP_MILLIS), "N"),
     **dict.fromkeys((PARENTS, CHILDREN), "SS"),
@@ -305,6 +307,7 @@ def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
         STREAM: ("S", None if lease.stream is None else str(lease.stream)),
         STOPPED: ("M", None if lease.stopped is None else write_stop_note(lease.stopped)),
         TERM: ("M", None if lease.term is None else write_term(lease.term)),
+        RUN: ("S", None if lease.run is None else str(lease.run)),
     }
     optional |= {claim_attribute(claim.worker): ("M", write_claim(claim)) for claim in lease.claims}
     if stream_id_of(lease.key):

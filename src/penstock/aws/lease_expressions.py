@@ -213,6 +213,8 @@ def _renew(update: Update, write: Renew) -> None:
         update.remove(codec.TERM)
     else:
         update.set(codec.TERM, "M", codec.write_term(write.term))
+    if write.run is not None:
+        update.set(codec.RUN, "S", str(write.run))
 
 
 def _take(update: Update, write: Take, previous_owner: str | None) -> None:
@@ -226,6 +228,10 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
         update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
     update.set(codec.OWNER, "S", write.worker)
     update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
+    if write.run is None:
+        update.remove(codec.RUN)
+    else:
+        update.set(codec.RUN, "S", str(write.run))
     if write.pin_ms is not None:
         update.conditions.append(_same(update, LATEST))
         update.set(codec.START_MILLIS, "N", str(write.pin_ms))

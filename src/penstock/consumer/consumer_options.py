@@ -33,7 +33,7 @@ class ConsumerOptions:
 
     Args:
         worker_id: Names this worker in the lease table; `zone/name` with `policy="by_zone"`. Give a stable one
-            when a restarted process shall pick up its own leases at once. None: host name and a random part.
+            when a restarted process shall pick up its own leases at once; no two living processes may have the same. None: host name and a random part.
         starting_position: Where shards start when the application starts for the first time: `LATEST`,
             `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601>` or a `datetime`, each with its time zone, JSON that names a position for
             each shard (`{"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"}`), or a `StartingPosition`.

@@ -26,6 +26,7 @@ from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
 from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.lease import name_run
 from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
@@ -173,8 +174,9 @@ class Worker:
         self.failure: BaseException | None = None
         whole = replace(options.coordinator_options(), kcl3=ports.kcl3 is not None)
         coordinator_options = options_for_streams(whole, streams)
+        drawn = int(ports.chance.random() * 2**32)
         self.leases = LeaseLoop(
-            Coordinator(worker_id, coordinator_options),
+            Coordinator(worker_id, coordinator_options, name_run(worker_id, f"{drawn:08x}")),
             stream=self._stream,
             table=ports.table,
             kinesis=ports.kinesis,

@@ -35,6 +35,7 @@ from penstock.core.leases.coordinator_effects import (
     Stopped,
     StopReader,
     TableRefused,
+    WorkerIdTaken,
     WriteLease,
 )
 from penstock.core.leases.coordinator_events import (
@@ -66,6 +67,7 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.leases.standstill import HeldLeaseStatus, look_at
 from penstock.core.leases.table_part import TablePart
+from penstock.core.leases.twin_watch import describe_twin
 from penstock.core.position import Position
 from penstock.errors import (
     AccessDenied,
@@ -73,6 +75,7 @@ from penstock.errors import (
     PenstockError,
     Rejected,
     UnknownOutcome,
+    WorkerIdInUse,
 )
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kcl3_tables import Kcl3Tables
@@ -193,7 +196,8 @@ class LeaseLoop(Loop[Event]):
         self.observe: Callable[[Event | Effect], None] | None = None
         """Called with every event before the machine gets it, and with every effect before it begins: a trace."""
         self.on_unusable_table: Callable[[PenstockError], None] | None = None
-        """Called when the table is none of ours, belongs to another stream, or is denied before it was ever seen."""
+        """Called when the table is none of ours, belongs to another stream, or is denied before it was ever seen; or the worker's id is
+        another living process's."""
 
     # --- the loop ---
 
@@ -274,18 +278,18 @@ class LeaseLoop(Loop[Event]):
             case Report():
                 self._report(effect)
             case TableRefused(foreign):
-                self._refuse(
-                    describe_foreign_table(self._table.name, self._stream, foreign, self._table_option)
-                )
+                why = describe_foreign_table(self._table.name, self._stream, foreign, self._table_option)
+                self._refuse(OptionError(why))
             case FleetRefused(why, detail):
-                self._refuse(describe_refusal(why, self._table.name, detail))
+                self._refuse(OptionError(describe_refusal(why, self._table.name, detail)))
+            case WorkerIdTaken(twin):
+                self._refuse(WorkerIdInUse(describe_twin(self._coordinator.worker, self._table.name, twin)))
             case Stopped():
                 self.is_finished = True
             case _:
                 self._tell_readers(effect)
 
-    def _refuse(self, why: str) -> None:
-        error = OptionError(why)
+    def _refuse(self, error: PenstockError) -> None:
         log.error("%s", error)
         if self.on_unusable_table is not None:
             self.on_unusable_table(error)

@@ -76,6 +76,7 @@ class FaultPlan(Struct, frozen=True):
     quiet_streams_per_min: float = 0.0
     denials_per_min: float = 0.0
     rows_of_others: float = 0.0
+    second_processes_per_min: float = 0.0
 
 
 class Scenario(Struct, frozen=True):
@@ -141,6 +142,7 @@ def draw_scenario(seed: int) -> Scenario:
         denials_per_min=some(0.3, 0.3, 1.5),
         rows_of_others=chance.choice((0.0, 0.0, 0.0, 0.3, 0.9)),
         quiet_streams_per_min=0.0 if retention_s is None else some(0.7, 0.5, 2.0),
+        second_processes_per_min=_draw_second_processes(seed),
     )
     delivery = DeliveryOptions(
         batch_records_max=chance.choice((1, 3, 5, 5, 20)),
@@ -174,6 +176,11 @@ def draw_scenario(seed: int) -> Scenario:
         on_data_loss=on_data_loss,
         retention_s=retention_s,
     )
+
+
+def _draw_second_processes(seed: int) -> float:
+    chance = random.Random(f"second processes {seed}")
+    return chance.uniform(0.3, 2.0) if chance.random() < 0.15 else 0.0
 
 
 def _draw_fleet(seed: int) -> Scenario:

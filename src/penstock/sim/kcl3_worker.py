@@ -77,6 +77,11 @@ class Kcl3Worker(SimWorker):
         """What the row `Migration3.0` said when this worker looked."""
         self._looks = 0
 
+    @property
+    def notes_its_run(self) -> bool:
+        """Whether this worker is Penstock's."""
+        return False
+
     def coordinator_options(self) -> CoordinatorOptions:
         """Return how this worker coordinates: it looks for no stream's mark in the rows, and may take as KCL 2.x does."""
         options = replace(super().coordinator_options(), stream=None)

@@ -163,6 +163,7 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "gone": lambda who, key, epoch: f"{who} has stopped to read {key} (reader {epoch})",
     "report": lambda who, topic, reason, key: f"{who} reports {topic} {reason} {key or ''}".rstrip(),
     "log": lambda who, level, text, _error: f"{who} logs ({level}): {text}",
+    "second_process": lambda name: f"a second process of {name} is about to start",
     "second_driver": lambda name: f"a second driver of {name} is about to start",
     "restored": lambda name: f"the checkpoint location of {name} is set back to an earlier state",
     "copied": lambda name, copy: f"{copy} starts from a copy of the checkpoint location of {name}",

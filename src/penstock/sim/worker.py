@@ -32,6 +32,7 @@ from penstock.core.leases.coordinator_effects import (
     StartReader,
     Stopped,
     StopReader,
+    WorkerIdTaken,
     WriteLease,
 )
 from penstock.core.leases.coordinator_events import (
@@ -58,7 +59,7 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.kcl3_fleet import stats_to_report
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, name_run
 from penstock.core.leases.lease_writes import Applied, Refused
 from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions
@@ -89,7 +90,8 @@ class SimWorker(SimProcess):
     ) -> None:
         super().__init__(world, name, incarnation)
         self.on_gone = on_gone
-        self.coordinator = Coordinator(name, self.coordinator_options())
+        run_name = name_run(name, f"{incarnation:08x}") if self.notes_its_run else ""
+        self.coordinator = Coordinator(name, self.coordinator_options(), run_name)
         self.readers: dict[tuple[str, int], SimReader] = {}
         self._current: dict[str, SimReader] = {}
         self._waiting: dict[str, list[SimReader]] = {}
@@ -110,6 +112,7 @@ class SimWorker(SimProcess):
             FindOwnLeases: self.find_own_leases,
             LeaveFleet: self.leave_fleet,
             FleetRefused: self._fleet_refused,
+            WorkerIdTaken: self._worker_id_taken,
             Report: self._report,
             Stopped: self._stopped,
         }
@@ -121,6 +124,11 @@ class SimWorker(SimProcess):
         if self.name in scenario.foreign:
             return replace(scenario.options, stream=None, policy=BalancePolicy.KCL2, leases_to_acquire=None)
         return scenario.options if limit is None else replace(scenario.options, max_leases=limit)
+
+    @property
+    def notes_its_run(self) -> bool:
+        """Whether this worker is Penstock's: those of the KCL note no runs on leases."""
+        return self.name not in self.world.scenario.foreign
 
     # --- the clock of the consumer's parts ------------------------------------------------------------
 
@@ -279,6 +287,9 @@ class SimWorker(SimProcess):
 
     def _fleet_refused(self, effect: FleetRefused) -> None:
         self.world.note("report", self.who, "FLEET_REFUSED", effect.why.value, None)
+
+    def _worker_id_taken(self, effect: WorkerIdTaken) -> None:
+        self.world.note("report", self.who, "WORKER_ID_TAKEN", str(effect.twin.run), effect.twin.key)
 
     # --- readers --------------------------------------------------------------------------------------
 

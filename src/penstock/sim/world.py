@@ -36,6 +36,7 @@ class World(Environment):
         super().__init__(scenario, listener)
         self.workers: dict[str, SimProcess] = {}
         self._incarnations: dict[str, int] = {}
+        self._earlier: list[SimProcess] = []  # processes beside which another one of their name was started
         self._quiet_until = 0.0
         self._left: set[str] = set()
         self._versions = [] if scenario.kcl3 is None else list(scenario.kcl3.changes)
@@ -82,6 +83,7 @@ class World(Environment):
             (6.0 if faults.wall_jumps else 0.0, self._jump_wall),
             (faults.quiet_streams_per_min, self.fall_silent),
             (faults.denials_per_min, self._deny),
+            (faults.second_processes_per_min, self._start_second_process),
             (0.0 if kcl3 is None else kcl3.leader_deaths_per_min, self._kill_leader),
             (0.0 if kcl3 is None else kcl3.leader_moves_per_min, self._depose_leader),
         ]
@@ -208,6 +210,9 @@ class World(Environment):
         self.faults = FaultPlan(latency_max_s=0.05)
         self.throttled_until = 0.0
         self.denied_until = dict.fromkeys(self.denied_until, 0.0)
+        for earlier in self._earlier:  # who gave two processes one name mends that, too
+            if earlier.is_alive:
+                self.on_worker_gone(earlier, "crashed")
         for worker in self.workers.values():
             worker.paused_until = min(worker.paused_until, self.now)
             worker.resume()
@@ -289,6 +294,15 @@ class World(Environment):
         worker = self._some_worker()
         if worker is not None:
             self.on_worker_gone(worker, "crashed")
+
+    def _start_second_process(self) -> None:
+        """Start a process under the name of one that lives, and goes on for as long as it likes."""
+        worker = self._some_worker()
+        if isinstance(worker, SimWorker) and worker.notes_its_run:
+            self.met["fault: second_processes_per_min"] += 1
+            self.note("second_process", worker.name)
+            self._earlier.append(self.workers.pop(worker.name))
+            self.start_worker(worker.name)
 
     def _stop(self) -> None:
         worker = self._some_worker()

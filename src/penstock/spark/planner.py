@@ -26,7 +26,7 @@ from penstock.core.batches.rewind import goes_back
 from penstock.core.batches.task_slots import TaskSlots
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.leases.coordinator_effects import StartReader
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, name_run
 from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import ChildShard
@@ -358,6 +358,7 @@ class Planner:
                 stream=self._stream,
                 kcl3=self._kcl3 is not None,
             ),
+            run_name=name_run(worker, self._run[:8]),
             stream=options.stream,
             table=self._table,
             kinesis=self._kinesis,

@@ -41,6 +41,7 @@ class QueryWorker:
     Args:
         worker: The query's worker id.
         options: As for every worker.
+        run_name: Tells this driver's life apart from others of the same worker id.
         stream: Name or ARN.
         table: The application's leases.
         kinesis: For listings.
@@ -57,6 +58,7 @@ class QueryWorker:
         worker: str,
         options: CoordinatorOptions,
         *,
+        run_name: str,
         stream: str,
         table: LeaseTable,
         kinesis: Kinesis,
@@ -81,7 +83,7 @@ class QueryWorker:
             threads.pool("penstock-lease", _CALL_THREADS),
         )
         self._loop = _WatchedLoop(
-            Coordinator(worker, options),
+            Coordinator(worker, options, run_name),
             stream=stream,
             table=table,
             kinesis=kinesis,

@@ -13,6 +13,7 @@ from penstock.core.leases.lease import (
     PastClaim,
     StopNote,
     TipMark,
+    WorkerRun,
 )
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
@@ -57,6 +58,7 @@ CHECKPOINTS = [
 ]
 STREAM, ANOTHER = StreamIdentity("arn:one", 5), StreamIdentity("arn:one", 6)
 TIP = TipMark(at_record("10", 1), 123)
+RUN = WorkerRun(3, "8f2c000000aa")
 
 
 def claim(batch, end, sub=0, *, start="10", worker=ME, run="r1", note=b"\x01note"):
@@ -73,7 +75,8 @@ ROWS = [
     replace(BASE, owner=OTHER, parents=frozenset({"a", "b"}), children=frozenset({"c"})),
     replace(BASE, owner=OTHER, checkpoint_owner=ME),
     replace(BASE, owner=ME, checkpoint_owner=OTHER),
-    replace(BASE, counter=8),
+    replace(BASE, counter=8, run=RUN),
+    replace(BASE, run=WorkerRun(2, "8f2c000000bb")),
     replace(BASE, pending=at_record("11", 3), pending_state=b"\x00\xff", claims=(claim(4, "11", 3),)),
     replace(BASE, pending=PINNED, claims=(claim(4, PINNED),), checkpoint=PINNED),
     replace(BASE, claims=(claim(4, "11", 3), claim(5, "12", worker=OTHER)), throughput_kbps=1.5),
@@ -92,6 +95,7 @@ WRITES = [
     Take(KEY, 7, ME),
     Take(KEY, 7, "third"),
     Take(KEY, 6, ME),
+    Take(KEY, 7, ME, run=RUN),
     Take(KEY, 7, ME, pin_ms=88),
     Take(KEY, 7, "third", stream=STREAM),
     Renew(KEY, 7, ME, tip=TIP, stream=STREAM),
@@ -103,6 +107,7 @@ WRITES = [
     Renew(KEY, 7, ME),
     Renew(KEY, 7, ME, stopped_reason="read_failed: no", term_ms=45_000),
     Renew(KEY, 7, OTHER),
+    Renew(KEY, 7, ME, run=RUN),
     Renew(KEY, 6, ME),
     Renew(KEY, 7, ME, throughput_kbps=2.25),
     Renew(KEY, 7, ME, during_handover=True),

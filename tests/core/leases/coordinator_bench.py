@@ -50,9 +50,9 @@ class Table:
 class Bench:
     """One coordinator, driven by hand; `run` answers its calls from a table until nothing is left to do."""
 
-    def __init__(self, *leases, worker="me", now=0.0, **options):
+    def __init__(self, *leases, worker="me", now=0.0, run_name="", **options):
         self.options = CoordinatorOptions(**{"start": StartingPosition(default=TRIM_HORIZON), **options})
-        self.machine = Coordinator(worker, self.options)
+        self.machine = Coordinator(worker, self.options, run_name)
         self.table = Table(*leases)
         self.now = now
         self.seen = []

@@ -16,6 +16,7 @@ from penstock.core.leases.lease_writes import Release, Renew, Take
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.turn import Turn
+from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.leases.write_purposes import ForGain
 
 
@@ -36,6 +37,7 @@ class AwaitedLeases:
         writes: Sends writes.
         stream_check: The coordinator's.
         membership: The coordinator's.
+        twins: The coordinator's.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
@@ -47,6 +49,7 @@ class AwaitedLeases:
         writes: PendingWrites,
         stream_check: StreamCheck,
         membership: Kcl3Membership,
+        twins: TwinWatch,
     ) -> None:
         self.me = me
         self.options = options
@@ -55,6 +58,7 @@ class AwaitedLeases:
         self._writes = writes
         self.stream_check = stream_check
         self.membership = membership
+        self._twins = twins
         self._is_stopping = False
         self._asks: dict[str, _Ask] = {}
 
@@ -101,7 +105,8 @@ class AwaitedLeases:
         ask.is_looking = False
         ask.look_s = now_s + self._poll_s()
         row = self.view.get(key)
-        if row is None or row.is_ended or row.owner != self.me or key in held:
+        is_gone = row is None or row.is_ended or row.owner != self.me or key in held
+        if row is None or is_gone or self._twins.leaves_alone(row, now_s):
             del self._asks[key]
         elif row.checkpoint_owner is None:
             self._on_given(row)

@@ -22,6 +22,7 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | `CheckpointStands(key, epoch, position)` | nothing: tell whoever waits for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
 | `TableRefused(foreign)` | nothing: the worker stops; say why to whoever runs it |
+| `WorkerIdTaken(twin)` | nothing: the worker stops; say why to whoever runs it |
 | `FleetRefused(why, detail)` | nothing: the worker stops; say why to whoever runs it |
 | `Stopped()` | nothing: the last effect of all |
 
@@ -42,7 +43,13 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from penstock.core.leases.awaited_leases import AwaitedLeases
-from penstock.core.leases.coordinator_effects import AuditReaders, Effect, StopWhy, TableRefused
+from penstock.core.leases.coordinator_effects import (
+    AuditReaders,
+    Effect,
+    StopWhy,
+    TableRefused,
+    WorkerIdTaken,
+)
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
     Event,
@@ -100,6 +107,7 @@ from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.stream_leases import StreamLeases, streams_of
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
+from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.leases.unread_shards import describe_unread
 from penstock.core.leases.write_purposes import (
     ForChildOf,
@@ -123,16 +131,18 @@ class Coordinator:
         worker: This worker's id, unique in the fleet; `zone/name` where zones matter. The same id after a
             restart gets the same leases back at once.
         options: How to coordinate.
+        run_name: Tells this process apart from others with the same worker id (`name_run`); empty: that is not watched.
     """
 
-    def __init__(self, worker: str, options: CoordinatorOptions) -> None:
+    def __init__(self, worker: str, options: CoordinatorOptions, run_name: str = "") -> None:
         self.worker = worker
         self.options = options
         # Two looks longer than the asker itself waits: it takes the lease when the time is over.
         bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
         self.view = view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.names_streams)
         self._turn = turn = Turn()
-        self._writes = writes = PendingWrites(turn, options.writes_in_flight_max)
+        self._twins = twins = TwinWatch(worker, run_name, view)
+        self._writes = writes = PendingWrites(turn, options.writes_in_flight_max, twins)
         self._scans = scans = TableScans(options, turn)
         self._late_checkpoints = LateCheckpoints(options, view, turn, writes)
         self.held_leases = HeldLeases(worker, options, view, turn, writes, scans, self._late_checkpoints)
@@ -141,7 +151,7 @@ class Coordinator:
         self._streams = streams_of(worker, options, view, turn, writes, scans)
         self._membership = Kcl3Membership(worker, options, turn)
         self._awaited = AwaitedLeases(
-            worker, options, view, turn, writes, self._stream_check, self._membership
+            worker, options, view, turn, writes, self._stream_check, self._membership, twins
         )
         self._own_rows = OwnRows(
             worker,
@@ -153,6 +163,7 @@ class Coordinator:
             self._late_checkpoints,
             self._stream_check,
             self._membership,
+            twins,
         )
         self._gains = LeaseGains(
             worker, options, turn, writes, scans, self.held_leases, self._awaited, self._stream_check
@@ -203,6 +214,7 @@ class Coordinator:
             return []
         self._turn.begin(chance)
         self._dispatch(event, now_s)
+        self._refuse_twin(now_s)
         self._advance(now_s)
         return self._turn.effects
 
@@ -318,6 +330,7 @@ class Coordinator:
         leases = self._keep_own(assigned)
         for lease in leases:
             self.view.observe_found(lease, now_s)
+            self._twins.see(lease)
             for parent in self.view.unknown_parents(lease):
                 self._row_looks.want(parent, now_s)
         self._begin_comparing(self._stream_check.look(leases, held=self.held_leases, is_whole=False), now_s)
@@ -384,6 +397,7 @@ class Coordinator:
         self._refuse_foreign(now_s)
         self._damaged_rows.look()
         for lease in event.leases:
+            self._twins.see(lease)
             self.held_leases.see_row(lease, now_s, event.began_s)
         if not self._stop.is_begun:
             self._begin_comparing(to_compare, now_s)
@@ -397,6 +411,12 @@ class Coordinator:
         if self._stream_check.foreign is not None and not self._is_refused:
             self._is_refused = True
             self._turn.emit(TableRefused(self._stream_check.foreign))
+            self._stop.begin(now_s)
+
+    def _refuse_twin(self, now_s: float) -> None:
+        if self._twins.twin is not None and not self._is_refused:
+            self._is_refused = True
+            self._turn.emit(WorkerIdTaken(self._twins.twin))
             self._stop.begin(now_s)
 
     def _last_known(self) -> dict[str, Lease]:
@@ -527,6 +547,9 @@ class Coordinator:
         if pending is None:
             return
         outcome, purpose = event.outcome, pending.purpose
+        row = row_of(outcome)
+        if row is not None:
+            self._twins.see(row)
         if isinstance(outcome, NotDone):
             self._on_not_done(pending, outcome, now_s)
         if isinstance(purpose, ForHeldLease):
@@ -596,6 +619,7 @@ class Coordinator:
             self.view.note_absent(key)
         else:
             self.view.observe(lease, now_s)
+            self._twins.see(lease)
         self.held_leases.on_fetched(key, lease, now_s)
         self._awaited.on_answer(key, self.held_leases, now_s)
         if self._row_looks.on_answer(key) and not self._stop.is_begun:

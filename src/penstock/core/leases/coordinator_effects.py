@@ -16,6 +16,7 @@ from penstock.core.leases.kcl3_fleet import Refusal
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite
 from penstock.core.leases.table_part import TablePart
+from penstock.core.leases.twin_watch import Twin
 from penstock.core.position import Position
 
 
@@ -221,6 +222,12 @@ class TableRefused(Struct, frozen=True):
     foreign: ForeignLease
 
 
+class WorkerIdTaken(Struct, frozen=True):
+    """Another living process works under this worker's id and began later: this worker stops."""
+
+    twin: Twin
+
+
 class FleetRefused(Struct, frozen=True):
     """This worker may not stand beside the KCL 3 workers of the table: it stops.
 
@@ -255,5 +262,6 @@ Effect: TypeAlias = (
     | Report
     | TableRefused
     | FleetRefused
+    | WorkerIdTaken
     | Stopped
 )

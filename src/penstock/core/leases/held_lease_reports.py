@@ -113,10 +113,11 @@ def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> 
             "range stays without a lease, the shard is started again from its beginning",
             key,
         )
-    if row is not None and row.owner == worker:
+    if row is not None and row.reader == worker:
+        run = "" if row.run is None else f" (run {row.run})"
         message = (
-            f"lease {key} was renewed under this worker's name, {worker}, but not by this worker: is another process "
-            "running under the same worker id?"
+            f"lease {key} was renewed under this worker's id, {worker}, but not by this process{run}: is another process running "
+            "under the same worker id? It must be unique among the living workers of an application"
         )
         return Report(Topic.LOST, Level.ERROR, message, key, "same_name")
     owner = "nobody" if row is None else row.owner

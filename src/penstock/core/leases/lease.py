@@ -6,6 +6,8 @@ note on a stopped shard are Penstock's own.
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from msgspec import Struct
 
 from penstock.core.hash_key import HashRange
@@ -122,6 +124,46 @@ class LeaseTerm(Struct, frozen=True):
     duration_ms: int
 
 
+class WorkerRun(Struct, frozen=True, order=True):
+    """One life of a worker: tells two processes apart that work under the same worker id.
+
+    Args:
+        number: Higher than that of every earlier life that the lease table still showed when this one began.
+        name: Drawn by chance, behind a checksum of the worker id: a Java worker that takes the lease leaves the run of the
+            owner before it in the row.
+    """
+
+    number: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.name}"
+
+    def is_of(self, worker: str) -> bool:
+        """Whether this is a life of a worker."""
+        return self.name.startswith(_checksum(worker))
+
+
+def name_run(worker: str, drawn: str) -> str:
+    """Return a name for a life of a worker.
+
+    Args:
+        worker: The worker's id.
+        drawn: Drawn by chance.
+    """
+    return f"{_checksum(worker)}{drawn}"
+
+
+def parse_run(text: str) -> WorkerRun | None:
+    """Return the run that a text names; None if it names none, since a lease can be read without."""
+    number, _, name = text.partition("-")
+    return WorkerRun(int(number), name) if number.isdecimal() and name else None
+
+
+def _checksum(worker: str) -> str:
+    return f"{crc32(worker.encode(errors='surrogatepass')) & 0xFFFF:04x}"
+
+
 class Lease(Struct, frozen=True):
     """One row of the lease table.
 
@@ -145,6 +187,7 @@ class Lease(Struct, frozen=True):
         stream: Whose shard it is (`penstockStream`), or None in rows that only KCL workers have written.
         stopped: Why its reader does not read it (`penstockStopped`), or None.
         term: How long it lasts where that is longer than usual (`penstockTerm`), or None.
+        run: The life of the worker that took or renewed it last (`penstockRun`), or None. It stays when the lease is given up.
     """
 
     key: str
@@ -164,6 +207,7 @@ class Lease(Struct, frozen=True):
     stream: StreamIdentity | None = None
     stopped: StopNote | None = None
     term: LeaseTerm | None = None
+    run: WorkerRun | None = None
 
     @property
     def is_ended(self) -> bool:

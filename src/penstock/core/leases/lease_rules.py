@@ -80,9 +80,10 @@ def shows(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 
     if isinstance(write, Promote):
         return row.checkpoint == write.position and row.pending is None
     if isinstance(write, Take):
-        return row.counter == write.counter + 1 and row.owner == write.worker
+        return (row.counter, row.owner, row.run) == (write.counter + 1, write.worker, write.run)
     if isinstance(write, Renew):
-        return row.counter == write.counter + 1 and row.reader == write.worker
+        is_same_run = write.run is None or row.run == write.run
+        return is_same_run and row.counter == write.counter + 1 and row.reader == write.worker
     if isinstance(write, Checkpoint):
         # A take by another worker bumps the counter too, and leaves the checkpoint: it counts an owner switch, which a
         # checkpoint sets back.
@@ -195,6 +196,7 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 stream=write.stream or row.stream,
                 stopped=None,
                 term=None,
+                run=write.run,
             )
         case Renew():
             seen = row.throughput_kbps if write.throughput_kbps is None else write.throughput_kbps
@@ -206,6 +208,7 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 stream=write.stream or row.stream,
                 stopped=write.stopped,
                 term=write.term,
+                run=write.run or row.run,
             )
         case Checkpoint():
             mark = _mark_at(write.position, write.tip_ms)

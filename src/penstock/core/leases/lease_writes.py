@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, StopNote, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, StopNote, TipMark, WorkerRun
 from penstock.core.position import Position
 from penstock.core.stream_identity import StreamIdentity
 
@@ -44,6 +44,7 @@ class Take(Struct, frozen=True):
         pin_ms: The moment that a bare LATEST means, written beside it; then the checkpoint must be a bare LATEST. None
             leaves the checkpoint alone.
         stream: The stream that the taker reads; a row of another one is refused. None does not ask.
+        run: The taker's life; the sender of the write adds it.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Take(Struct, frozen=True):
     worker: str
     pin_ms: int | None = None
     stream: StreamIdentity | None = None
+    run: WorkerRun | None = None
 
 
 class Renew(Struct, frozen=True):
@@ -63,6 +65,7 @@ class Renew(Struct, frozen=True):
         stream: The stream that the owner reads, for a row that does not say yet; None leaves what stands.
         stopped_reason: Why the owner does not read the shard; None where it reads, or is about to.
         term_ms: How long the lease lasts from here on, where that is longer than the application's lease duration.
+        run: The reader's life; the sender of the write adds it. None leaves what stands.
     """
 
     key: str
@@ -74,6 +77,7 @@ class Renew(Struct, frozen=True):
     stream: StreamIdentity | None = None
     stopped_reason: str | None = None
     term_ms: int | None = None
+    run: WorkerRun | None = None
 
     @property
     def term(self) -> LeaseTerm | None:

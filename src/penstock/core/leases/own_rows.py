@@ -15,6 +15,7 @@ from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import LeaseWrite, Release, Renew, Take
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.stream_check import StreamCheck
+from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.leases.write_purposes import ForGain
 from penstock.core.position import LATEST
 
@@ -32,6 +33,7 @@ class OwnRows:
         late_checkpoints: What is done in shards whose leases were lost.
         stream_check: The coordinator's.
         membership: The coordinator's.
+        twins: The coordinator's.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
@@ -45,6 +47,7 @@ class OwnRows:
         late_checkpoints: LateCheckpoints,
         stream_check: StreamCheck,
         membership: Kcl3Membership,
+        twins: TwinWatch,
     ) -> None:
         self.me = me
         self.options = options
@@ -55,6 +58,7 @@ class OwnRows:
         self._late_checkpoints = late_checkpoints
         self._stream_check = stream_check
         self._membership = membership
+        self._twins = twins
         self._unheld: set[str] = set()
 
     def are_picked_up(self) -> bool:
@@ -85,6 +89,8 @@ class OwnRows:
         if lease.reader == self.me:
             self._unheld.add(key)
         if self._writes.is_busy(key) or not self.view.is_usable(key):
+            return
+        if self._twins.leaves_alone(lease, now_s):
             return
         if lease.owner == self.me and lease.checkpoint_owner not in (None, self.me):
             self._awaited.add(key, now_s)

@@ -10,10 +10,12 @@ from collections import deque
 from itertools import chain
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_effects import WriteLease
-from penstock.core.leases.lease_writes import Create, LeaseWrite
+from penstock.core.leases.lease_writes import Create, LeaseWrite, Renew, Take
 from penstock.core.leases.turn import Turn
+from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.leases.write_purposes import WritePurpose
 
 
@@ -32,11 +34,13 @@ class PendingWrites:
     Args:
         turn: Where the effects go.
         in_flight_max: Writes beside heartbeats that may be under way at once.
+        twins: Names this process's run, which takes and renewals note on their leases; None: they note none.
     """
 
-    def __init__(self, turn: Turn, in_flight_max: int) -> None:
+    def __init__(self, turn: Turn, in_flight_max: int, twins: TwinWatch | None = None) -> None:
         self._turn = turn
         self._in_flight_max = in_flight_max
+        self._twins = twins
         self._under_way: dict[int, PendingWrite] = {}
         self._busy: set[str] = set()
         self._queue: deque[tuple[LeaseWrite, WritePurpose]] = deque()
@@ -98,6 +102,8 @@ class PendingWrites:
     def _start(self, pending: PendingWrite, give_up_s: float | None = None) -> None:
         key = pending.write.key
         assert key not in self._busy, f"two writes for lease {key} at once: {pending.write}"
+        if self._twins is not None and isinstance(pending.write, Take | Renew):
+            pending = replace(pending, write=replace(pending.write, run=self._twins.run))
         self._last_id += 1
         self._under_way[self._last_id] = pending
         self._busy.add(key)

@@ -181,6 +181,7 @@ class ShardSyncer:
                 checkpoint_owner=None,
                 pending=None,
                 pending_state=None,
+                run=None,
                 claims=(),  # what was seen of them may be older than batches that are done
             )
             begun += self._writes.enqueue(
