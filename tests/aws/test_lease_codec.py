@@ -236,7 +236,10 @@ def test_a_claim_says_who_planned_its_batch_and_those_before(planners, text):
 
 
 def test_a_run_that_cannot_be_read_is_none():
-    item = {**write_item(Lease("shard", run=WorkerRun(3, "8f2c01ab12cd"))), "penstockRun": {"S": "of a later version"}}
+    item = {
+        **write_item(Lease("shard", run=WorkerRun(3, "8f2c01ab12cd"))),
+        "penstockRun": {"S": "of a later version"},
+    }
     assert read_item(item).run is None
 
 

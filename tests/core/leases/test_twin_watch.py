@@ -193,7 +193,7 @@ def test_a_run_stays_on_a_lease_that_is_given_up_so_that_the_next_one_is_later()
 
 def test_runs_are_ordered_by_number_and_read_back_from_their_text():
     runs = [WorkerRun(9, "ff"), WorkerRun(10, "0a"), WorkerRun(10, "0b")]
-    assert sorted(reversed(runs)) == runs
+    assert sorted([runs[2], runs[0], runs[1]]) == runs
     assert [parse_run(str(run)) for run in runs] == runs
     assert [parse_run(text) for text in ("", "3", "x-1", "-1-x")] == [None] * 4
 

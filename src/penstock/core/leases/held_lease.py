@@ -443,10 +443,9 @@ class HeldLease(Struct):
             return self._ended()
         if isinstance(write, Release) and row.reader != self.worker and self._is_written(row):
             return self._released(row)
-        if row.reader != self.worker or row.counter not in (counter, counter + 1):
+        is_of_other_process = row.counter != counter and row.run != self.lease.run
+        if is_of_other_process or row.reader != self.worker or row.counter not in (counter, counter + 1):
             return self._lose(StopWhy.LOST, row=row)
-        if row.counter != counter and row.run != self.lease.run:
-            return self._lose(StopWhy.LOST, row=row)  # this worker's name, and another process's write
         if row.counter == counter:
             # The write is lost, or is still on its way. If it is still on its way, the write that follows has the same
             # counter for its condition: the table takes one of the two, and the other is refused.

@@ -57,10 +57,11 @@ class TwinWatch:
     def see(self, row: Lease) -> None:
         """Observe a row that was read."""
         run = row.run
-        is_own = bool(self._run_name) and run is not None and run.is_of(self.me)
-        if run is not None and is_own and self._run is None:
+        if run is None or not self._run_name or not run.is_of(self.me):
+            self._later.pop(row.key, None)
+        elif self._run is None:
             self._number = max(self._number, run.number + 1)
-        elif run is not None and is_own and self._run is not None and row.reader == self.me and run > self._run:
+        elif row.reader == self.me and run > self._run:
             self._see_later(row, run, self._run)
         else:
             self._later.pop(row.key, None)
