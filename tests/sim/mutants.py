@@ -514,7 +514,7 @@ MUTANTS = (
     Mutant(
         "release without the checkpoint",
         "KCL 845: leases given up without progress",
-        1,
+        2,
         HeldLease,
         "_next_write",
         _release_without_checkpoint,

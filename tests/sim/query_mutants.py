@@ -442,7 +442,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a probe that failed is the last one",
         "silent stalls: KCL 185",
-        3,
+        2,
         NewsPoller,
         "_on_failure",
         gives_up_after_a_failure,
@@ -595,7 +595,7 @@ QUERY_MUTANTS = (
     Mutant(
         "the table of the earlier name is forgotten",
         "this query: a renamed application that repeated its last batch",
-        464,
+        96,
         lease_recreation.LeaseRecreation,
         "_read_former",
         finds_an_empty_table,
