@@ -420,7 +420,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a claim of another history counts as one's own",
         "this query: copies of a checkpoint location",
-        3895,
+        3382,
         PastClaim,
         "is_of",
         goes_by_the_number,
