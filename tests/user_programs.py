@@ -14,6 +14,22 @@ from typing import NamedTuple
 from penstock.core.aggregation import deaggregate
 from waiting import DEADLINE_S, wait_until
 
+# One write for each line: shards have threads of their own.
+CONSUMER = r"""
+    import logging
+
+    from penstock import Consumer
+
+    logging.basicConfig(level="INFO")
+
+    def handle(batch):
+        for record in batch:
+            print(record.data.decode() + "\n", end="", flush=True)
+
+    Consumer(stream="orders", application="billing", handler=handle, starting_position="TRIM_HORIZON").run()
+"""
+"""The program of most stories: it prints the text of each record."""
+
 
 class Program:
     """One process.
@@ -109,13 +125,53 @@ class Programs:
 
     def wait_for_lines(self, count: int) -> None:
         """Wait until so many different lines were printed."""
-        wait_until(
-            lambda: len(self.printed()) >= count, f"{count} lines, in all of {[p.name for p in self.started]}"
-        )
+        names = sorted({program.name for program in self.started})
+        wait_until(lambda: len(self.printed()) >= count, f"{count} lines, in all of {names}")
+
+    def wait_for(self, orders: Orders) -> None:
+        """Wait until all orders were printed."""
+        self.wait_for_lines(len(orders.texts))
 
     def end(self) -> None:
         for program in self.started:
             program.end()
+
+
+class Orders:
+    """What the customers of a story put, by boto3, as an application that knows nothing of Penstock.
+
+    Args:
+        kinesis: The server.
+        stream: By name.
+    """
+
+    def __init__(self, kinesis, stream: str = "orders") -> None:
+        self._client = kinesis.client("kinesis")
+        self._stream = stream
+        self.texts: list[str] = []
+
+    def put(self, count: int) -> None:
+        """Put so many more; each of a customer of its own."""
+        new = [f"order {number}" for number in range(len(self.texts), len(self.texts) + count)]
+        for begin in range(0, count, 500):
+            records = [{"Data": text.encode(), "PartitionKey": text} for text in new[begin : begin + 500]]
+            answer = self._client.put_records(StreamName=self._stream, Records=records)
+            assert answer["FailedRecordCount"] == 0
+        self.texts += new
+
+    def put_until(self, is_true, what: str) -> None:
+        """Go on putting until something has happened."""
+
+        def is_done():
+            self.put(5)
+            return is_true()
+
+        wait_until(is_done, what)
+
+
+def once(orders: Orders) -> dict[str, int]:
+    """Return the count of lines in which each order was printed exactly once."""
+    return dict.fromkeys(orders.texts, 1)
 
 
 class StreamRecord(NamedTuple):

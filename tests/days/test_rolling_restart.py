@@ -2,22 +2,8 @@
 
 import threading
 
-from user_programs import all_records
+from user_programs import CONSUMER, all_records
 from waiting import wait_until
-
-CONSUMER = r"""
-    import logging
-
-    from penstock import Consumer
-
-    logging.basicConfig(level="INFO")
-
-    def handle(batch):
-        for record in batch:
-            print(record.data.decode() + "\n", end="", flush=True)  # one write: shards have threads of their own
-
-    Consumer(stream="orders", application="billing", handler=handle, starting_position="TRIM_HORIZON").run()
-"""
 
 
 def test_three_consumers_are_restarted_one_after_the_other(local_kinesis, programs):
