@@ -1,5 +1,6 @@
 """The consumer on real threads: iterating, stopping, signals, bounds. The ports are in memory, and times are short."""
 
+import logging
 import os
 import signal
 import threading
@@ -39,6 +40,12 @@ def test_start_and_stop_as_a_context_manager(stream, table):
     assert not running.is_running
     assert sorted(got) == sorted(sent)
     assert unfinished(stream, table) == []
+
+
+def test_a_consumer_whose_logger_is_disabled_warns_when_it_starts(stream, table, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("penstock.consumer"), "disabled", True)
+    with pytest.warns(RuntimeWarning, match="disable_existing_loggers=False"), consumer(stream, table, print):
+        """It works."""
 
 
 def test_iterating_gives_every_record_and_a_batch_is_done_when_the_next_is_asked_for(stream, table):

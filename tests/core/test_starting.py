@@ -60,6 +60,20 @@ def test_positions_shard_by_shard():
     ]
 
 
+def test_checkpoints_as_they_are_shown_are_positions_shard_by_shard():
+    shown = [
+        at_record("123"),
+        at_record("123", 7),
+        SHARD_END,
+        TRIM_HORIZON,
+        LATEST,
+        at_timestamp(NOON_MS),
+        Position(sentinel=Sentinel.LATEST, timestamp_ms=NOON_MS),
+    ]
+    start = parse_starting(json.dumps(dict(zip("abcdefg", map(str, shown), strict=True))))
+    assert [start.of(shard) for shard in "abcdefg"] == shown
+
+
 @pytest.mark.parametrize("text", ['{"*": "123"}', '{"a": "1", "*": {"iteratorType": "SHARD_END"}}'])
 def test_a_place_in_one_shard_is_no_position_for_all_the_others(text):
     with pytest.raises(PositionError, match=r'option startingPosition: "\*" stands for every shard'):

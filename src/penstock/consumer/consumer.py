@@ -15,6 +15,7 @@ import dataclasses
 import logging
 import random
 import threading
+import warnings
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
@@ -191,6 +192,13 @@ class Consumer:
         self._home.check()
         if self._is_pulled and self._pull is None:
             raise UsageError("give a handler (or iterate: `for batch in consumer`)")
+        if log.disabled:
+            warnings.warn(
+                "the logger penstock.consumer is disabled, so the log will not say which shards stop, and why: give "
+                "logging.config disable_existing_loggers=False, or configure logging before penstock is imported",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         with self._start_lock:
             if self._worker is not None:
                 raise UsageError("this consumer was started before; make a new one")

@@ -3,7 +3,8 @@
 Accepted spellings: `LATEST`, `TRIM_HORIZON`, `EARLIEST` (the same), `AT_TIMESTAMP 2026-01-31T12:00:00Z` (also
 with `:` or `=`), an ISO timestamp alone, `{"at_timestamp": "..."}`, and
 `{"shardId-000000000000": "49590338271490256608559692538361571095921575989136588898", "*": "TRIM_HORIZON"}` where
-each value is any of the spellings, a sequence number, or the `{"iteratorType": ..., "iteratorPosition": ...}` of
+each value is any of the spellings, a sequence number, a checkpoint as `penstock leases --json` shows it (`4959...8898.3`,
+`SHARD_END`), or the `{"iteratorType": ..., "iteratorPosition": ...}` of
 another connector's saved position.
 """
 
@@ -26,10 +27,12 @@ from penstock.core.position import (
     Sentinel,
     at_record,
     at_timestamp,
+    parse_position,
 )
 from penstock.errors import PositionError
 
 _MOMENT: Final = re.compile(r"^AT_TIMESTAMP\s*[:=\s]\s*(?P<moment>.+)$", re.IGNORECASE | re.DOTALL)
+_SHOWN_CHECKPOINT: Final = re.compile(r"[0-9]+(\.[0-9]{1,18})?|SHARD_END|LATEST:[0-9]{1,18}")
 _SUB_DIGITS_MAX: Final = 19
 _CLOCKS_APART_MS: Final = 30_000  # a position that is refused is tried again for longer than that
 _FORMS: Final = (
@@ -100,7 +103,8 @@ def parse_starting(
 
 def _parse_entry(value: Any, option: str, zone: tzinfo | None) -> Position:
     if isinstance(value, str):
-        return at_record(value) if value.isdigit() else _parse_word(value, option, zone)
+        is_shown = _SHOWN_CHECKPOINT.fullmatch(value) is not None
+        return parse_position(value) if is_shown else _parse_word(value, option, zone)
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_whole(value[1]):
         return at_record(value[0], value[1])
     if isinstance(value, Mapping) and "iteratorType" in value:
