@@ -9,7 +9,7 @@ import pytest
 
 from moved_clock import MovedClock
 from penstock.core.batches.offsets import Limit, StreamOffset
-from penstock.core.hash_key import FULL_RANGE
+from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Create
 from penstock.core.position import at_record
@@ -58,7 +58,7 @@ def test_a_shard_that_one_listing_leaves_out_gets_its_lease_back_when_it_is_list
 
 
 def test_a_shard_that_is_unknown_and_unlisted_twice_is_gone():
-    kinesis = LaggingKinesis([()], is_known=False)
+    kinesis = LaggingKinesis([(Shard("shardId-2", FULL_RANGE, (), "9"),)], is_known=False)
     with pytest.raises(DataLossError, match="shardId-1 has left the stream"):
         recreate(kinesis)
     assert kinesis.clock.now_s == 1.0
@@ -71,6 +71,14 @@ def test_a_shard_that_is_unknown_once_and_listed_then_is_not_gone():
 def test_a_shard_that_is_read_and_never_listed_ends_the_query_without_a_loss():
     with pytest.raises(Unavailable, match="leaves out shardId-1, which the service knows"):
         recreate(LaggingKinesis([()]))
+
+
+def test_a_listing_with_a_hole_is_asked_for_again():
+    half = Shard("shardId-1", HashRange(0, 9), (), "1")
+    rest = Shard("shardId-2", HashRange(10, FULL_RANGE.end), (), "1")
+    kinesis = LaggingKinesis([(half,), (half, rest)])
+    assert recreate(kinesis) == {"shardId-1": at_record("7")}
+    assert kinesis.clock.now_s == 1.0
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------

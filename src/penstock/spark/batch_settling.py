@@ -172,11 +172,13 @@ class BatchSettler:
         """Make the leases again that somebody has deleted under the query, where it stands; not those that others have ended."""
         lost = shards.lost()
         rows = self.look(lost)
-        deleted = {key: position for key, position in lost.items() if key not in rows}
+        deleted = {key: mark for key, mark in lost.items() if key not in rows}
         if deleted:
+            places = {key: mark.position for key, mark in deleted.items()}
             nothing = Limit(None, None, ())  # no batch is under way, so none is repeated
-            stands = StreamOffset(worker=shards.worker, shards=deleted, limit=nothing)
-            self._recreation.bring_back(self.look(None), stands, stream)
+            stands = StreamOffset(worker=shards.worker, shards=places, limit=nothing)
+            marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
+            self._recreation.bring_back(self.look(None), stands, stream, marks)
 
     def let_pass(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
         """Remember the claims that stand when a query begins and that its checkpoint location does not know.

@@ -8,11 +8,12 @@ from typing import Final
 
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.recreation import Recreation, find_missing, is_agreed, plan_lost, plan_recreation
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TipMark
 from penstock.core.leases.lease_writes import Applied, Reset
 from penstock.core.leases.required_leases import find_holes
 from penstock.core.position import Position
 from penstock.core.shard import Shard
+from penstock.core.shard_graph import ShardGraph
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import (
     AccessDenied,
@@ -34,6 +35,7 @@ _LISTINGS_MAX: Final = 8
 _LISTING_PAUSE_S: Final = 1.0
 _DENIALS_MIN: Final = 2  # a listing may lag, and giving a shard up is final
 _NAMED_MAX: Final = 5
+_NO_MARKS: Final[Mapping[str, TipMark]] = {}
 
 
 class LeaseRecreation:
@@ -78,8 +80,20 @@ class LeaseRecreation:
         plan = plan_recreation(rows, known, shards, stream, before)
         return self._carry_out(plan, rows, shards, known, why)
 
-    def bring_back(self, rows: Mapping[str, Lease], start: StreamOffset, stream: StreamIdentity) -> bool:
+    def bring_back(
+        self,
+        rows: Mapping[str, Lease],
+        start: StreamOffset,
+        stream: StreamIdentity,
+        marks: Mapping[str, TipMark] = _NO_MARKS,
+    ) -> bool:
         """Bring back the leases that a running query's offset knows and the table does not; True if there were any.
+
+        Args:
+            rows: The lease table.
+            start: Where the query stands.
+            stream: The stream that is read.
+            marks: When nothing was left to read there, as far as the offset does not say it.
 
         Raises:
             DataLossError: As above.
@@ -89,7 +103,7 @@ class LeaseRecreation:
         if not missing:
             return False
         shards = self._list_with(missing)
-        self._carry_out(plan_lost(rows, start, shards, stream), rows, shards, start, "")
+        self._carry_out(plan_lost(rows, start, shards, stream, marks), rows, shards, start, "")
         return True
 
     def _read_former(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
@@ -198,6 +212,8 @@ class LeaseRecreation:
     def _list_with(self, keys: Collection[str]) -> dict[str, Shard]:
         """List the shards until these are listed, or are known to be gone: unknown and unlisted, twice.
 
+        And until the open shards cover every hash key, as far as that comes.
+
         Raises:
             Unavailable: The service reads one of them and does not list it.
         """
@@ -210,7 +226,9 @@ class LeaseRecreation:
             unlisted = [key for key in keys if key not in shards]
             for key in unlisted:
                 denials[key] += not self._is_known(key)
-            if all(denials[key] >= _DENIALS_MIN for key in unlisted):
+            is_whole = not ShardGraph(listing.shards).open_cover().holes
+            is_last = attempt == _LISTINGS_MAX - 1
+            if all(denials[key] >= _DENIALS_MIN for key in unlisted) and (is_whole or is_last):
                 return shards
         raise Unavailable(
             f"stream {self._options.stream}: its listing leaves out {', '.join(unlisted[:5])}, which the service knows, and whose "

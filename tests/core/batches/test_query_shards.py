@@ -667,6 +667,6 @@ def test_where_a_lost_shard_stands_is_known_until_it_is_given_up():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))
     shards.stop(StopReader("a", 1, StopWhy.LOST))
-    assert shards.lost() == {"a": AT9}
+    assert shards.lost() == {"a": TIP}
     shards.hand_back()
     assert shards.lost() == {}

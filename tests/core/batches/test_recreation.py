@@ -124,6 +124,12 @@ def test_a_lease_that_another_worker_has_is_not_ended_by_an_offset():
     assert places(table, offset(**ENDED)) == {"a": AT5, "p": AT7}
 
 
+def test_a_lease_of_an_ended_shard_stays_while_a_listing_lacks_a_child():
+    lagging = {key: shard for key, shard in SHARDS.items() if key != "c2"}
+    expected = {"a": AT5, "p": AT7, "c1": TRIM_HORIZON}
+    assert places(rows(row("a"), row("p", AT7)), offset(**ENDED), lagging) == expected
+
+
 def test_a_parent_that_has_left_the_stream_counts_as_read_to_its_end():
     listed = {key: shard for key, shard in SHARDS.items() if key != "p"}
     assert places({}, offset(**ENDED), listed) == WHOLE
@@ -147,6 +153,14 @@ def test_while_the_query_runs_only_what_the_offset_knows_comes_back():
     plan = plan_lost({}, offset(a=AT5, p=AT7), {key: SHARDS[key] for key in ("a", "c1", "c2")}, STREAM)
     assert [write.key for write in plan.writes] == ["a", "c1", "c2"]
     assert plan.vanished == {"p": AT7}
+
+
+def test_when_nothing_was_left_to_read_is_noted_on_leases_that_are_made_again():
+    known = replace(offset(a=AT5, p=AT7), tips={"a": 900})
+    made = after({}, plan_recreation({}, known, SHARDS, STREAM))
+    assert {key: lease.mark for key, lease in made.items()} == {"a": TipMark(AT5, 900), "p": None}
+    made = after({}, plan_lost({}, known, SHARDS, STREAM, {"p": TipMark(AT7)}))
+    assert made["p"].mark == TipMark(AT7, None)
 
 
 def test_parents_are_made_before_their_children_and_set_to_their_end_behind_them():

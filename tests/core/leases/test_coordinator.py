@@ -584,6 +584,15 @@ def test_a_hole_is_unread_until_leases_fill_it():
     assert bench.machine.describe_unread(bench.now) is None
 
 
+def test_what_a_shard_without_children_leaves_behind_is_unread():
+    bench = Bench(Lease("a", hash_range=WHOLE))
+    bench.start()
+    assert bench.machine.describe_unread(bench.now) is None
+    bench.run(ShardDrained("a", 1, ()))  # it has left the stream, and so have its children
+    assert bench.machine.is_at_rest
+    assert "no lease covers the hash keys" in bench.machine.describe_unread(bench.now)
+
+
 def test_an_open_shard_whose_lease_is_ended_is_left_out_and_not_unread():
     bench = Bench(Lease("a", hash_range=LEFT), Lease("skipped", checkpoint=SHARD_END, hash_range=RIGHT))
     bench.listing = (Shard("a", LEFT), Shard("skipped", RIGHT))

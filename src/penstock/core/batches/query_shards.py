@@ -408,10 +408,11 @@ class QueryShards:
         """Return the shards that are read to their end and whose children no claim names."""
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
-    def lost(self) -> dict[str, Position]:
+    def lost(self) -> dict[str, TipMark]:
         """Return where the shards stand whose leases are another worker's now, or were deleted, until they are given up."""
-        lost = [key for key, held in self._held.items() if held.leaving is StopWhy.LOST]
-        return {key: self.states[key].position for key in lost if key in self.states and self.is_settled}
+        lost = [key for key, held in self._held.items() if held.leaving is StopWhy.LOST and self.is_settled]
+        states = {key: self.states[key] for key in lost if key in self.states}
+        return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}
 
     def drained(self, looked_up: Mapping[str, tuple[ChildShard, ...]] = _NOTHING) -> list[ShardDrained]:
         """Give up the shards that are read to their end; the coordinator creates the children and then ends the leases.

@@ -13,6 +13,7 @@ batch is taken from it, as far as it is still known there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.rewind import claim_of_last_batch, shards_before
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, starting_lease
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark, starting_lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
 from penstock.core.leases.required_leases import Missing, find_holes, plan_missing
@@ -29,6 +30,8 @@ from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
 from penstock.core.shard import Shard
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
+
+_NO_MARKS: Final[Mapping[str, TipMark]] = {}
 
 
 class Recreation(Struct, frozen=True):
@@ -137,12 +140,20 @@ def plan_lost(
     known: StreamOffset,
     shards: Mapping[str, Shard],
     stream: StreamIdentity,
+    marks: Mapping[str, TipMark] = _NO_MARKS,
 ) -> Recreation:
     """Plan the leases that were lost while the query runs: those that the offset knows, and what follows vanished ones.
 
-    The lease coordinator brings back the others; the arguments are those of `plan_recreation`.
+    The lease coordinator brings back the others.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+        shards: Every listed shard, by id.
+        stream: Whose they are.
+        marks: Where the query stands in some of the shards, and when nothing was left to read there.
     """
-    return _Plan(rows, known, shards, stream, None).of_running()
+    return _Plan(rows, known, shards, stream, None).of_running(marks)
 
 
 class _Plan:
@@ -169,6 +180,7 @@ class _Plan:
             **{key: row.parents for table in (self._before, rows) for key, row in table.items()},
             **{key: shard.parents for key, shard in shards.items()},
         }
+        self._ranges = {key: shard.hash_range for key, shard in shards.items()}
         self._vanished: dict[str, Position] = {}
         self._writes: list[LeaseWrite] = []
 
@@ -183,10 +195,12 @@ class _Plan:
         for end in ends:
             self._see(end)
         self._follow(self._shards)
-        return self._finish(ends)
+        # Where a listing lacks children the lease stays: the query ends it when they are listed.
+        holes = self._holes()
+        return self._finish([end for end in ends if not _overlaps(self._ranges.get(end.key), holes)])
 
-    def of_running(self) -> Recreation:
-        self._make_known()
+    def of_running(self, marks: Mapping[str, TipMark]) -> Recreation:
+        self._make_known(marks)
         vanished = self._vanished.keys()
         self._follow([key for key, shard in self._shards.items() if not vanished.isdisjoint(shard.parents)])
         return self._finish([])
@@ -231,14 +245,20 @@ class _Plan:
                     place = row.checkpoint if is_ahead else stands.checkpoint
                     self._write(Reset(key, stands.counter, place, forget=self._worker, claim=claim))
 
-    def _make_known(self) -> None:
+    def _make_known(self, marks: Mapping[str, TipMark] = _NO_MARKS) -> None:
         """Make the leases that the offset knows."""
+        known = self._known
+        tips = {
+            key: TipMark(place, known.tips[key]) for key, place in known.shards.items() if key in known.tips
+        }
+        marks = {key: mark for key, mark in tips.items() if mark.position.is_record} | marks
         for key, position in find_missing(self._standing, self._known, self._parents_of).items():
             shard = self._shards.get(key)
             if shard is None:
                 self._vanished[key] = position
                 continue
             lease = starting_lease(key, position, shard.parents, shard.hash_range, self._stream)
+            lease = replace(lease, mark=marks.get(key))
             claim = self._claim(self._before.get(key), key)
             if position == TRIM_HORIZON:
                 self._end_parents(shard.parents)
@@ -274,8 +294,7 @@ class _Plan:
                 self._write(Create(starting_lease(key, SHARD_END, parents, hash_range, self._stream)))
 
     def _holes(self) -> tuple[HashRange, ...]:
-        ranges = {key: shard.hash_range for key, shard in self._shards.items()}
-        coverage = find_holes(self._standing.values(), ranges)
+        coverage = find_holes(self._standing.values(), self._ranges)
         return () if coverage.unknown else coverage.holes
 
     def _finish(self, ends: list[Reset]) -> Recreation:
@@ -293,3 +312,9 @@ class _Plan:
 
     def _is_passed(self, key: str, row: Lease) -> bool:
         return row.checkpoint.is_in_shard and self._known.shards[key] < row.checkpoint
+
+
+def _overlaps(hash_range: HashRange | None, holes: Iterable[HashRange]) -> bool:
+    return hash_range is not None and any(
+        hash_range.start <= hole.end and hole.start <= hash_range.end for hole in holes
+    )

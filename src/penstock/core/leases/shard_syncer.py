@@ -102,9 +102,9 @@ class ShardSyncer:
         self._remembered_s = float("-inf")
         self.wants_look = False
         """The last look at the whole table seems to show a hole, and it falls to this worker to see whether it stays."""
-        self.open_holes: tuple[HashRange, ...] = ()
-        """Hash keys that no lease covered at the last look, less those of open shards whose leases are ended: they are to be left out."""
-        self._left_out: frozenset[str] = frozenset()
+        self._left_out: frozenset[str] = (
+            frozenset()
+        )  # open shards whose leases are ended: nobody is to read them
 
     # --- an empty table -------------------------------------------------------------------------------
 
@@ -313,7 +313,6 @@ class ShardSyncer:
 
     def _watch_holes(self, workers: Sequence[str], now_s: float) -> None:
         coverage = self._coverage()
-        self._see_open_holes(coverage)
         if coverage.unknown or coverage.holes or self._lacking:
             self.wants_look = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
@@ -349,10 +348,10 @@ class ShardSyncer:
         damaged = [Lease(key) for key in self.view.damaged if key not in self.view and key in self.ranges]
         return find_holes([*self.view, *damaged, *(Lease(key) for key in left_out)], self.ranges)
 
-    def _see_open_holes(self, coverage: Coverage) -> None:
-        if coverage.holes and self._left_out:
-            coverage = self._coverage(self._left_out)
-        self.open_holes = () if coverage.unknown else coverage.holes
+    def find_open_holes(self) -> tuple[HashRange, ...]:
+        """Return the hash keys that no unfinished lease covers, as far as is known, and that somebody should read."""
+        coverage = self._coverage(self._left_out)
+        return () if coverage.unknown else coverage.holes
 
     def _long_lacking(self) -> set[str]:
         needed = self.options.hole_confidence_rounds
@@ -370,7 +369,6 @@ class ShardSyncer:
         coverage, rows = self._coverage(), self.view.rows()
         is_open = (shard.shard_id for shard in event.shards if shard.is_open)
         self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
-        self._see_open_holes(coverage)
         lacking = self._long_lacking()
         absent = lacking - {shard.shard_id for shard in event.shards}
         self.view.note_vanished(absent & self._absent_before)  # two listings agree

@@ -24,7 +24,7 @@ def describe_unread(
         is_led: Whether a leader assigns the leases, and sees to those of dead workers.
     """
     for syncer in syncers:
-        for hole in syncer.open_holes:
+        for hole in syncer.find_open_holes():
             return f"no lease covers the hash keys {hole.start}..{hole.end}"
         for key in view.damaged.keys() & syncer.ranges.keys():
             return f"the row of lease {key} cannot be read: {view.damaged[key]}"
