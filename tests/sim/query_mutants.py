@@ -577,7 +577,7 @@ QUERY_MUTANTS = (
     Mutant(
         "one listing is a loss",
         SPARK,
-        2657,
+        3603,
         lease_recreation,
         "_DENIALS_MIN",
         0,
