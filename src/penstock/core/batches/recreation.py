@@ -251,7 +251,7 @@ class _Plan:
         tips = {
             key: TipMark(place, known.tips[key]) for key, place in known.shards.items() if key in known.tips
         }
-        marks = {key: mark for key, mark in tips.items() if mark.position.is_record} | marks
+        marks = {**{key: mark for key, mark in tips.items() if mark.position.is_record}, **marks}
         for key, position in find_missing(self._standing, self._known, self._parents_of).items():
             shard = self._shards.get(key)
             if shard is None:
