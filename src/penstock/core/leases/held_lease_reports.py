@@ -109,8 +109,8 @@ def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> 
         return Report(
             Topic.ROW_GONE,
             Level.ERROR,
-            f"lease {key} was deleted while this worker held it. It is not brought back; if its part of the hash "
-            "range stays without a lease, the shard is started again from its beginning",
+            f"lease {key} was deleted while this worker held it. If its part of the hash range stays without a lease, the shard "
+            "is started again from its beginning",
             key,
         )
     if row is not None and row.reader == worker:
