@@ -40,7 +40,6 @@ MARKS: dict[str, tuple[str, ...]] = {
     "spark/session": ("spark", "slow"),
     "spark/session/test_smoke.py": ("spark",),
     "spark_batches": ("spark", "slow"),
-    "testing/test_types.py": ("slow",),
     "spark_kills/test_kills.py": ("spark", "slow"),
     "typed": ("slow",),
 }

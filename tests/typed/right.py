@@ -21,6 +21,7 @@ from penstock import (
     ProducerKeywords,
     Record,
     ShardCheckpointer,
+    testing,
 )
 from penstock.consumer.kclpy import consumer_for
 from penstock.local import LocalKinesis, LocalKinesisProcess
@@ -102,6 +103,20 @@ async def run_async() -> None:
     ).run()
     await AsyncConsumer("orders", "billing", processor_factory=AsyncOrders).run()
     await AsyncProducer(orders()).put(b"x", "k")
+
+
+def test_a_handler() -> None:
+    made: testing.Records = testing.records("a", b"b", {"c": 1}) + testing.aggregate("d", "e")
+    run: testing.Run = testing.run(handle, made, faults=testing.Faults(lease_lost_after=1), max_records=1)
+    checkpoint: Record | None = run.checkpoint
+    letters: list[Record] = run.dead_letters
+    waits: list[float] = [call.wait_s for call in run.retries]
+    later = asyncio.run(testing.run_async(handle_async, made, concurrency=100))
+    others = [testing.run_processor(Orders, made), testing.run_kclpy(object, made, may_fail=True)]
+    stored: Record | None = testing.batch(made).stored
+    handle(testing.batch(made))
+    asyncio.run(handle_async(testing.async_batch(made, attempt=2)))
+    print(checkpoint, letters, waits, later.left, others, stored)
 
 
 def test_it() -> None:

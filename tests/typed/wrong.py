@@ -4,7 +4,7 @@
 # fmt: off
 from __future__ import annotations
 
-from penstock import AsyncBatch, AsyncConsumer, Batch, Consumer, Producer
+from penstock import AsyncBatch, AsyncConsumer, Batch, Consumer, Producer, testing
 from penstock.consumer.kclpy import consumer_for
 from penstock.local import LocalKinesis, LocalKinesisProcess
 
@@ -30,6 +30,9 @@ Producer("orders", linger_s="0.1")  # Argument "linger_s" to "Producer" has inco
 Producer("orders", ordering="keys")  # Argument "ordering" to "Producer" has incompatible type
 consumer_for(object, "orders", "billing", max_recrods=5)  # Unexpected keyword argument "max_recrods"
 consumer_for(object, "orders", "billing", region=1)  # Argument "region" to "consumer_for" has incompatible type "int"
+testing.run(handle, testing.records("a"), max_record=5)  # Unexpected keyword argument "max_record"
+testing.run(handle, ["a"])  # List item 0 has incompatible type "str"
+testing.run(handle_async, testing.records("a"), faults=testing.Faults(stop=1))  # Unexpected keyword argument "stop" for "Faults"
 LocalKinesisProcess(limit=False)  # Unexpected keyword argument "limit"
 LocalKinesisProcess(settle_s="1")  # Argument "settle_s" to "LocalKinesisProcess" has incompatible type "str"
 LocalKinesis.process(limit=False)  # Unexpected keyword argument "limit"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from penstock.consumer.async_calls import AsyncDeadLetterHandler, AsyncHandler, AsyncProcessorFactory
 from penstock.consumer.async_consumer import AsyncConsumer
@@ -21,6 +21,9 @@ from penstock.errors import PenstockError
 from penstock.testing.memory_stream import MemoryStream
 from penstock.testing.recorder import Call
 from penstock.testing.virtual_worker import Faults, VirtualDriver
+
+if TYPE_CHECKING:
+    from penstock.consumer.keywords import AsyncConsumerKeywords, ConsumerKeywords
 
 _APPLICATION: Final = "testing"
 _NO_FAULTS: Final = Faults()
@@ -80,7 +83,7 @@ def run(
     faults: Faults = _NO_FAULTS,
     may_fail: bool = False,
     options: ConsumerOptions | None = None,
-    **single_options: Any,
+    **single_options: Unpack[ConsumerKeywords],
 ) -> Run:
     """Run a handler of `Consumer` over the records of one shard, without service, threads or waiting.
 
@@ -125,7 +128,7 @@ def run_processor(
     faults: Faults = _NO_FAULTS,
     may_fail: bool = False,
     options: ConsumerOptions | None = None,
-    **single_options: Any,
+    **single_options: Unpack[ConsumerKeywords],
 ) -> Run:
     """Run a processor, which learns of the shard's start and end too, over records; as `run`.
 
@@ -165,7 +168,7 @@ def run_kclpy(
     faults: Faults = _NO_FAULTS,
     may_fail: bool = False,
     options: ConsumerOptions | None = None,
-    **single_options: Any,
+    **single_options: Unpack[ConsumerKeywords],
 ) -> Run:
     """Run a processor that was written for amazon_kclpy v3 over records; as `run`.
 
@@ -206,7 +209,7 @@ async def run_async(
     faults: Faults = _NO_FAULTS,
     may_fail: bool = False,
     options: ConsumerOptions | None = None,
-    **single_options: Any,
+    **single_options: Unpack[AsyncConsumerKeywords],
 ) -> Run:
     """Run a coroutine function of `AsyncConsumer` over records, on the event loop that runs; as `run`.
 
@@ -248,7 +251,7 @@ async def run_async(
     return _result(driver, records, may_fail)
 
 
-def _merged(options: ConsumerOptions | None, single_options: dict[str, Any]) -> ConsumerOptions:
+def _merged(options: ConsumerOptions | None, single_options: Mapping[str, Any]) -> ConsumerOptions:
     """Return the options of a run: those that say where and how a shard is read are replaced."""
     whole = merge_options(options or ConsumerOptions(), single_options)
     return dataclasses.replace(
