@@ -45,7 +45,7 @@ class Fleet:
         self.put_count = 0
         self.worlds = {}
         for place, name in enumerate(APPLICATIONS):
-            world = World(SHARD_COUNT, seed=place)
+            world = World(SHARD_COUNT, seed=20 + place)
             world.clock, world.kinesis = self.clock, self.kinesis
             # Registered before: waiting for it would take this world's one clock seconds further.
             consumers = {"app": StreamConsumer("app", f"arn:{name}", "ACTIVE", 0)}
