@@ -44,3 +44,11 @@ def running_spark(running_kinesis, tmp_path_factory):
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def kinesis(running_kinesis, monkeypatch):
+    """The server of the session, named in the environment for as long as the test runs."""
+    for name, value in running_kinesis.environ().items():
+        monkeypatch.setenv(name, value)
+    return running_kinesis

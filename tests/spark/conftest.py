@@ -8,14 +8,6 @@ import pytest
 
 
 @pytest.fixture
-def kinesis(running_kinesis, monkeypatch):
-    """The server, named in the environment for as long as the test runs."""
-    for name, value in running_kinesis.environ().items():
-        monkeypatch.setenv(name, value)
-    return running_kinesis
-
-
-@pytest.fixture
 def stream(kinesis):
     """A new stream of two shards, by name."""
     name = f"s-{uuid.uuid4().hex[:10]}"

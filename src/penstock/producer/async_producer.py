@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -234,7 +235,7 @@ async def _in_thread(function: Callable[[], _Result]) -> _Result:
             result = function()
         except BaseException as error:  # noqa: BLE001 - raised again by the caller
             failure = error
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop was closed: no task waits for the result
             loop.call_soon_threadsafe(deliver, result, failure)
 
     threading.Thread(target=run, name="penstock-async-put", daemon=True).start()

@@ -12,14 +12,6 @@ import pytest
 
 
 @pytest.fixture
-def kinesis(running_kinesis, monkeypatch):
-    """The server of the session, named in the environment."""
-    for name, value in running_kinesis.environ().items():
-        monkeypatch.setenv(name, value)
-    return running_kinesis
-
-
-@pytest.fixture
 def client(kinesis):
     return kinesis.client("kinesis")
 
