@@ -279,6 +279,12 @@ def test_faults_that_cannot_happen_are_refused(wrong):
         testing.Faults(**wrong)
 
 
+@pytest.mark.parametrize("late", [{"lease_lost_after": 3}, {"lease_lost_during": 3}, {"stop_during": 3}])
+def test_a_fault_at_a_call_that_is_never_made_is_a_mistake_of_the_test(late):
+    with pytest.raises(UsageError, match=f"{next(iter(late))}=3: the handler was called 2 times"):
+        testing.run(do_nothing, testing.records("a", "b"), max_records=1, faults=testing.Faults(**late))
+
+
 def test_two_runs_are_the_same():
     made = testing.records(*map(str, range(50)))
     runs = [

@@ -103,7 +103,8 @@ def run(
 
     Raises:
         HandlerFailed: User code failed for good, and `may_fail` is not set.
-        UsageError: The arguments do not fit together, or the handler cannot be used with `Consumer`.
+        UsageError: The arguments do not fit together, the handler cannot be used with `Consumer`, or a call was not made at
+            which a fault was to happen.
     """
     driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
     whole = _merged(options, single_options)
@@ -276,6 +277,7 @@ def _result(driver: VirtualDriver, records: Sequence[Record], may_fail: bool) ->
     failure = driver.failure
     if failure is not None and (not may_fail or isinstance(failure, UnusableHandlerError)):
         raise failure
+    driver.check_faults()
     calls = driver.recorder.calls
     lease = driver.table.lease
     ended_by: Literal["stop", "shard_end", "lease_lost", "failure"] = "stop"

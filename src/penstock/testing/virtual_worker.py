@@ -261,6 +261,18 @@ class VirtualDriver:
 
     # --- faults ---
 
+    def check_faults(self) -> None:
+        """Make sure that the calls were made at which something was to happen.
+
+        Raises:
+            UsageError: One was not.
+        """
+        count = sum(call.kind == "records" for call in self.recorder.calls)
+        for name in ("lease_lost_after", "lease_lost_during", "stop_during"):
+            number = getattr(self._faults, name)
+            if number is not None and number > count:
+                raise UsageError(f"{name}={number}: the handler was called {count} times")
+
     def _before_call(self, number: int) -> None:
         if number == self._faults.lease_lost_during:
             self.lose_lease()
