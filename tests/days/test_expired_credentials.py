@@ -88,8 +88,9 @@ def test_a_person_fetches_new_credentials_when_the_old_ones_have_run_out(
     consumer.wait_for("ExpiredTokenException")
     consumer.wait_for("could not be renewed")
     log_in("noon")
+    # The server takes any key: while it refuses all of them, the consumer looks for new credentials.
+    wait_until(lambda: "noon" in local_kinesis.calls().by_caller, "a call with the new credentials")
     local_kinesis.faults.clear()
     programs.wait_for(orders)
-    wait_until(lambda: "noon" in local_kinesis.calls().by_caller, "a call with the new credentials")
     assert consumer.terminate() == 0
     assert programs.printed() == once(orders)

@@ -38,7 +38,7 @@ def test_a_consumer_does_not_take_the_new_stream_for_the_old_one(local_kinesis, 
     # The same application is refused: its checkpoints are of the old stream.
     again = programs.start(CONSUMER, name="again")
     assert again.wait() == 1
-    assert "Give it another application" in again.log()
+    assert "choose another application for this stream" in again.log()
     assert programs.printed() == once(yesterday)
     new = programs.start(CONSUMER.replace('"billing"', '"billing-2"'), name="new")
     wait_until(lambda: len(new.lines()) == 50, "the orders of the new stream")
