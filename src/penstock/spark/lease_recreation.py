@@ -7,7 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.recreation import Recreation, find_missing, is_agreed, plan_lost, plan_recreation
+from penstock.core.batches.recreation import (
+    Recreation,
+    find_lacking_ends,
+    find_missing,
+    is_agreed,
+    plan_lost,
+    plan_recreation,
+)
 from penstock.core.leases.lease import Lease, TipMark
 from penstock.core.leases.lease_writes import Applied, Reset
 from penstock.core.leases.required_leases import find_holes
@@ -100,7 +107,7 @@ class LeaseRecreation:
             Unavailable: As above.
         """
         missing = find_missing(rows, start, {})
-        if not missing:
+        if not missing and not find_lacking_ends(rows, start):
             return False
         shards = self._list_with(missing)
         self._carry_out(plan_lost(rows, start, shards, stream, marks), rows, shards, start, "")

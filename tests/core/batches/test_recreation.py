@@ -118,6 +118,24 @@ def test_a_table_that_is_whole_is_left_alone():
     assert not is_agreed({}, known)
 
 
+def test_an_ended_parent_gets_its_lease_again_when_its_child_waits_for_it():
+    known = offset(a=SHARD_END, p=SHARD_END)
+    table = rows(row("p", SHARD_END, MERGED), row("m", TRIM_HORIZON, MERGED))
+    expected = {"a": SHARD_END, "p": SHARD_END, "m": TRIM_HORIZON}
+    assert not is_agreed(table, known)
+    assert places(table, known, MERGED) == expected
+    running = plan_lost(table, known, MERGED, STREAM)
+    assert {key: lease.checkpoint for key, lease in after(table, running).items()} == expected
+
+
+def test_a_parent_without_a_lease_is_not_ended_unless_the_offset_knows_its_end():
+    known = offset(p=SHARD_END)
+    table = rows(row("p", SHARD_END, MERGED), row("m", TRIM_HORIZON, MERGED))
+    assert plan_recreation(table, known, MERGED, STREAM).writes == ()
+    under_way = rows(row("p", SHARD_END, MERGED), row("m", AT9, MERGED))
+    assert is_agreed(under_way, offset(a=SHARD_END, p=SHARD_END))
+
+
 def test_a_lease_that_another_worker_has_is_not_ended_by_an_offset():
     table = rows(row("a"), row("p", AT7, owner=OTHER))
     assert is_agreed(table, offset(**ENDED))

@@ -602,6 +602,29 @@ def test_an_open_shard_whose_lease_is_ended_is_left_out_and_not_unread():
     assert bench.machine.describe_unread(bench.now) is None
 
 
+def test_a_merged_shard_is_unread_until_the_lease_of_each_parent_stands():
+    bench = Bench(
+        Lease("p", checkpoint=SHARD_END, hash_range=LEFT),
+        Lease("m", hash_range=WHOLE, parents=frozenset({"p", "q"})),
+    )
+    bench.listing = (
+        Shard("p", LEFT, (), "0", "9"),
+        Shard("q", RIGHT, (), "0", "9"),
+        Shard("m", WHOLE, ("p", "q"), "10"),
+    )
+    bench.start()
+    assert bench.machine.is_at_rest
+    assert (
+        bench.machine.describe_unread(bench.now)
+        == "the lease of shard q is missing, and its child waits for it"
+    )
+    bench.at(60.0)
+    bench.run(ShardDrained("q", 1, ()))
+    bench.at(75.0)
+    assert bench.machine.held().keys() == {"m"}
+    assert bench.machine.describe_unread(bench.now) is None
+
+
 def test_a_shard_whose_row_cannot_be_read_is_unread():
     bench = Bench(Lease("a", hash_range=LEFT), Lease("b", hash_range=RIGHT))
     bench.listing = (Shard("a", LEFT), Shard("b", RIGHT))

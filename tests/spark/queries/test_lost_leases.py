@@ -192,6 +192,21 @@ def test_nightly_runs_read_what_follows_closed_shards_once_their_leases_are_gone
     assert story.is_in_order()
 
 
+def test_nightly_runs_read_a_merged_shard_that_waits_for_a_parent_without_a_lease(server, nightly):
+    del server
+    story = Story(q := nightly(**LIMIT))
+    end_parent_and_read_on(story, merge_second)
+    parents = [
+        shard["ShardId"]
+        for shard in shards_of(q).values()
+        if "EndingSequenceNumber" in shard["SequenceNumberRange"]
+    ]
+    delete_rows(q, SECOND, max(parents))
+    story.put(10)
+    q.night()
+    assert story.missing() == []
+
+
 @pytest.mark.parametrize("reshard", RESHARDS.values(), ids=RESHARDS)
 def test_a_running_query_reads_what_follows_closed_shards_once_their_leases_are_gone(server, query, reshard):
     story = Story(q := query(**LIMIT))

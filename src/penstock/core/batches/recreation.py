@@ -69,6 +69,23 @@ def find_missing(
     return {key: position for key, position in unfinished if key not in rows and key not in followed}
 
 
+def find_lacking_ends(rows: Mapping[str, Lease], known: StreamOffset) -> set[str]:
+    """Return the shards that an offset knows as ended and whose missing leases keep a merged child from being read.
+
+    A child at its start that has the row of one parent only waits for the other one.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+    """
+    lacking = set()
+    for row in rows.values():
+        absent = row.parents - rows.keys()
+        if absent and absent != row.parents and row.checkpoint == TRIM_HORIZON:
+            lacking |= {key for key in absent if key in known.shards and known.shards[key].is_shard_end}
+    return lacking
+
+
 def find_passed_over(rows: Mapping[str, Lease], known: StreamOffset) -> dict[str, Position]:
     """Return the shards that an offset knows as unfinished, and whose leases were cleared away since.
 
@@ -112,7 +129,12 @@ def is_agreed(rows: Mapping[str, Lease], known: StreamOffset) -> bool:
     coverage = find_holes(rows.values(), {})
     has_holes = bool(coverage.holes) and not coverage.unknown
     lineage = {key: row.parents for key, row in rows.items()}
-    return not (find_missing(rows, known, {}) or has_holes or find_behind(rows, known, lineage))
+    return not (
+        find_missing(rows, known, {})
+        or has_holes
+        or find_lacking_ends(rows, known)
+        or find_behind(rows, known, lineage)
+    )
 
 
 def plan_recreation(
@@ -188,6 +210,7 @@ class _Plan:
         if not self._is_forked:
             self._copy()
         self._make_known()
+        self._end_parents(find_lacking_ends(self._standing, self._known))
         ends = [
             Reset(key, self._standing[key].counter, SHARD_END)
             for key in find_behind(self._standing, self._known, self._parents_of)
@@ -201,6 +224,7 @@ class _Plan:
 
     def of_running(self, marks: Mapping[str, TipMark]) -> Recreation:
         self._make_known(marks)
+        self._end_parents(find_lacking_ends(self._standing, self._known))
         vanished = self._vanished.keys()
         self._follow([key for key, shard in self._shards.items() if not vanished.isdisjoint(shard.parents)])
         return self._finish([])

@@ -23,13 +23,9 @@ def describe_unread(
         takes_free: Whether this worker has room for leases that nobody reads.
         is_led: Whether a leader assigns the leases, and sees to those of dead workers.
     """
-    for syncer in syncers:
-        for hole in syncer.find_open_holes():
-            return f"no lease covers the hash keys {hole.start}..{hole.end}"
-        for key in view.damaged.keys() & syncer.ranges.keys():
-            return f"the row of lease {key} cannot be read: {view.damaged[key]}"
-    if is_led:
-        return None
+    gap = _describe_gap(view, syncers)
+    if gap is not None or is_led:
+        return gap
     for lease, state, _ in view.judged(now_s, view.watched):
         if state is OwnerState.ENDED or lease.reader == me:
             continue
@@ -39,3 +35,14 @@ def describe_unread(
         elif takes_free and not view.waits_for_parents(lease):
             return f"nobody reads shard {lease.key} yet"
     return None
+
+
+def _describe_gap(view: LeaseView, syncers: Iterable[ShardSyncer]) -> str | None:
+    """Return which part of the stream has no readable lease, or None."""
+    for syncer in syncers:
+        for hole in syncer.find_open_holes():
+            return f"no lease covers the hash keys {hole.start}..{hole.end}"
+        for key in view.damaged.keys() & syncer.ranges.keys():
+            return f"the row of lease {key} cannot be read: {view.damaged[key]}"
+    lacking = view.lacking_parents()
+    return f"the lease of shard {min(lacking)} is missing, and its child waits for it" if lacking else None
