@@ -52,14 +52,14 @@ def test_a_merged_child_waits_for_a_parent_whose_lease_is_still_to_come():
 @given(st.lists(_rows, max_size=4, unique_by=lambda row: row.key), st.frozensets(st.sampled_from(KEYS)))
 def test_commands_and_workers_agree_on_which_shards_wait(leases, listed):
     view = LeaseView(10.0)
-    view.observe_scan(leases, 0.0)
+    view.on_scan(leases, 0.0)
     rows = {lease.key: lease for lease in leases}
     for lease, owner_state, _ in view.judged(0.0):
         shown = state_of(Sighting(lease, owner_state), rows, circular=circular_leases(rows))
         assert (shown in WAITING) == (not lease.is_ended and view.waits_for_parents(lease))
     graph = ShardGraph(Shard(key, HashRange(0, HASH_KEY_MAX)) for key in listed)
     parents = {parent for lease in leases for parent in lease.parents}
-    view.note_vanished(parents - listed if listed else frozenset())
+    view.on_shards_vanished(parents - listed if listed else frozenset())
     sightings = [Sighting(lease, owner_state) for lease, owner_state, _ in view.judged(0.0)]
     shown = {row.shard: row for row in shard_rows(sightings, {}, {}, graph, TroubleLimits())}
     for lease in leases:

@@ -53,7 +53,12 @@ KCL3 = "a member of a native KCL 3 fleet"
 
 KCL3_MUTANTS = (
     Mutant(
-        "own moves beside the leader", "KCL 2.x workers", 0, Kcl3Membership, "restrain", moves_what_it_likes
+        "own moves beside the leader",
+        "KCL 2.x workers",
+        0,
+        Kcl3Membership,
+        "limit_to_mode",
+        moves_what_it_likes,
     ),
     Mutant("no report", "KCL 2.x workers", 3, kcl3_membership, "wants_reports", reports_nothing),
     Mutant("a lock of the dead is believed", KCL3, 6, FleetJudge, "_is_led", believes_every_lock),

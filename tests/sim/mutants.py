@@ -20,10 +20,10 @@ from penstock.core.leases import held_lease, move_planner, shard_syncer
 from penstock.core.leases.coordinator_effects import Report, StopWhy
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.fleet_view import Gain, Reason
+from penstock.core.leases.fleet_view import Acquisition, Reason
 from penstock.core.leases.handovers import Handovers
 from penstock.core.leases.held_lease import HeldLease, LeasePhase
-from penstock.core.leases.held_lease_wants import Want
+from penstock.core.leases.held_lease_actions import LeaseAction
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease import Lease, TipMark, starting_lease
 from penstock.core.leases.lease_rules import apply_write
@@ -152,7 +152,7 @@ def _latest_children(children: Any) -> list[Lease]:
     return [starting_lease(child.shard_id, latest, child.parents, child.hash_range) for child in children]
 
 
-def _end_before_children(self: HeldLease, view: LeaseView, now_s: float) -> list[Want]:
+def _end_before_children(self: HeldLease, view: LeaseView, now_s: float) -> list[LeaseAction]:
     del view, now_s
     self.to_create = {}
     return []
@@ -172,7 +172,7 @@ def _no_deadline(self: HeldLease) -> float:
     return self.renewed_s + 100 * self.options.lease_duration_s
 
 
-def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn) -> list[Want]:
+def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn) -> list[LeaseAction]:
     del write, turn
     return self._lose(StopWhy.LOST, row=row, row_gone=row is None)
 
@@ -198,14 +198,14 @@ def _release_without_checkpoint(self: HeldLease, now_s: float) -> Any:
     return replace(write, position=None) if isinstance(write, Release) else write
 
 
-def _release_while_reading(self: HeldLease, why: StopWhy) -> list[Want]:
+def _release_while_reading(self: HeldLease, why: StopWhy) -> list[LeaseAction]:
     del why
     if self.phase is not LeasePhase.DRAINED:
         self.phase = LeasePhase.STOPPED
     return []
 
 
-def _own_but_not_read(self: HeldLease, now_s: float, *, has_parent: bool) -> list[Want]:
+def _own_but_not_read(self: HeldLease, now_s: float, *, has_parent: bool) -> list[LeaseAction]:
     if not self.lease.owner_switches:
         return _start(self, now_s, has_parent=has_parent)
     self.phase = LeasePhase.PARKED  # the cache says mine, and nobody reads it
@@ -230,7 +230,8 @@ def _greedy(fleet: Any, me: str, *args: Any, **kwargs: Any) -> Any:
     target = -(-len(fleet) // max(1, len({entry.lease.owner for entry in fleet} | {me})))
     rest = [entry for entry in fleet if entry.owner_state is OwnerState.ALIVE and entry.lease.owner != me]
     return [
-        Gain(Take(entry.lease.key, entry.lease.counter, me), Reason.SHARE) for entry in rest[: target - mine]
+        Acquisition(Take(entry.lease.key, entry.lease.counter, me), Reason.SHARE)
+        for entry in rest[: target - mine]
     ]
 
 
@@ -483,7 +484,9 @@ MUTANTS = (
         "_create_children",
         _end_before_children,
     ),
-    Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", 0, HeldLease, "_children_stand", _never_end),
+    Mutant(
+        "end never written", "vmware-go-kcl 72, SPARK-18020", 0, HeldLease, "_all_children_exist", _never_end
+    ),
     Mutant(
         "parents are not waited for", "Hazelcast (A.5)", 4, LeaseView, "waits_for_parents", _wait_for_nobody
     ),

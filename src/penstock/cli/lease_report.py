@@ -50,13 +50,13 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
     view = LeaseView(observe_s)
     began_s = clock.monotonic_s()
     scan = table.scan()
-    view.observe_scan(scan.leases, began_s)
+    view.on_scan(scan.leases, began_s)
     while clock.monotonic_s() - began_s < observe_s and any(
         lease.owner and not lease.is_ended and not view.was_renewed(lease.key) for lease in view
     ):
         clock.sleep(min(_LOOK_EVERY_S, observe_s))
         scan = table.scan()
-        view.observe_scan(scan.leases, clock.monotonic_s())
+        view.on_scan(scan.leases, clock.monotonic_s())
     sightings = [
         Sighting(lease, owner_state, unmoved_s, view.was_renewed(lease.key))
         for lease, owner_state, unmoved_s in view.judged(clock.monotonic_s())

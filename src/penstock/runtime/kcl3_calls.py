@@ -6,12 +6,12 @@ import logging
 from collections import deque
 from typing import TypeAlias, assert_never
 
-from penstock.core.leases.coordinator_effects import FindOwnLeases, LeaveFleet, LookAtFleet, ReportWorker
+from penstock.core.leases.coordinator_effects import FetchFleet, FindOwnLeases, LeaveFleet, ReportWorker
 from penstock.core.leases.coordinator_events import (
     FleetEvent,
+    FleetFetched,
+    FleetFetchFailed,
     FleetLeft,
-    FleetNotSeen,
-    FleetSeen,
     OwnLeasesFound,
     OwnLeasesNotFound,
     WorkerReported,
@@ -25,7 +25,7 @@ from penstock.runtime.cpu_meter import CpuMeter
 
 log = logging.getLogger("penstock.leases")
 
-FleetEffect: TypeAlias = LookAtFleet | ReportWorker | LeaveFleet | FindOwnLeases
+FleetEffect: TypeAlias = FetchFleet | ReportWorker | LeaveFleet | FindOwnLeases
 
 
 class Kcl3Calls:
@@ -49,7 +49,7 @@ class Kcl3Calls:
     def answer(self, effect: FleetEffect) -> FleetEvent:
         """Make the call and return what came of it."""
         match effect:
-            case LookAtFleet():
+            case FetchFleet():
                 return self._look(effect)
             case ReportWorker():
                 return self._report(effect)
@@ -60,12 +60,12 @@ class Kcl3Calls:
             case _:
                 assert_never(effect)
 
-    def _look(self, effect: LookAtFleet) -> FleetEvent:
+    def _look(self, effect: FetchFleet) -> FleetEvent:
         try:
             rows = self._kcl3.fetch(effect.workers)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return FleetNotSeen(problem_of(error), detail_of(error))
-        return FleetSeen(rows, self._clock.wall_ms() / 1000)
+            return FleetFetchFailed(problem_of(error), detail_of(error))
+        return FleetFetched(rows, self._clock.wall_ms() / 1000)
 
     def _report(self, effect: ReportWorker) -> FleetEvent:
         mean = self._cpu.measure()

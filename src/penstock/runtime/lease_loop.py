@@ -17,17 +17,17 @@ from msgspec import Struct
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
-    CheckpointStands,
+    CheckpointWritten,
     Effect,
     EnsureTable,
     ExtendDelivery,
+    FetchFleet,
     FetchLease,
     FindOwnLeases,
     FleetRefused,
     LeaveFleet,
     Level,
     ListShards,
-    LookAtFleet,
     Report,
     ReportWorker,
     ScanTable,
@@ -65,7 +65,7 @@ from penstock.core.leases.lease_writes import (
     LateCheckpoint,
     Release,
 )
-from penstock.core.leases.standstill import HeldLeaseStatus, look_at
+from penstock.core.leases.standstill import HeldLeaseStatus, statuses_of
 from penstock.core.leases.table_part import TablePart
 from penstock.core.leases.twin_watch import describe_twin
 from penstock.core.position import Position
@@ -217,7 +217,7 @@ class LeaseLoop(Loop[Event]):
         """Return what is held; from any thread."""
         with self._machine_lock:
             machine = self._coordinator
-            return LeaseLook(look_at(machine.held_leases), self._table_looked_s, machine.round_s)
+            return LeaseLook(statuses_of(machine.held_leases), self._table_looked_s, machine.round_s)
 
     def describe_unread(self) -> str | None:
         """Return why it is not sure that each part of the stream has a living reader, or None; from any thread."""
@@ -270,7 +270,7 @@ class LeaseLoop(Loop[Event]):
                 self._call(lambda: self._fetch(effect))
             case ListShards():
                 self._call(lambda: self._list(effect))
-            case LookAtFleet() | ReportWorker() | LeaveFleet() | FindOwnLeases():
+            case FetchFleet() | ReportWorker() | LeaveFleet() | FindOwnLeases():
                 calls = self._kcl3
                 if calls is None:
                     raise RuntimeError("the coordinator looks for KCL 3 workers, and the lease loop cannot")
@@ -294,7 +294,7 @@ class LeaseLoop(Loop[Event]):
         if self.on_unusable_table is not None:
             self.on_unusable_table(error)
 
-    def _tell_readers(self, effect: StartReader | ExtendDelivery | StopReader | CheckpointStands) -> None:
+    def _tell_readers(self, effect: StartReader | ExtendDelivery | StopReader | CheckpointWritten) -> None:
         if self.readers is None:
             raise RuntimeError("the lease loop was started without readers")
         match effect:
@@ -304,7 +304,7 @@ class LeaseLoop(Loop[Event]):
                 self.readers.extend_delivery(effect)
             case StopReader():
                 self.readers.stop_reader(effect)
-            case CheckpointStands():
+            case CheckpointWritten():
                 self.readers.on_checkpoint_stands(effect.key, effect.epoch, effect.position)
             case _:
                 assert_never(effect)
@@ -341,7 +341,7 @@ class LeaseLoop(Loop[Event]):
 
     def _write(self, effect: WriteLease) -> Event:
         began_s = self._clock.monotonic_s()
-        if effect.give_up_s is not None and began_s >= effect.give_up_s:
+        if effect.retry_until_s is not None and began_s >= effect.retry_until_s:
             # It waited too long for a thread: sending it now could only do harm or nothing.
             late = NotDone(Problem.UNAVAILABLE, "it waited too long to be sent")
             return WriteDone(effect.write_id, effect.write, late)

@@ -17,11 +17,11 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.leases.coordinator_effects import LeaveFleet, LookAtFleet, ReportWorker
+from penstock.core.leases.coordinator_effects import FetchFleet, LeaveFleet, ReportWorker
 from penstock.core.leases.coordinator_events import (
+    FleetFetched,
+    FleetFetchFailed,
     FleetLeft,
-    FleetNotSeen,
-    FleetSeen,
     Problem,
     WorkerReported,
     WriteOutcome,
@@ -107,7 +107,7 @@ class Kcl3Worker(SimWorker):
 
     # --- the input of its coordinator ---------------------------------------------------------------------
 
-    def look_at_fleet(self, effect: LookAtFleet) -> None:
+    def look_at_fleet(self, effect: FetchFleet) -> None:
         """Answer in which state the fleet is, and in a native one that there is a leader."""
         del effect
         if self._plan.migrates:
@@ -117,7 +117,7 @@ class Kcl3Worker(SimWorker):
 
     def _on_version(self, seen: Kcl3Rows | Problem) -> None:
         if isinstance(seen, Problem):
-            self.feed(FleetNotSeen(Problem.UNAVAILABLE))  # whatever it is, the KCL asks again
+            self.feed(FleetFetchFailed(Problem.UNAVAILABLE))  # whatever it is, the KCL asks again
             return
         self.version = seen.version
         self.leadership.follow(is_native=self.version in WITH_LEADER)
@@ -132,7 +132,7 @@ class Kcl3Worker(SimWorker):
             rows = Kcl3Rows(
                 self.version, LeaderLock(self.name, str(self._looks), 1e9), (stats,), has_index=True
             )
-        self.feed(FleetSeen(rows, wall_s))
+        self.feed(FleetFetched(rows, wall_s))
 
     def report_worker(self, effect: ReportWorker) -> None:
         """Answer at once: this worker reports by itself."""

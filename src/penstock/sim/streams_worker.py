@@ -14,7 +14,7 @@ from penstock.consumer.worker import STANDSTILL_ROUNDS, options_for_streams
 from penstock.core.leases.coordinator_effects import ListShards
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_keys import stream_id_of
-from penstock.core.leases.standstill import is_standstill, look_at
+from penstock.core.leases.standstill import is_standstill, statuses_of
 from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import FetchIterator, FetchListing, ListedShard
@@ -84,7 +84,7 @@ class StreamsWorker(SimWorker):
             self.later(_FIRST_LOOK_S, self._look_whether_all_stand, None)
 
     def _look_whether_all_stand(self, before: frozenset[tuple[str, int]] | None) -> None:
-        held = look_at(self.coordinator.held_leases)
+        held = statuses_of(self.coordinator.held_leases)
         standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
         if standing is None:
             return

@@ -20,12 +20,12 @@ from penstock.core.leases.coordinator_effects import (
     Effect,
     EnsureTable,
     ExtendDelivery,
+    FetchFleet,
     FetchLease,
     FindOwnLeases,
     FleetRefused,
     LeaveFleet,
     ListShards,
-    LookAtFleet,
     Report,
     ReportWorker,
     ScanTable,
@@ -38,9 +38,9 @@ from penstock.core.leases.coordinator_effects import (
 from penstock.core.leases.coordinator_events import (
     Event,
     FetchFailed,
+    FleetFetched,
+    FleetFetchFailed,
     FleetLeft,
-    FleetNotSeen,
-    FleetSeen,
     LeaseFetched,
     ListingDone,
     ListingFailed,
@@ -107,7 +107,7 @@ class SimWorker(SimProcess):
             StopReader: self._stop_reader,
             ExtendDelivery: self._extend,
             AuditReaders: self._audit,
-            LookAtFleet: self.look_at_fleet,
+            FetchFleet: self.look_at_fleet,
             ReportWorker: self.report_worker,
             FindOwnLeases: self.find_own_leases,
             LeaveFleet: self.leave_fleet,
@@ -249,14 +249,14 @@ class SimWorker(SimProcess):
 
     # --- KCL 3 workers --------------------------------------------------------------------------------
 
-    def look_at_fleet(self, effect: LookAtFleet) -> None:
+    def look_at_fleet(self, effect: FetchFleet) -> None:
         """Read the rows of KCL 3 beside the leases."""
 
         def answer(result: Any) -> None:
             if isinstance(result, Problem):
-                self.feed(FleetNotSeen(result))
+                self.feed(FleetFetchFailed(result))
             else:
-                self.feed(FleetSeen(result, self.world.wall_ms() / 1000))
+                self.feed(FleetFetched(result, self.world.wall_ms() / 1000))
 
         self.call("look at fleet", lambda: self.world.kcl3.serve_fetch(effect.workers), answer)
 

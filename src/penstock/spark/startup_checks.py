@@ -65,7 +65,7 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
     still_there: set[str] = set()
     while True:
         rows, now_s = scan_leases(table), clock.monotonic_s()
-        view.observe_scan(rows.values(), now_s)
+        view.on_scan(rows.values(), now_s)
         wait_s = 1.5 * max(map(view.duration_s_of, rows.values()), default=options.lease_duration_s)
         # They read shards 3 and 4, which are merged: both leases end, and for a moment shard 5 is nobody's. Who ended them lives.
         # And rows that somebody deletes come back by those who have read them.
@@ -233,11 +233,11 @@ def refuse_living_driver(
     """
     own = {key for key, row in rows.items() if row.reader == worker}
     view = LeaseView(lease_duration_s)
-    view.observe_scan(rows.values(), clock.monotonic_s())
+    view.on_scan(rows.values(), clock.monotonic_s())
     deadline_s = clock.monotonic_s() + lease_duration_s
     while own and clock.monotonic_s() < deadline_s:
         clock.sleep(min(1.0, lease_duration_s / 4))
-        view.observe_scan(scan_leases(table).values(), clock.monotonic_s())
+        view.on_scan(scan_leases(table).values(), clock.monotonic_s())
         moved = [
             row.key for row in view if row.key in own and row.reader == worker and view.was_renewed(row.key)
         ]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from penstock.core.leases.balance import plan_balance
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.fleet_view import (
+    Acquisition,
     BalanceLimits,
     FleetLease,
-    Gain,
-    GiveUpLease,
     Reason,
+    ReleaseLease,
     capacity_of,
     fleet_of,
     live_workers,
@@ -78,13 +78,13 @@ def test_exactly_the_moves_of_the_case(case):
         move.write.key
         for moves in by_worker.values()
         for move in moves
-        if isinstance(move, Gain) and move.reason is not Reason.LEFT_OVER
+        if isinstance(move, Acquisition) and move.reason is not Reason.LEFT_OVER
     ]
     assert len(gained) == len(set(gained)), "two workers want the same lease"
     for worker, moves in by_worker.items():
         for move in moves:
-            owner[move.write.key if isinstance(move, Gain) else move.key] = (
-                worker if isinstance(move, Gain) else None
+            owner[move.write.key if isinstance(move, Acquisition) else move.key] = (
+                worker if isinstance(move, Acquisition) else None
             )
     moves = {
         worker: dict(Counter(move.reason.value for move in found))
@@ -116,7 +116,7 @@ def settle(owners, workers, policy=BalancePolicy.EVEN):
     after = dict(owners)
     for me in workers:
         for move in plan_balance(fleet, me, policy, workers=workers):
-            assert isinstance(move, Gain)
+            assert isinstance(move, Acquisition)
             assert after[move.write.key] == owners[move.write.key], "two workers moved the same lease"
             after[move.write.key] = me
     return after
@@ -346,7 +346,7 @@ def test_a_newcomer_to_a_thousand_workers_on_ten_thousand_leases_gets_its_share_
 def test_live_leases_are_asked_for_and_free_ones_taken():
     fleet = fleet_from({"a": "x", "b": "x", "c": "x", "d": None})
     moves = plan_balance(fleet, "me")
-    assert moves[0] == Gain(Take("d", 0, "me"), Reason.UNOWNED)
+    assert moves[0] == Acquisition(Take("d", 0, "me"), Reason.UNOWNED)
     assert isinstance(moves[1].write, RequestHandover)
     assert (moves[1].write.owner, moves[1].write.worker, moves[1].reason) == ("x", "me", Reason.SHARE)
 
@@ -364,7 +364,7 @@ def test_what_waits_moves_before_what_is_being_read():
 
 def test_a_worker_with_too_many_gives_up_the_surplus():
     moves = plan_balance(fleet_from(dict.fromkeys("abcde", "me")), "me", limits=BalanceLimits(max_leases=3))
-    assert [type(move) for move in moves] == [GiveUpLease, GiveUpLease]
+    assert [type(move) for move in moves] == [ReleaseLease, ReleaseLease]
 
 
 def takers(fleet, workers, free_s, **limits):
@@ -402,14 +402,14 @@ def test_the_java_rule_takes_no_more_at_a_time_than_it_should(owner_state):
 
 
 def test_a_lease_is_taken_at_once_from_an_owner_that_would_not_answer():
-    fleet = [entry._replace(is_deaf=True) for entry in fleet_from({"a": "java", "b": "java"})]
+    fleet = [entry._replace(ignores_handovers=True) for entry in fleet_from({"a": "java", "b": "java"})]
     (move,) = plan_balance(fleet, "me")
-    assert move == Gain(Take(move.write.key, 0, "me"), Reason.SHARE, is_live=True)
+    assert move == Acquisition(Take(move.write.key, 0, "me"), Reason.SHARE, is_live=True)
 
 
 def test_ended_leases_count_for_nothing():
     view = LeaseView(10.0)
-    view.observe_scan(
+    view.on_scan(
         [
             Lease("done1", owner="me", checkpoint=SHARD_END),
             Lease("done2", owner="me", checkpoint=SHARD_END),

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench, Table
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
-    CheckpointStands,
+    CheckpointWritten,
     EnsureTable,
     ExtendDelivery,
     FetchLease,
@@ -432,7 +432,7 @@ def test_checkpoints_ride_on_the_heartbeat():
     assert bench.writes(Checkpoint) == []
     bench.at(4.0)
     assert bench.writes(Checkpoint) == [Checkpoint("s", 1, "me", at_record("8"))]
-    assert bench.of(CheckpointStands) == [CheckpointStands("s", 1, at_record("8"))]
+    assert bench.of(CheckpointWritten) == [CheckpointWritten("s", 1, at_record("8"))]
 
 
 def test_an_urgent_checkpoint_is_written_at_once():

@@ -183,20 +183,20 @@ def test_a_checkpoint_is_where_reading_starts_whatever_the_parents():
 def test_a_hole_must_stay_for_the_rounds_of_confidence():
     watch = HoleWatch(3)
     hole = HashRange(10, 20)
-    assert [watch.observe([hole]) for _ in range(4)] == [[], [], [hole], [hole]]
+    assert [watch.on_round([hole]) for _ in range(4)] == [[], [], [hole], [hole]]
 
 
 def test_a_hole_that_shrinks_keeps_its_count():
     watch = HoleWatch(3)
-    watch.observe([HashRange(10, 20)])
-    watch.observe([HashRange(10, 15)])
-    assert watch.observe([HashRange(12, 15)]) == [HashRange(12, 15)]
+    watch.on_round([HashRange(10, 20)])
+    watch.on_round([HashRange(10, 15)])
+    assert watch.on_round([HashRange(12, 15)]) == [HashRange(12, 15)]
 
 
 def test_a_hole_that_closes_and_comes_back_is_counted_anew():
     watch = HoleWatch(2)
     hole = HashRange(10, 20)
-    assert [watch.observe(holes) for holes in ([hole], [], [hole], [hole])] == [[], [], [], [hole]]
+    assert [watch.on_round(holes) for holes in ([hole], [], [hole], [hole])] == [[], [], [], [hole]]
 
 
 def test_rows_without_a_range_make_the_coverage_unknown_until_a_listing_tells_it():

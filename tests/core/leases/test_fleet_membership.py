@@ -9,7 +9,7 @@ def watching(*sights):
     """A watcher that saw these workers at these seconds."""
     membership = FleetMembership()
     for at_s, workers in sights:
-        membership.observe(workers.split(), at_s, ROUND_S)
+        membership.on_workers(workers.split(), at_s, ROUND_S)
     return membership
 
 

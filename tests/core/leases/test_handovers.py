@@ -21,7 +21,7 @@ def seen(*rows):
     handovers = Handovers(30.0)
     before = None
     for moment, row in enumerate(rows):
-        handovers.see(before, row, float(moment))
+        handovers.on_row(before, row, float(moment))
         before = row
     return handovers
 
@@ -51,10 +51,10 @@ def test_a_lease_that_was_given_counts_no_longer():
 
 def test_who_renews_through_a_whole_hand_over_is_asked_again_only_after_a_long_while():
     handovers = seen(ASKED)
-    handovers.note_unanswered(ASKED, 30.0)
-    assert handovers.is_deaf("reader", 31.0)
-    assert not handovers.is_deaf("next", 31.0)
-    assert not handovers.is_deaf("reader", 30.0 + 20 * 30.0)
+    handovers.on_unanswered(ASKED, 30.0)
+    assert handovers.ignores_handovers("reader", 31.0)
+    assert not handovers.ignores_handovers("next", 31.0)
+    assert not handovers.ignores_handovers("reader", 30.0 + 20 * 30.0)
 
 
 @pytest.mark.parametrize(
@@ -67,23 +67,23 @@ def test_who_renews_through_a_whole_hand_over_is_asked_again_only_after_a_long_w
 )
 def test_a_claim_shows_a_worker_that_knows_hand_overs_and_a_first_look_alone_shows_nothing(rows):
     handovers = seen(*rows)
-    handovers.note_unanswered(ASKED, 30.0)
-    assert handovers.is_deaf("reader", 31.0) == (not rows[0].claims)
+    handovers.on_unanswered(ASKED, 30.0)
+    assert handovers.ignores_handovers("reader", 31.0) == (not rows[0].claims)
 
 
 def test_who_was_seen_to_ask_knows_hand_overs():
     free = Lease("s", counter=4, owner="old")
     asking = apply_write(free, RequestHandover("s", "old", "reader")).lease
     handovers = seen(free, asking)
-    handovers.note_unanswered(ASKED, 30.0)
-    assert not handovers.is_deaf("reader", 31.0)
+    handovers.on_unanswered(ASKED, 30.0)
+    assert not handovers.ignores_handovers("reader", 31.0)
 
 
 def test_who_has_answered_once_knows_hand_overs():
     given = replace(ASKED, counter=5, checkpoint_owner=None, owner_switches=1, checkpoint=at_record("6"))
     handovers = seen(ASKED, given)
-    handovers.note_unanswered(ASKED, 30.0)
-    assert not handovers.is_deaf("reader", 31.0)
+    handovers.on_unanswered(ASKED, 30.0)
+    assert not handovers.ignores_handovers("reader", 31.0)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_who_has_answered_once_knows_hand_overs():
 def test_who_writes_what_no_kcl_2_worker_writes_knows_hand_overs(news):
     held = Lease("s", counter=4, owner="reader", checkpoint=at_record("5"))
     handovers = seen(held, renewed(replace(held, **news)))
-    handovers.note_unanswered(ASKED, 30.0)
-    assert not handovers.is_deaf("reader", 31.0)
+    handovers.on_unanswered(ASKED, 30.0)
+    assert not handovers.ignores_handovers("reader", 31.0)
 
 
 def test_what_an_earlier_reader_wrote_shows_nothing_of_the_present_one():
@@ -103,15 +103,15 @@ def test_what_an_earlier_reader_wrote_shows_nothing_of_the_present_one():
     taken = replace(row, counter=5, owner="java")
     handovers = seen(row, taken, renewed(taken), replace(taken, counter=7, mark=TipMark(at_record("6"))))
     asked = replace(taken, owner="next", checkpoint_owner="java")
-    handovers.note_unanswered(asked, 30.0)
-    assert handovers.is_deaf("java", 31.0)
+    handovers.on_unanswered(asked, 30.0)
+    assert handovers.ignores_handovers("java", 31.0)
 
 
 def test_a_take_by_the_asker_is_no_answer():
     taken = apply_write(ASKED, Take("s", 4, "next")).lease
     handovers = seen(ASKED, taken)
-    handovers.note_unanswered(ASKED, 30.0)
-    assert handovers.is_deaf("reader", 31.0)
+    handovers.on_unanswered(ASKED, 30.0)
+    assert handovers.ignores_handovers("reader", 31.0)
 
 
 def test_an_owner_that_gives_up_what_it_took_from_a_reader_leaves_the_lease_to_that_reader():
@@ -123,22 +123,22 @@ def test_an_owner_that_gives_up_what_it_took_from_a_reader_leaves_the_lease_to_t
     assert not handovers.is_overdue(given_up, 31.0)
     assert handovers.is_overdue(given_up, 32.0)
     assert handovers.holder(given_up, {"java"}) == "reader"
-    assert not handovers.is_deaf("reader", 32.0)
+    assert not handovers.ignores_handovers("reader", 32.0)
 
 
 def test_who_takes_and_leaves_the_readers_field_standing_does_not_know_hand_overs():
     taken = replace(ASKED, owner="java", counter=5)
     handovers = seen(ASKED, taken)
-    assert handovers.is_deaf("java", 2.0)
+    assert handovers.ignores_handovers("java", 2.0)
     assert handovers.is_overdue(taken, 1.0)
     assert handovers.holder(taken, {"reader"}) == "java"
 
 
 def test_workers_that_no_lease_names_any_more_are_forgotten():
     handovers = seen(ASKED)
-    handovers.note_unanswered(ASKED, 30.0)
+    handovers.on_unanswered(ASKED, 30.0)
     handovers.keep_only([Lease("s", owner="next")])
-    assert not handovers.is_deaf("reader", 31.0)
+    assert not handovers.ignores_handovers("reader", 31.0)
 
 
 def renewing(counters, **row):
@@ -147,13 +147,13 @@ def renewing(counters, **row):
     before = None
     for moment, counter in enumerate(counters):
         now = Lease("s", counter=counter, owner="reader", **row)
-        handovers.see(before, now, float(moment))
+        handovers.on_row(before, now, float(moment))
         before = now
     return handovers
 
 
 @pytest.mark.parametrize(
-    ("counters", "row", "is_deaf"),
+    ("counters", "row", "ignores_handovers"),
     [
         ([4, 5, 6], {}, True),
         ([4, 6], {}, True),
@@ -164,14 +164,14 @@ def renewing(counters, **row):
     ],
     ids=["bare", "bare, seldom looked at", "once", "nobody renews", "the stream is named", "as KCL 3 renews"],
 )
-def test_who_renews_a_row_and_leaves_it_bare_does_not_know_hand_overs(counters, row, is_deaf):
-    assert renewing(counters, **row).is_deaf("reader", 9.0) is is_deaf
+def test_who_renews_a_row_and_leaves_it_bare_does_not_know_hand_overs(counters, row, ignores_handovers):
+    assert renewing(counters, **row).ignores_handovers("reader", 9.0) is ignores_handovers
 
 
 def test_where_nobody_names_the_stream_a_bare_row_shows_nothing():
-    assert not seen(*[Lease("s", counter=counter, owner="reader") for counter in (4, 6, 8)]).is_deaf(
-        "reader", 9.0
-    )
+    assert not seen(
+        *[Lease("s", counter=counter, owner="reader") for counter in (4, 6, 8)]
+    ).ignores_handovers("reader", 9.0)
 
 
 # --- how it counts in the fleet ---------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def judged(rows, at_s):
     view = LeaseView(10.0, 30.0)
     steps = int(at_s / 5.0)
     for step in range(steps + 1):
-        view.observe_scan([replace(row, counter=row.counter + step) for row in rows], step * 5.0)
+        view.on_scan([replace(row, counter=row.counter + step) for row in rows], step * 5.0)
     fleet = fleet_of(view, at_s, "me")
     return live_workers(fleet, "me"), {entry.lease.key: entry.lease.owner for entry in fleet}
 

@@ -6,7 +6,7 @@ from penstock.core.leases.coordinator_effects import StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderFailed, ReaderStopped
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_lease import TRANSITIONS, HeldLease, LeasePhase, RenewalPace, Trigger
-from penstock.core.leases.held_lease_wants import Lost, SendWrite
+from penstock.core.leases.held_lease_actions import Lost, SendWrite
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Release
@@ -39,7 +39,7 @@ def test_a_lease_can_be_lost_in_every_phase_and_then_nothing_follows(phase):
     lease = held(phase)
     wants = advance(lease, now_s=9.0)
     assert isinstance(wants[-1], Lost)
-    assert wants[-1].leaves_reader is (phase in {LeasePhase.READING, LeasePhase.STOPPING})
+    assert wants[-1].has_reader is (phase in {LeasePhase.READING, LeasePhase.STOPPING})
     assert lease.phase is LeasePhase.GONE
     with pytest.raises(AssertionError):
         advance(lease, now_s=9.0)

@@ -7,9 +7,9 @@ from penstock.core.leases.kcl3_fleet import (
     FRESH_S,
     FleetJudge,
     FleetMode,
+    FleetRefusal,
     Kcl3Rows,
     LeaderLock,
-    Refusal,
     WorkerStats,
     describe_refusal,
     is_known_version,
@@ -110,7 +110,7 @@ def test_what_a_state_of_the_migration_asks_for(version, known, reports):
 
 
 def test_an_unknown_state_is_refused_with_the_way_out():
-    assert describe_refusal(Refusal.UNKNOWN_VERSION, "billing", "CLIENT_VERSION_4X") == (
+    assert describe_refusal(FleetRefusal.UNKNOWN_VERSION, "billing", "CLIENT_VERSION_4X") == (
         "the Java workers of lease table billing are in a state that this version of Penstock does not know (row "
         "Migration3.0 has cv=CLIENT_VERSION_4X; known: CLIENT_VERSION_2X, CLIENT_VERSION_3X, "
         "CLIENT_VERSION_3X_WITH_ROLLBACK, CLIENT_VERSION_INIT, CLIENT_VERSION_UPGRADE_FROM_2X), so nobody can say "
@@ -120,7 +120,7 @@ def test_an_unknown_state_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize(
     ("why", "action"),
-    [(Refusal.UNREADABLE, "dynamodb:GetItem"), (Refusal.UNREPORTED, "dynamodb:UpdateItem")],
+    [(FleetRefusal.UNREADABLE, "dynamodb:GetItem"), (FleetRefusal.UNREPORTED, "dynamodb:UpdateItem")],
 )
 def test_who_may_not_do_what_a_fleet_needs_is_told_what_to_allow(why, action):
     told = describe_refusal(why, "billing", "AccessDenied: no")

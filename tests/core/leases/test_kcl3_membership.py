@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
 from penstock.core.leases.coordinator_effects import (
+    FetchFleet,
     FindOwnLeases,
     FleetRefused,
     LeaveFleet,
     Level,
-    LookAtFleet,
     ReportWorker,
     ScanTable,
     StartReader,
@@ -20,9 +20,9 @@ from penstock.core.leases.coordinator_effects import (
     Topic,
 )
 from penstock.core.leases.coordinator_events import (
+    FleetFetched,
+    FleetFetchFailed,
     FleetLeft,
-    FleetNotSeen,
-    FleetSeen,
     OwnLeasesFound,
     OwnLeasesNotFound,
     Problem,
@@ -32,7 +32,7 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_events import ReaderStopped as ReaderHasStopped
 from penstock.core.leases.coordinator_options import SharedStream
-from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, Refusal, WorkerStats
+from penstock.core.leases.kcl3_fleet import FleetRefusal, Kcl3Rows, LeaderLock, WorkerStats
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Release, Renew, RequestHandover, Take
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
@@ -59,9 +59,9 @@ class Fleet(Bench):
 
     def answer(self, effect):
         match effect:
-            case LookAtFleet() if LookAtFleet not in self.slow:
+            case FetchFleet() if FetchFleet not in self.slow:
                 self.kcl3 = self.look()
-                return FleetSeen(self.kcl3, self.now)
+                return FleetFetched(self.kcl3, self.now)
             case ReportWorker():
                 return WorkerReported(*self.report_problem)
             case LeaveFleet() if LeaveFleet not in self.slow:
@@ -106,19 +106,19 @@ JAVAS = Lease("javas", counter=5, owner="java", hash_range=RIGHT, checkpoint=at_
 
 def test_nothing_is_read_or_taken_before_it_is_known_who_assigns_leases():
     fleet = Fleet(FREE)
-    fleet.slow = (LookAtFleet,)
+    fleet.slow = (FetchFleet,)
     fleet.start()
     fleet.at(100.0)
     assert fleet.effects(ScanTable) == []
-    assert len(fleet.effects(LookAtFleet)) == 1
+    assert len(fleet.effects(FetchFleet)) == 1
 
 
 def test_a_first_look_that_fails_is_repeated_soon():
     fleet = Fleet(FREE, version=None)
-    fleet.slow = (LookAtFleet,)
+    fleet.slow = (FetchFleet,)
     fleet.start()
     fleet.slow = ()
-    fleet.run(FleetNotSeen(Problem.THROTTLED))
+    fleet.run(FleetFetchFailed(Problem.THROTTLED))
     fleet.at(4.0)
     assert fleet.holding() == ["free"]
     assert fleet.told() == []  # beside no KCL 3 worker there is nothing to say
@@ -317,19 +317,19 @@ def test_a_worker_that_stops_takes_its_report_back_before_it_ends():
 
 
 @pytest.mark.parametrize(
-    "answer", [FleetSeen(Kcl3Rows(NATIVE, None, (WorkerStats("java", 40),)), 40.0), OwnLeasesFound(())]
+    "answer", [FleetFetched(Kcl3Rows(NATIVE, None, (WorkerStats("java", 40),)), 40.0), OwnLeasesFound(())]
 )
 def test_an_answer_that_comes_after_the_stop_asks_for_nothing_more(answer):
     fleet = Fleet(replace(FREE, owner="me", hash_range=WHOLE))
     fleet.start()
     fleet.at(40.0)
-    asked = len(fleet.effects((LookAtFleet, FindOwnLeases)))
+    asked = len(fleet.effects((FetchFleet, FindOwnLeases)))
     fleet.run(StopRequested())
     fleet.run(answer)
     fleet.now = 60.0
     fleet.run(Tick())
     assert fleet.machine.next_wake_s > fleet.now
-    assert len(fleet.effects((LookAtFleet, FindOwnLeases))) == asked
+    assert len(fleet.effects((FetchFleet, FindOwnLeases))) == asked
 
 
 def test_a_worker_that_never_reported_has_nothing_to_take_back():
@@ -346,9 +346,9 @@ def test_a_worker_that_never_reported_has_nothing_to_take_back():
 )
 def test_a_worker_that_stops_while_its_report_is_under_way_waits_for_the_answer(answer, leaves):
     fleet = Fleet(replace(FREE, owner="me"))
-    fleet.slow = (LookAtFleet,)
+    fleet.slow = (FetchFleet,)
     fleet.start()
-    fleet.feed(FleetSeen(fleet.look(), fleet.now))
+    fleet.feed(FleetFetched(fleet.look(), fleet.now))
     assert len(fleet.effects(ReportWorker)) == 1
     fleet.run(StopRequested())
     assert fleet.effects(LeaveFleet) == []
@@ -359,7 +359,7 @@ def test_a_worker_that_stops_while_its_report_is_under_way_waits_for_the_answer(
 def test_a_state_that_is_not_known_stops_the_worker():
     fleet = Fleet(FREE, version="CLIENT_VERSION_4X")
     fleet.start()
-    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNKNOWN_VERSION, "CLIENT_VERSION_4X")]
+    assert fleet.effects(FleetRefused) == [FleetRefused(FleetRefusal.UNKNOWN_VERSION, "CLIENT_VERSION_4X")]
     assert len(fleet.effects(Stopped)) == 1
     assert fleet.writes(Take) == []
 
@@ -368,25 +368,25 @@ def test_a_worker_that_may_not_stay_for_two_reasons_is_told_the_first():
     fleet = Fleet(replace(FREE, owner="me"))
     fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
     fleet.start()
-    fleet.slow = (LookAtFleet,)
+    fleet.slow = (FetchFleet,)
     fleet.at(100.0)
-    fleet.feed(FleetSeen(fleet.look(), fleet.now))  # and it reports
+    fleet.feed(FleetFetched(fleet.look(), fleet.now))  # and it reports
     fleet.at(200.0)  # and it looks, before the report is answered
     fleet.run(WorkerReported(*fleet.report_problem))
-    fleet.run(FleetSeen(Kcl3Rows("CLIENT_VERSION_4X"), fleet.now))  # while its shard is not stopped yet
+    fleet.run(FleetFetched(Kcl3Rows("CLIENT_VERSION_4X"), fleet.now))  # while its shard is not stopped yet
     assert fleet.effects(Stopped) == []
-    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREPORTED, "AccessDenied: no")]
+    assert fleet.effects(FleetRefused) == [FleetRefused(FleetRefusal.UNREPORTED, "AccessDenied: no")]
 
 
 def test_a_state_that_may_not_be_read_stops_the_worker_unless_it_was_read_before():
     fleet = Fleet(FREE)
-    fleet.slow = (LookAtFleet,)
+    fleet.slow = (FetchFleet,)
     fleet.start()
-    fleet.run(FleetNotSeen(Problem.REFUSED, "AccessDenied: no"))
-    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREADABLE, "AccessDenied: no")]
+    fleet.run(FleetFetchFailed(Problem.REFUSED, "AccessDenied: no"))
+    assert fleet.effects(FleetRefused) == [FleetRefused(FleetRefusal.UNREADABLE, "AccessDenied: no")]
     fleet = Fleet(FREE)
     fleet.start()
-    fleet.run(FleetNotSeen(Problem.REFUSED, "AccessDenied: no"))
+    fleet.run(FleetFetchFailed(Problem.REFUSED, "AccessDenied: no"))
     assert fleet.effects(FleetRefused) == []
 
 
@@ -399,7 +399,7 @@ def test_a_worker_whose_report_is_refused_twice_in_a_row_leaves_a_native_fleet(i
     assert fleet.effects(FleetRefused) == []
     fleet.at(100.0)
     assert len(fleet.effects(ReportWorker)) == 2
-    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREPORTED, "AccessDenied: no")]
+    assert fleet.effects(FleetRefused) == [FleetRefused(FleetRefusal.UNREPORTED, "AccessDenied: no")]
     for stop in fleet.effects(StopReader):
         fleet.run(ReaderHasStopped(stop.key, stop.epoch, TRIM_HORIZON))
     assert len(fleet.effects(Stopped)) == 1
@@ -427,7 +427,7 @@ def test_a_worker_that_may_not_report_stays_until_the_fleet_goes_native():
     assert fleet.effects(FleetRefused) == []
     fleet.version, fleet.is_led = "CLIENT_VERSION_3X_WITH_ROLLBACK", True
     fleet.at(150.0)
-    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREPORTED, "AccessDenied: no")]
+    assert fleet.effects(FleetRefused) == [FleetRefused(FleetRefusal.UNREPORTED, "AccessDenied: no")]
     (stop,) = fleet.effects(StopReader)
     fleet.run(ReaderHasStopped(stop.key, stop.epoch, at_record("7")))
     assert fleet.table.rows["free"].owner is None  # given back, for the leader to assign

@@ -15,8 +15,8 @@ from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Take
-from penstock.core.leases.look_plan import estimate_workers, plan_first_looks, plan_looks
-from penstock.core.leases.look_schedule import LookSchedule
+from penstock.core.leases.scan_plan import estimate_workers, plan_first_scans, plan_scans
+from penstock.core.leases.scan_schedule import ScanSchedule
 from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
@@ -34,13 +34,13 @@ def names(count):
 
 @pytest.mark.parametrize(("workers", "leases"), [(1, 10_000), (10, 100), (20, 500), (40, 400)])
 def test_a_fleet_of_ordinary_size_looks_at_the_whole_table_in_every_round(workers, leases):
-    plan = plan_looks(OPTIONS, "w0", leases, names(workers))
+    plan = plan_scans(OPTIONS, "w0", leases, names(workers))
     assert (plan.part, plan.round_s, plan.whole_s) == (None, OPTIONS.interval_s, OPTIONS.interval_s)
 
 
 def test_the_rule_of_kcl2_always_looks_at_the_whole_table():
     options = CoordinatorOptions(policy=BalancePolicy.KCL2)
-    assert plan_looks(options, "w0", 10_000, names(1000)).part is None
+    assert plan_scans(options, "w0", 10_000, names(1000)).part is None
 
 
 @pytest.mark.parametrize(("workers", "leases"), [(60, 600), (100, 1000), (300, 3000), (1000, 10_000)])
@@ -48,7 +48,7 @@ def test_each_part_of_the_table_has_as_many_watchers_as_any_other(workers, lease
     fleet = names(workers)
     watchers = {}
     for worker in fleet:
-        part = plan_looks(OPTIONS, worker, leases, fleet).part
+        part = plan_scans(OPTIONS, worker, leases, fleet).part
         watchers[part] = watchers.get(part, 0) + 1
     (count,) = {part.count for part in watchers}
     assert len(watchers) == count
@@ -61,7 +61,7 @@ def test_a_zone_that_is_lost_leaves_every_part_most_of_its_watchers(workers, lea
     fleet = [f"{'abc'[number % 3]}/w{number}" for number in range(workers)]
     watchers = {}
     for worker in fleet:
-        part = plan_looks(OPTIONS, worker, leases, fleet).part
+        part = plan_scans(OPTIONS, worker, leases, fleet).part
         watchers.setdefault(part, []).append(zone_of(worker))
     for zones in watchers.values():
         assert all(zones.count(zone) <= len(zones) / 2 for zone in "abc")
@@ -70,7 +70,7 @@ def test_a_zone_that_is_lost_leaves_every_part_most_of_its_watchers(workers, lea
 @pytest.mark.parametrize("zones", [2, 3, 12, 48, 96])
 def test_every_part_is_watched_however_many_zones_the_workers_name(zones):
     fleet = [f"zone{number % zones}/w{number}" for number in range(96)]
-    plans = [plan_looks(OPTIONS, worker, 2000, fleet) for worker in fleet]
+    plans = [plan_scans(OPTIONS, worker, 2000, fleet) for worker in fleet]
     watchers = Counter(plan.part for plan in plans)
     assert len(watchers) == plans[0].part.count == 16
     assert set(watchers.values()) == {6}
@@ -78,14 +78,14 @@ def test_every_part_is_watched_however_many_zones_the_workers_name(zones):
 
 @pytest.mark.parametrize(("workers", "leases"), [(100, 1000), (700, 10_000), (1000, 10_000), (500, 20_000)])
 def test_the_rows_that_a_fleet_reads_stay_within_its_budget(workers, leases):
-    plan = plan_looks(OPTIONS, "w0", leases, names(workers))
+    plan = plan_scans(OPTIONS, "w0", leases, names(workers))
     rows_per_s = workers * leases * (1 / plan.part.count / plan.round_s + 1 / plan.whole_s)
     assert rows_per_s <= OPTIONS.scanned_rows_per_s_max
 
 
 def test_who_starts_on_a_large_table_looks_at_a_part_first():
-    assert plan_first_looks(OPTIONS, "w0", 500).part is None
-    assert plan_first_looks(OPTIONS, "w0", 10_000).part.count >= 64
+    assert plan_first_scans(OPTIONS, "w0", 500).part is None
+    assert plan_first_scans(OPTIONS, "w0", 10_000).part.count >= 64
 
 
 def test_the_owners_of_two_parts_tell_how_large_a_fleet_is():
@@ -139,7 +139,7 @@ def test_a_doubt_asks_for_a_look_within_a_round():
     begun(turn, scans, 0.0)
     scans.on_scan_done()
     scans.schedule(100.0)
-    scans.note_doubt("s", 1.0)
+    scans.on_owner_unknown("s", 1.0)
     assert not scans.is_quiet
     assert scans.next_wake_s == 1.0 + OPTIONS.interval_s
     begun(turn, scans, scans.next_wake_s)
@@ -155,20 +155,20 @@ class Watcher:
         self.turn, self.view = Turn(), LeaseView(OPTIONS.lease_duration_s)
         self.scans = TableScans(OPTIONS, self.turn)
         self.scans.on_table_ready(0.0)
-        self.schedule = LookSchedule("w0", OPTIONS, self.view, self.turn, self.scans)
+        self.schedule = ScanSchedule("w0", OPTIONS, self.view, self.turn, self.scans)
         self.look_at_table(0.0, names(100))
         self.home = self.schedule.part
         self.mine = [lease for lease in self.leases if self.home.holds(lease.key)]
 
     def look_at_table(self, now_s, live):
         self.turn.begin(0.5)
-        self.view.observe_scan(self.leases, now_s)
+        self.view.on_scan(self.leases, now_s)
         self.schedule.on_whole_table(fleet_of(self.view, now_s, "w0"), live)
         self.schedule.schedule(now_s, inf, is_whole=True, is_moving=False)
 
     def look_at_part(self, now_s, rows):
         self.turn.begin(0.5)
-        self.view.observe_scan(rows, now_s, part=self.home)
+        self.view.on_scan(rows, now_s, part=self.home)
         self.schedule.on_part(fleet_of(self.view, now_s, "w0", self.view.watched), now_s)
 
     def renewed(self):
@@ -184,7 +184,7 @@ def test_who_divides_the_table_anew_leaves_its_part_when_nothing_is_free_in_it()
     watcher.look_at_part(12.0, watcher.mine)
     assert watcher.schedule.part == watcher.home
     watcher.look_at_part(13.0, watcher.renewed())
-    assert watcher.schedule.part == plan_looks(OPTIONS, "w0", 1000, names(60)).part != watcher.home
+    assert watcher.schedule.part == plan_scans(OPTIONS, "w0", 1000, names(60)).part != watcher.home
 
 
 def test_a_part_in_which_leases_stay_free_is_left_after_a_second_look_at_the_whole_table():
@@ -192,7 +192,7 @@ def test_a_part_in_which_leases_stay_free_is_left_after_a_second_look_at_the_who
     watcher.look_at_part(1.0, watcher.mine)
     watcher.look_at_table(11.0, names(60))
     watcher.look_at_table(40.0, names(60))
-    assert watcher.schedule.part == plan_looks(OPTIONS, "w0", 1000, names(60)).part != watcher.home
+    assert watcher.schedule.part == plan_scans(OPTIONS, "w0", 1000, names(60)).part != watcher.home
 
 
 # --- what it does -----------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def _worker_of(part):
     """A worker whose place on the ring is in this part."""
     options = CoordinatorOptions(scanned_rows_per_s_max=150.0, part_watchers_min=12)
     mine = (f"me{number}" for number in range(50))
-    return next(me for me in mine if plan_looks(options, me, 31, [*names(30), me]).part == part)
+    return next(me for me in mine if plan_scans(options, me, 31, [*names(30), me]).part == part)
 
 
 def renew_others(bench):

@@ -27,7 +27,7 @@ class Bench:
         self.turn = Turn()
         self.writes = PendingWrites(self.turn, 5)
         view = LeaseView(10.0)
-        view.observe(ROW, 0.0)
+        view.on_row(ROW, 0.0)
         self.late = LateCheckpoints(CoordinatorOptions(), view, self.turn, self.writes)
 
     def written(self, now_s):

@@ -9,7 +9,7 @@ from penstock.core.position import SHARD_END, at_record
 
 def view_of(*leases, now=0.0):
     view = LeaseView(10.0)
-    view.observe_scan(leases, now)
+    view.on_scan(leases, now)
     return view
 
 
@@ -19,7 +19,7 @@ def test_a_row_seen_for_the_first_time_is_alive_whoever_owns_it():
 
 def test_a_counter_that_stands_still_for_the_lease_duration_means_a_dead_owner():
     view = view_of(Lease("s", counter=1, owner="x"))
-    view.observe_scan([Lease("s", counter=1, owner="x")], 8.0)
+    view.on_scan([Lease("s", counter=1, owner="x")], 8.0)
     assert view.owner_state("s", 9.99) is OwnerState.ALIVE
     assert view.owner_state("s", 10.0) is OwnerState.EXPIRED
 
@@ -36,7 +36,7 @@ def test_a_counter_that_stands_still_for_the_lease_duration_means_a_dead_owner()
 )
 def test_any_change_counts_as_a_sign_of_life(changed):
     view = view_of(Lease("s", counter=1, owner="x"))
-    view.observe_scan([changed], 8.0)
+    view.on_scan([changed], 8.0)
     assert view.owner_state("s", 17.9) is OwnerState.ALIVE
     assert view.owner_state("s", 18.0) is OwnerState.EXPIRED
 
@@ -56,33 +56,33 @@ def test_while_a_lease_is_handed_over_its_reader_keeps_it_alive():
 def test_a_suspect_is_looked_at_when_it_expires():
     view = view_of(Lease("s", counter=1, owner="x"), Lease("t", counter=1, owner="me"))
     assert view.next_expiry_s("me") is None
-    view.observe_scan([Lease("s", counter=1, owner="x"), Lease("t", counter=1, owner="me")], 6.0)
+    view.on_scan([Lease("s", counter=1, owner="x"), Lease("t", counter=1, owner="me")], 6.0)
     assert view.next_expiry_s("me") == 10.0
 
 
 def test_rows_that_a_scan_misses_are_forgotten():
     view = view_of(Lease("s"), Lease("t"))
-    assert view.observe_scan([Lease("t")], 8.0, began_s=7.9) == ["s"]
+    assert view.on_scan([Lease("t")], 8.0, began_s=7.9) == ["s"]
     assert "s" not in view
 
 
 def test_rows_that_were_written_while_the_scan_ran_or_just_before_are_kept():
     view = view_of()
-    view.observe(Lease("s", counter=1, owner="me"), 6.5)
-    assert view.observe_scan([], 8.0, began_s=7.9) == []
+    view.on_row(Lease("s", counter=1, owner="me"), 6.5)
+    assert view.on_scan([], 8.0, began_s=7.9) == []
     assert "s" in view
 
 
 def test_a_held_row_that_a_scan_misses_is_named_but_kept():
     view = view_of(Lease("s", owner="me"))
-    assert view.observe_scan([], 8.0, began_s=7.9, held={"s"}) == ["s"]
+    assert view.on_scan([], 8.0, began_s=7.9, held={"s"}) == ["s"]
     assert "s" in view
 
 
 def test_a_scan_that_began_before_a_write_does_not_turn_it_back():
     view = view_of()
-    view.observe(Lease("s", counter=5, owner="me"), 7.95)
-    view.observe_scan([Lease("s", counter=4, owner="other")], 8.0, began_s=7.9)
+    view.on_row(Lease("s", counter=5, owner="me"), 7.95)
+    view.on_scan([Lease("s", counter=4, owner="other")], 8.0, began_s=7.9)
     assert view.get("s").owner == "me"
 
 
@@ -100,7 +100,7 @@ def test_a_child_at_its_start_waits_for_a_parent_whose_row_is_missing_until_the_
     view = view_of(Lease("a", checkpoint=SHARD_END))
     child = Lease("c", parents=frozenset({"a", "b"}))
     assert view.waits_for_parents(child)
-    view.note_vanished({"b"})
+    view.on_shards_vanished({"b"})
     assert not view.waits_for_parents(child)
 
 
@@ -111,10 +111,10 @@ def test_a_child_past_its_start_does_not_wait_for_a_missing_parent():
 
 def test_a_row_counts_as_renewed_once_its_counter_has_moved():
     view = view_of(Lease("s", counter=4, owner="x"))
-    view.observe(Lease("s", counter=4, owner="x", checkpoint=at_record("5")), 1.0)
+    view.on_row(Lease("s", counter=4, owner="x", checkpoint=at_record("5")), 1.0)
     assert not view.was_renewed("s")
-    view.observe(Lease("s", counter=5, owner="x", checkpoint=at_record("5")), 2.0)
-    view.observe(Lease("s", counter=5, owner="y", checkpoint=at_record("5")), 3.0)
+    view.on_row(Lease("s", counter=5, owner="x", checkpoint=at_record("5")), 2.0)
+    view.on_row(Lease("s", counter=5, owner="y", checkpoint=at_record("5")), 3.0)
     assert view.was_renewed("s")
 
 
@@ -131,7 +131,7 @@ def test_a_row_counts_as_renewed_once_its_counter_has_moved():
 )
 def test_a_lease_lasts_for_as_long_as_its_reader_says(lease, expires_s):
     view = view_of(lease)
-    view.observe_scan([lease], 1.0)
+    view.on_scan([lease], 1.0)
     assert view.owner_state("s", expires_s - 0.01) is OwnerState.ALIVE
     assert view.owner_state("s", expires_s) is OwnerState.EXPIRED
     assert view.next_expiry_s("me") == expires_s

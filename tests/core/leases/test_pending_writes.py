@@ -6,10 +6,10 @@ from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.lease_writes import Renew, Take
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.turn import Turn
-from penstock.core.leases.write_purposes import ForGain, ForHeldLease
+from penstock.core.leases.write_purposes import ForAcquisition, ForHeldLease
 
 HELD = ForHeldLease(epoch=1)
-GAIN = ForGain(Reason.EXPIRED)
+GAIN = ForAcquisition(Reason.EXPIRED)
 
 
 @pytest.fixture

@@ -201,6 +201,6 @@ def test_runs_are_ordered_by_number_and_read_back_from_their_text():
 def test_a_worker_without_a_run_watches_nothing():
     view = LeaseView(10.0)
     watch = TwinWatch("me", "", view)
-    watch.see(Lease("a", owner="me", run=WorkerRun(2, name_run("me", "1"))))
+    watch.on_row(Lease("a", owner="me", run=WorkerRun(2, name_run("me", "1"))))
     assert watch.run is None
     assert watch.twin is None

@@ -105,7 +105,7 @@ class ApplicationWatcher:
             return self._told(self.look_failed(error))
         now_s = self._clock.monotonic_s()
         skipped = [(row.key, row.reason) for row in scan.skipped]
-        self._view.observe_scan(scan.leases, now_s, skipped=skipped)
+        self._view.on_scan(scan.leases, now_s, skipped=skipped)
         sightings = [
             Sighting(
                 lease, state, unmoved_s, self._view.was_renewed(lease.key) and state is not OwnerState.EXPIRED

@@ -33,12 +33,12 @@ from penstock.core.leases.balance_kcl2 import plan_kcl2
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.fleet_view import (
     DEFAULT_LIMITS,
+    Acquisition,
     BalanceLimits,
     FleetLease,
-    Gain,
-    GiveUpLease,
     Move,
     Reason,
+    ReleaseLease,
     capacity_of,
     live_workers,
     tie,
@@ -105,7 +105,7 @@ def plan_balance(
     return [*_within(moves, counts[me], limits), *_surplus(fleet, me, counts, limits)]
 
 
-def _within(moves: list[Gain], held_count: int, limits: BalanceLimits) -> list[Gain]:
+def _within(moves: list[Acquisition], held_count: int, limits: BalanceLimits) -> list[Acquisition]:
     """Keep what this worker may have, and may begin to get now."""
     if limits.max_leases is not None:
         moves = moves[: max(0, limits.max_leases - held_count)]
@@ -242,7 +242,7 @@ def _own_moves(  # noqa: PLR0917 - what a plan is made of
     assigned: Mapping[str, str],
     left_over: Container[str],
     limits: BalanceLimits,
-) -> list[Gain]:
+) -> list[Acquisition]:
     """Plan this worker's gains: free leases first, and last of all those that nobody with a claim to them takes."""
     dealt = dict.fromkeys(key for key, worker in assigned.items() if worker == me)
     entries = {entry.lease.key: entry for entry in fleet if entry.lease.key in dealt} if dealt else {}
@@ -261,20 +261,20 @@ def _own_moves(  # noqa: PLR0917 - what a plan is made of
     return [*moves, *(_gain(entry, me, limits, Reason.LEFT_OVER) for entry in rest)]
 
 
-def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Gain:
+def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Acquisition:
     lease = entry.lease
     if entry.owner_state is OwnerState.ALIVE:
-        if limits.handover and not entry.is_deaf and lease.owner is not None:
-            return Gain(RequestHandover(lease.key, lease.owner, me), Reason.SHARE, is_live=True)
-        return Gain(Take(lease.key, lease.counter, me), Reason.SHARE, is_live=True)
+        if limits.handover and not entry.ignores_handovers and lease.owner is not None:
+            return Acquisition(RequestHandover(lease.key, lease.owner, me), Reason.SHARE, is_live=True)
+        return Acquisition(Take(lease.key, lease.counter, me), Reason.SHARE, is_live=True)
     return take_free(entry, me, reason)
 
 
-def take_free(entry: FleetLease, me: str, reason: Reason | None = None) -> Gain:
+def take_free(entry: FleetLease, me: str, reason: Reason | None = None) -> Acquisition:
     """Return what takes a lease that nobody reads, with the reason why it is free unless another one is given."""
     if reason is None:
         reason = Reason.UNOWNED if entry.owner_state is OwnerState.UNOWNED else Reason.EXPIRED
-    return Gain(Take(entry.lease.key, entry.lease.counter, me), reason)
+    return Acquisition(Take(entry.lease.key, entry.lease.counter, me), reason)
 
 
 def _surplus(
@@ -284,7 +284,7 @@ def _surplus(
         return []
     held = [entry for entry in fleet if entry.lease.owner == me and _may_be_asked_for(entry)]
     held.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
-    return [GiveUpLease(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
+    return [ReleaseLease(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
 
 
 # --- by throughput --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Reason, tie
+from penstock.core.leases.fleet_view import Acquisition, BalanceLimits, FleetLease, Reason, tie
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import Take
 
@@ -22,7 +22,7 @@ VERY_OLD_DURATIONS = 3
 
 def plan_kcl2(
     fleet: Sequence[FleetLease], me: str, limits: BalanceLimits, *, lease_duration_s: float, chance: float
-) -> list[Gain]:
+) -> list[Acquisition]:
     """Plan which leases the Java taker would take now; at most one is stolen.
 
     Args:
@@ -38,7 +38,7 @@ def plan_kcl2(
 
 def _plan(
     fleet: Sequence[FleetLease], me: str, limits: BalanceLimits, *, lease_duration_s: float, chance: float
-) -> list[Gain]:
+) -> list[Acquisition]:
     cap = limits.max_leases
     counts = {me: 0}
     for entry in fleet:
@@ -70,7 +70,7 @@ def _plan(
 
 def _steal(
     fleet: Sequence[FleetLease], me: str, counts: dict[str, int], *, target: int, need: int, seed: str
-) -> list[Gain]:
+) -> list[Acquisition]:
     others = {worker: count for worker, count in counts.items() if worker != me}
     if not others:
         return []
@@ -82,5 +82,5 @@ def _steal(
     return [_take(min(held, key=lambda entry: tie(seed, entry.lease.key)), me, Reason.STEAL)]
 
 
-def _take(entry: FleetLease, me: str, reason: Reason) -> Gain:
-    return Gain(Take(entry.lease.key, entry.lease.counter, me), reason)
+def _take(entry: FleetLease, me: str, reason: Reason) -> Acquisition:
+    return Acquisition(Take(entry.lease.key, entry.lease.counter, me), reason)

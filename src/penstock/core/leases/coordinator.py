@@ -14,12 +14,12 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | `StartReader(key, epoch, position, lease, deliver_until_s)` | later `CheckpointRequested`, `ReaderProgress`, and at last exactly one of `ShardDrained`, `ReaderFailed`, or `ReaderStopped` after a `StopReader` |
 | `StopReader(key, epoch, why)` | `ReaderStopped` (unless `ShardDrained` or `ReaderFailed` is on its way already) |
 | `ExtendDelivery(key, epoch, deliver_until_s)` | nothing: move the deadline of that reader |
-| `LookAtFleet(workers)` | `FleetSeen(rows, wall_s)` / `FleetNotSeen` |
+| `FetchFleet(workers)` | `FleetFetched(rows, wall_s)` / `FleetFetchFailed` |
 | `ReportWorker(measures_cpu, is_full)` | `WorkerReported(problem or None)` |
 | `FindOwnLeases(known)` | `OwnLeasesFound(leases)` / `OwnLeasesNotFound` |
 | `LeaveFleet()` | `FleetLeft()` |
 | `AuditReaders()` | `ReadersFound(alive)`, at once |
-| `CheckpointStands(key, epoch, position)` | nothing: tell whoever waits for that checkpoint |
+| `CheckpointWritten(key, epoch, position)` | nothing: tell whoever waits for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
 | `TableRefused(foreign)` | nothing: the worker stops; say why to whoever runs it |
 | `WorkerIdTaken(twin)` | nothing: the worker stops; say why to whoever runs it |
@@ -42,7 +42,7 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
-from penstock.core.leases.awaited_leases import AwaitedLeases
+from penstock.core.leases.acquisitions import Acquisitions
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
     Effect,
@@ -81,28 +81,28 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.coordinator_stats import CoordinatorStats
 from penstock.core.leases.damaged_rows import DamagedRows
 from penstock.core.leases.fleet_view import (
+    Acquisition,
     FleetLease,
-    Gain,
-    GiveUpLease,
     Move,
     Reason,
+    ReleaseLease,
     fleet_of,
     live_workers,
 )
 from penstock.core.leases.graceful_stop import GracefulStop
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
-from penstock.core.leases.kcl3_membership import LED_LOOK_ROUNDS, Kcl3Membership
+from penstock.core.leases.kcl3_membership import LED_SCAN_ROUNDS, Kcl3Membership
 from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_gains import LeaseGains
 from penstock.core.leases.lease_view import LeaseView, OwnerState
-from penstock.core.leases.look_schedule import LookSchedule
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
-from penstock.core.leases.own_rows import OwnRows
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.reacquisition import Reacquisition
 from penstock.core.leases.refused_calls import RefusedCalls
-from penstock.core.leases.row_looks import RowLooks
+from penstock.core.leases.requested_leases import RequestedLeases
+from penstock.core.leases.row_fetches import RowFetches
+from penstock.core.leases.scan_schedule import ScanSchedule
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.stream_leases import StreamLeases, streams_of
 from penstock.core.leases.table_scans import TableScans
@@ -110,17 +110,17 @@ from penstock.core.leases.turn import Turn
 from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.leases.unread_shards import describe_unread
 from penstock.core.leases.write_purposes import (
+    ForAcquisition,
     ForChildOf,
     ForCleanup,
     ForFirstLease,
-    ForGain,
     ForHeldLease,
     ForLateCheckpoint,
     ForMissingLease,
     OtherPurpose,
 )
 
-_LOOK_ROUNDS: Final = 0.2  # what follows a refused ask comes no sooner
+_EXTRA_SCAN_ROUNDS: Final = 0.2  # what follows a refused ask comes no sooner
 _RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})
 
 
@@ -150,32 +150,32 @@ class Coordinator:
         self._damaged_rows = DamagedRows(view, turn)
         self._streams = streams_of(worker, options, view, turn, writes, scans)
         self._membership = Kcl3Membership(worker, options, turn)
-        self._awaited = AwaitedLeases(
+        self._requested = RequestedLeases(
             worker, options, view, turn, writes, self._stream_check, self._membership, twins
         )
-        self._own_rows = OwnRows(
+        self._reacquisition = Reacquisition(
             worker,
             options,
             view,
             writes,
             self.held_leases,
-            self._awaited,
+            self._requested,
             self._late_checkpoints,
             self._stream_check,
             self._membership,
             twins,
         )
-        self._gains = LeaseGains(
-            worker, options, turn, writes, scans, self.held_leases, self._awaited, self._stream_check
+        self._acquisitions = Acquisitions(
+            worker, options, turn, writes, scans, self.held_leases, self._requested, self._stream_check
         )
-        self._row_looks = RowLooks(turn)
+        self._row_fetches = RowFetches(turn)
         self._refused_calls = RefusedCalls(turn)
-        self._looks = LookSchedule(worker, options, view, turn, scans)
+        self._schedule = ScanSchedule(worker, options, view, turn, scans)
         self._planner = MovePlanner(worker, options)
         self.stats = CoordinatorStats()
         self._live: frozenset[str] = frozenset()  # as of the last look at the whole table
         self._is_refused = False
-        self._stop = GracefulStop(options, turn, writes, self.held_leases, self._awaited, self._membership)
+        self._stop = GracefulStop(options, turn, writes, self.held_leases, self._requested, self._membership)
 
     # --- the surface ----------------------------------------------------------------------------------
 
@@ -192,8 +192,8 @@ class Coordinator:
         moments = [
             self.held_leases.next_wake_s,
             self._scans.next_wake_s,
-            self._awaited.next_look_s,
-            self._row_looks.next_look_s,
+            self._requested.next_fetch_s,
+            self._row_fetches.next_fetch_s,
             self._membership.next_wake_s,
             self._stop.next_wake_s,
         ]
@@ -227,10 +227,10 @@ class Coordinator:
         """
         return (
             self.stats.table_leases > 0
-            and self._looks.has_seen_whole
+            and self._schedule.has_seen_whole
             and not self.view.set_aside
             and self._scans.is_quiet
-            and self._own_rows.are_picked_up()
+            and self._reacquisition.are_picked_up()
             and self._writes.is_idle()
             and all(held.phase in _RESTING for held in self.held_leases)
         )
@@ -258,7 +258,7 @@ class Coordinator:
             case Tick():
                 pass
             case TableReady(row_count):
-                self._looks.on_table_ready(row_count)
+                self._schedule.on_table_ready(row_count)
                 self._membership.begin(now_s)
                 if self._membership.is_known:
                     self._scans.on_table_ready(now_s)
@@ -274,12 +274,12 @@ class Coordinator:
             case LeaseFetched(key, lease):
                 self._on_fetched(key, lease, now_s)
             case FetchFailed(key, problem, detail):
-                self._refused_calls.see("reading", key, problem, detail, now_s)
+                self._refused_calls.on_failed_call("reading", key, problem, detail, now_s)
                 self.held_leases.on_fetch_failed(key, now_s)
-                self._row_looks.on_failed(key, now_s)
-                self._awaited.on_answer(key, self.held_leases, now_s)
+                self._row_fetches.on_failed(key, now_s)
+                self._requested.on_answer(key, self.held_leases, now_s)
             case ListingDone():
-                self._damaged_rows.look(shard.shard_id for shard in event.shards)
+                self._damaged_rows.report_new(shard.shard_id for shard in event.shards)
                 self._on_listing(event, self._streams[event.stream_id], now_s)
             case ListingFailed(purpose, problem, detail, stream_id):
                 self._streams[stream_id].listing.fail(now_s)
@@ -296,7 +296,7 @@ class Coordinator:
                 self.held_leases.on_stopped(event, now_s)
             case ReaderFailed():
                 if self.held_leases.on_failed(event, now_s):
-                    self._gains.shun(event.key, now_s)
+                    self._acquisitions.leave_to_others(event.key, now_s)
             case ReadersFound(alive):
                 self.held_leases.audit(alive, now_s)
             case StopRequested():
@@ -308,8 +308,8 @@ class Coordinator:
         self.held_leases.tick(now_s)
         self._late_checkpoints.write(now_s)
         self._scans.advance(now_s)
-        self._look_at_rows(now_s)
-        self._awaited.look(now_s)
+        self._fetch_rows(now_s)
+        self._requested.fetch_due(now_s)
         self._membership.advance(self._live, self._own_keys, now_s)
         self._writes.pump(now_s)
         self._stop.advance(now_s)
@@ -324,20 +324,22 @@ class Coordinator:
         if self._membership.is_refused:
             self._stop.begin(now_s)
         if isinstance(event, OwnLeasesFound) and not self._stop.is_begun:
-            self._see_assigned(event.leases, now_s)
+            self._on_assigned(event.leases, now_s)
 
-    def _see_assigned(self, assigned: tuple[Lease, ...], now_s: float) -> None:
+    def _on_assigned(self, assigned: tuple[Lease, ...], now_s: float) -> None:
         leases = self._keep_own(assigned)
         for lease in leases:
-            self.view.observe_found(lease, now_s)
-            self._twins.see(lease)
+            self.view.on_row_found(lease, now_s)
+            self._twins.on_row(lease)
             for parent in self.view.unknown_parents(lease):
-                self._row_looks.want(parent, now_s)
-        self._begin_comparing(self._stream_check.look(leases, held=self.held_leases, is_whole=False), now_s)
+                self._row_fetches.request(parent, now_s)
+        self._begin_comparing(
+            self._stream_check.on_scan(leases, held=self.held_leases, is_whole=False), now_s
+        )
         self._refuse_foreign(now_s)
-        self._own_rows.see(leases, now_s)
-        for parent in self.held_leases.awaited_parents():
-            self._row_looks.want(parent, now_s)
+        self._reacquisition.on_rows(leases, now_s)
+        for parent in self.held_leases.parents_to_fetch():
+            self._row_fetches.request(parent, now_s)
         self.held_leases.wake_waiting(now_s)
         self.held_leases.watch_progress(now_s)
         self._turn.emit(AuditReaders())
@@ -346,11 +348,13 @@ class Coordinator:
     def _keep_own(self, rows: tuple[Lease, ...]) -> tuple[Lease, ...]:
         kept = self._stream_check.keep_own(rows)
         if len(kept) < len(rows) and self._stream_check.foreign is None:
-            self._membership.see_unread(row for row in rows if self.options.stream_of(row.key) is None)
+            self._membership.report_unread_streams(
+                row for row in rows if self.options.stream_of(row.key) is None
+            )
         return kept
 
     def _own_keys(self) -> frozenset[str]:
-        return frozenset(held.key for held in self.held_leases).union(self._awaited.keys())
+        return frozenset(held.key for held in self.held_leases).union(self._requested.keys())
 
     def _begin_comparing(self, stream_ids: Iterable[str], now_s: float) -> None:
         for stream_id in stream_ids:
@@ -366,13 +370,13 @@ class Coordinator:
             case ListingPurpose.COMPARE:
                 self._stream_check.compare(event.stream_id, event.shards, event.moment_ms, now_s)
                 self._refuse_foreign(now_s)
-                stream.syncer.learn_ranges(event.shards)
+                stream.syncer.on_shards_listed(event.shards)
                 self._scans.request()
             case ListingPurpose.FILL_HOLE:
-                stream.syncer.learn_ranges(event.shards)
+                stream.syncer.on_shards_listed(event.shards)
                 stream.syncer.on_fill_listing(event)
             case ListingPurpose.FIND_VANISHED:
-                stream.syncer.learn_ranges(event.shards)
+                stream.syncer.on_shards_listed(event.shards)
                 stream.cleanup.on_listing(event.shards, now_s)
             case _:
                 assert_never(event.purpose)
@@ -385,7 +389,7 @@ class Coordinator:
         for stream in self._streams.values():
             stream.syncer.remember_answers(stream.leases(known))
         event = replace(scan, leases=self._keep_own(scan.leases))
-        missing = self.view.observe_scan(
+        missing = self.view.on_scan(
             event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part
         )
         for key in missing:
@@ -393,12 +397,12 @@ class Coordinator:
         if missing and not event.leases and not event.is_whole:
             self._scans.request()  # a part is empty that had rows: the table may have been deleted
         plan = NOTHING_TO_MOVE
-        to_compare = self._stream_check.look(event.leases, held=self.held_leases, is_whole=event.is_whole)
+        to_compare = self._stream_check.on_scan(event.leases, held=self.held_leases, is_whole=event.is_whole)
         self._refuse_foreign(now_s)
-        self._damaged_rows.look()
+        self._damaged_rows.report_new()
         for lease in event.leases:
-            self._twins.see(lease)
-            self.held_leases.see_row(lease, now_s, event.began_s)
+            self._twins.on_row(lease)
+            self.held_leases.on_row_scanned(lease, now_s, event.began_s)
         if not self._stop.is_begun:
             self._begin_comparing(to_compare, now_s)
             plan = self._run_round(event, now_s) if event.is_whole else self._run_part_round(event, now_s)
@@ -424,41 +428,41 @@ class Coordinator:
         return {**self.view.watched_rows(), **{held.key: held.lease for held in self.held_leases}}
 
     def _run_round(self, event: ScanDone, now_s: float) -> RoundPlan:
-        standing = {lease.key for lease in event.leases} | self.view.damaged.keys()
-        begun = [stream for stream in self._streams.values() if self._has_rows(stream, standing)]
+        existing = {lease.key for lease in event.leases} | self.view.damaged.keys()
+        begun = [stream for stream in self._streams.values() if self._has_rows(stream, existing)]
         if not begun:
             self.stats = CoordinatorStats(ended_leases=len(self.view))
             self._count_held()
         for stream in self._streams.values():
             if stream not in begun:
                 stream.syncer.on_no_rows(now_s)
-        if not begun or any(stream.syncer.restore_if_gone(standing, now_s) for stream in begun):
+        if not begun or any(stream.syncer.restore_if_gone(existing, now_s) for stream in begun):
             return NOTHING_TO_MOVE
         self._remember(begun, now_s)
-        self._own_rows.forget()
-        self._own_rows.see(self.view, now_s)
+        self._reacquisition.forget()
+        self._reacquisition.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
         self.stats = CoordinatorStats.of_fleet(fleet, len(self.view), len(live))
         self._count_held()
         self._live = frozenset(live)
-        self._membership.see_workers(live)
-        self._looks.on_whole_table(fleet, live)
+        self._membership.on_live_workers(live)
+        self._schedule.on_whole_table(fleet, live)
         workers = sorted(live)
         # Another worker: knows that a parent has left the stream, reads the child, and hands it over; or is a Java worker, which
         # looks for no parent's lease. Whoever waits for one looks for it.
-        waited_for = self.view.lacking_parents() & self.held_leases.parents_waited_for()
-        lacking = self.held_leases.lacking_parents() | waited_for
+        waited_for = self.view.missing_parents() & self.held_leases.parents_of_waiting()
+        lacking = self.held_leases.missing_parents() | waited_for
         for stream in begun:
             if stream.syncer.on_round(now_s, workers, stream.keys(lacking)):
                 stream.cleanup.on_round(now_s, workers)
-        if any(stream.syncer.wants_look for stream in begun):
-            self._looks.look_whole_next_round(now_s, are_rare=self._membership.finds_by_index)
+        if any(stream.syncer.wants_scan for stream in begun):
+            self._schedule.scan_whole_next_round(now_s, are_rare=self._membership.finds_by_index)
         return self._balance(fleet, now_s)
 
-    def _has_rows(self, stream: StreamLeases, standing: AbstractSet[str]) -> bool:
+    def _has_rows(self, stream: StreamLeases, existing: AbstractSet[str]) -> bool:
         """Whether a stream has been begun: it has leases, or rows that cannot be read and were leases when last seen."""
-        return any(key in self.view for key in stream.keys(standing))
+        return any(key in self.view for key in stream.keys(existing))
 
     def _remember(self, streams: Iterable[StreamLeases], now_s: float) -> None:
         known = self._last_known()
@@ -468,45 +472,45 @@ class Coordinator:
     def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Take what nobody reads in the part of the table that this worker watches."""
         self._remember(self._streams.values(), now_s)
-        self._own_rows.forget(lease.key for lease in event.leases)
-        self._own_rows.see(event.leases, now_s)
+        self._reacquisition.forget(lease.key for lease in event.leases)
+        self._reacquisition.on_rows(event.leases, now_s)
         part = fleet_of(self.view, now_s, self.worker, self.view.watched)
-        self._looks.on_part(part, now_s)
-        self._look_for_parents(part, now_s)
+        self._schedule.on_part(part, now_s)
+        self._fetch_parents(part, now_s)
         plan = self._planner.plan_part(
             part,
             now_s,
-            watchers=self._looks.plan.watchers,
-            share=self._looks.share,
+            watchers=self._schedule.plan.watchers,
+            share=self._schedule.share,
             round_s=self.round_s,
             held_count=len(self.held_leases),
         )
-        plan = self._membership.restrain(plan)
+        plan = self._membership.limit_to_mode(plan)
         self._begin_moves(plan.moves, now_s)
         self._count_held()
         return plan
 
-    def _look_for_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
+    def _fetch_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
         """Read the rows of parents that leases wait for: they may be in another part of the table."""
         for entry in part:
             if entry.waits and entry.owner_state is not OwnerState.ALIVE:
                 for parent in self.view.unfinished_parents(entry.lease):
-                    self._row_looks.want(parent, now_s)
-        for parent in self.held_leases.awaited_parents():
-            self._row_looks.want(parent, now_s)
+                    self._row_fetches.request(parent, now_s)
+        for parent in self.held_leases.parents_to_fetch():
+            self._row_fetches.request(parent, now_s)
 
     @property
     def round_s(self) -> float:
         """Mean seconds between two looks: at the whole table, or at the part of it that this worker watches."""
-        return self._looks.plan.round_s
+        return self._schedule.plan.round_s
 
     def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole: bool) -> None:
-        look_s = plan.look_s
-        if self._looks.part is None:
-            look_s = min(look_s, self.view.handovers.next_overdue_s(now_s))
-        self._looks.schedule(now_s, look_s, is_whole=is_whole, is_moving=bool(plan.moves))
+        scan_s = plan.scan_s
+        if self._schedule.part is None:
+            scan_s = min(scan_s, self.view.handovers.next_overdue_s(now_s))
+        self._schedule.schedule(now_s, scan_s, is_whole=is_whole, is_moving=bool(plan.moves))
         if self._membership.finds_by_index:
-            self._scans.schedule(now_s + LED_LOOK_ROUNDS * self.round_s)
+            self._scans.schedule(now_s + LED_SCAN_ROUNDS * self.round_s)
         waits_s = [stream.syncer.cold_until_s for stream in self._streams.values()]
         cold_until_s = min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
         if cold_until_s is not None and not self._stop.is_begun:
@@ -517,28 +521,28 @@ class Coordinator:
         plan = self._planner.plan(
             fleet,
             now_s,
-            round_s=self._looks.plan.settling_s,
+            round_s=self._schedule.plan.settling_s,
             held_count=len(self.held_leases),
             chance=self._turn.draw(),
-            memory_s=self._looks.plan.whole_s,
-            is_watched=self._looks.part is not None,
+            memory_s=self._schedule.plan.whole_s,
+            is_watched=self._schedule.part is not None,
         )
-        plan = self._membership.restrain(plan)
+        plan = self._membership.limit_to_mode(plan)
         self._begin_moves(plan.moves, now_s)
         return plan
 
     def _begin_moves(self, moves: Sequence[Move], now_s: float) -> None:
         for move in moves:
             match move:
-                case GiveUpLease(key):
-                    self.held_leases.give_up(key, StopWhy.SURPLUS, now_s)
-                case Gain():
-                    self._gains.begin(move, now_s)
+                case ReleaseLease(key):
+                    self.held_leases.release(key, StopWhy.SURPLUS, now_s)
+                case Acquisition():
+                    self._acquisitions.begin(move, now_s)
                 case _:
                     assert_never(move)
 
     def _count_held(self) -> None:
-        self.stats = self.stats.with_held(self.held_leases, self._gains.takes)
+        self.stats = self.stats.with_held(self.held_leases, self._acquisitions.takes)
 
     # --- answers --------------------------------------------------------------------------------------
 
@@ -549,7 +553,7 @@ class Coordinator:
         outcome, purpose = event.outcome, pending.purpose
         row = row_of(outcome)
         if row is not None:
-            self._twins.see(row)
+            self._twins.on_row(row)
         if isinstance(outcome, NotDone):
             self._on_not_done(pending, outcome, now_s)
         if isinstance(purpose, ForHeldLease):
@@ -564,8 +568,8 @@ class Coordinator:
         match purpose:
             case ForChildOf():
                 self.held_leases.on_child_created(pending, purpose, outcome, now_s)
-            case ForGain(reason):
-                self._on_gain(pending, reason, outcome, now_s)
+            case ForAcquisition(reason):
+                self._on_acquisition(pending, reason, outcome, now_s)
             case ForFirstLease():
                 self._observe(outcome, pending.write.key, now_s)
                 self._stream_of(pending).syncer.on_first_created(outcome)
@@ -585,7 +589,9 @@ class Coordinator:
         if outcome.problem is Problem.TABLE_MISSING and self._scans.on_table_missing():
             self._on_table_missing()
         if not isinstance(pending.purpose, ForHeldLease):  # a held lease tells by itself
-            self._refused_calls.see("writing", pending.write.key, outcome.problem, outcome.detail, now_s)
+            self._refused_calls.on_failed_call(
+                "writing", pending.write.key, outcome.problem, outcome.detail, now_s
+            )
 
     def _stream_of(self, pending: PendingWrite) -> StreamLeases:
         return self._streams[self.options.stream_id_of(pending.write.key)]
@@ -597,34 +603,36 @@ class Coordinator:
     def _observe(self, outcome: WriteOutcome, key: str, now_s: float) -> None:
         row = row_of(outcome)
         if row is not None and row.key == key:
-            self.view.observe(row, now_s)
+            self.view.on_row(row, now_s)
 
-    def _on_gain(self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float) -> None:
+    def _on_acquisition(
+        self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float
+    ) -> None:
         self._observe(outcome, pending.write.key, now_s)
-        is_forestalled = self._gains.on_answer(pending, reason, outcome, now_s)
+        is_forestalled = self._acquisitions.on_answer(pending, reason, outcome, now_s)
         if is_forestalled and not self._planner.is_settled(now_s):
             # Another newcomer: RequestHandover of the same lease. Nobody sees this worker before it has asked for one,
             # so it looks for another lease soon.
-            self._scans.request_by(now_s + _LOOK_ROUNDS * self._looks.plan.moving_s)
+            self._scans.request_by(now_s + _EXTRA_SCAN_ROUNDS * self._schedule.plan.moving_s)
 
-    def _look_at_rows(self, now_s: float) -> None:
+    def _fetch_rows(self, now_s: float) -> None:
         """Read rows by their keys that no look at the part will show."""
         if self._scans.part is not None and not self._stop.is_begun:
-            for key in self._scans.doubtful:
-                self._row_looks.want(key, now_s)
-        self._row_looks.look(now_s)
+            for key in self._scans.unsure:
+                self._row_fetches.request(key, now_s)
+        self._row_fetches.fetch_due(now_s)
 
     def _on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
         if lease is None:
-            self.view.note_absent(key)
+            self.view.on_row_absent(key)
         else:
-            self.view.observe(lease, now_s)
-            self._twins.see(lease)
+            self.view.on_row(lease, now_s)
+            self._twins.on_row(lease)
         self.held_leases.on_fetched(key, lease, now_s)
-        self._awaited.on_answer(key, self.held_leases, now_s)
-        if self._row_looks.on_answer(key) and not self._stop.is_begun:
-            self._scans.settle_doubt(key)
-            self._own_rows.forget([key])
+        self._requested.on_answer(key, self.held_leases, now_s)
+        if self._row_fetches.on_answer(key) and not self._stop.is_begun:
+            self._scans.on_owner_known(key)
+            self._reacquisition.forget([key])
             if lease is not None:
-                self._own_rows.see([lease], now_s)
+                self._reacquisition.on_rows([lease], now_s)
             self.held_leases.wake_waiting(now_s)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from penstock.core.leases.coordinator_events import ListingPurpose
 from penstock.core.leases.foreign_lease import ForeignLease
-from penstock.core.leases.kcl3_fleet import Refusal
+from penstock.core.leases.kcl3_fleet import FleetRefusal
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite
 from penstock.core.leases.table_part import TablePart
@@ -39,13 +39,13 @@ class WriteLease(Struct, frozen=True):
 
     Args:
         is_heartbeat: Renewals and what else keeps a lease alive: before all other writes, on threads of its own.
-        give_up_s: Monotonic moment after which retrying this write inside the adapter makes no sense.
+        retry_until_s: Monotonic moment after which retrying this write inside the adapter makes no sense.
     """
 
     write_id: int
     write: LeaseWrite
     is_heartbeat: bool = False
-    give_up_s: float | None = None
+    retry_until_s: float | None = None
 
 
 class FetchLease(Struct, frozen=True):
@@ -54,8 +54,8 @@ class FetchLease(Struct, frozen=True):
     key: str
 
 
-class LookAtFleet(Struct, frozen=True):
-    """Read what KCL 3 workers keep beside the leases; answer `FleetSeen` or `FleetNotSeen`.
+class FetchFleet(Struct, frozen=True):
+    """Read what KCL 3 workers keep beside the leases; answer `FleetFetched` or `FleetFetchFailed`.
 
     Args:
         workers: Whose reports are wanted beside the leader's.
@@ -154,7 +154,7 @@ class StopReader(Struct, frozen=True):
     why: StopWhy
 
 
-class CheckpointStands(Struct, frozen=True):
+class CheckpointWritten(Struct, frozen=True):
     """A requested checkpoint is durable."""
 
     key: str
@@ -236,7 +236,7 @@ class FleetRefused(Struct, frozen=True):
         detail: The state that is not known, or what the service said.
     """
 
-    why: Refusal
+    why: FleetRefusal
     detail: str
 
 
@@ -249,7 +249,7 @@ Effect: TypeAlias = (
     | ScanTable
     | WriteLease
     | FetchLease
-    | LookAtFleet
+    | FetchFleet
     | ReportWorker
     | LeaveFleet
     | FindOwnLeases
@@ -257,7 +257,7 @@ Effect: TypeAlias = (
     | StartReader
     | ExtendDelivery
     | StopReader
-    | CheckpointStands
+    | CheckpointWritten
     | AuditReaders
     | Report
     | TableRefused

@@ -126,8 +126,8 @@ class FetchFailed(Struct, frozen=True):
     detail: str = ""
 
 
-class FleetSeen(Struct, frozen=True):
-    """The answer to a `LookAtFleet`.
+class FleetFetched(Struct, frozen=True):
+    """The answer to a `FetchFleet`.
 
     Args:
         rows: As read.
@@ -138,8 +138,8 @@ class FleetSeen(Struct, frozen=True):
     wall_s: float
 
 
-class FleetNotSeen(Struct, frozen=True):
-    """A `LookAtFleet` gave no answer."""
+class FleetFetchFailed(Struct, frozen=True):
+    """A `FetchFleet` gave no answer."""
 
     problem: Problem
     detail: str = ""
@@ -283,7 +283,7 @@ class StopRequested(Struct, frozen=True):
 
 
 FleetEvent: TypeAlias = (
-    FleetSeen | FleetNotSeen | WorkerReported | FleetLeft | OwnLeasesFound | OwnLeasesNotFound
+    FleetFetched | FleetFetchFailed | WorkerReported | FleetLeft | OwnLeasesFound | OwnLeasesNotFound
 )
 """What is answered about KCL 3 workers."""
 Event: TypeAlias = (

@@ -20,9 +20,9 @@ class DamagedRows:
     def __init__(self, view: LeaseView, turn: Turn) -> None:
         self.view = view
         self._turn = turn
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
-    def look(self, shard_ids: Iterable[str] = ()) -> None:
+    def report_new(self, shard_ids: Iterable[str] = ()) -> None:
         """Look at what the last scan found.
 
         Args:
@@ -31,7 +31,7 @@ class DamagedRows:
         listed = set(shard_ids)
         for key, why in self.view.damaged.items():
             if key in self.view or key in listed:
-                self._tell_damaged(key, why)
+                self._report_damaged(key, why)
             elif self._is_new(key, why):
                 self._turn.report(
                     Topic.ROW_SKIPPED,
@@ -52,7 +52,7 @@ class DamagedRows:
                     "circular",
                 )
 
-    def _tell_damaged(self, key: str, why: str) -> None:
+    def _report_damaged(self, key: str, why: str) -> None:
         if self._is_new(key, f"damaged {why}"):
             self._turn.report(
                 Topic.ROW_DAMAGED,
@@ -65,6 +65,6 @@ class DamagedRows:
             )
 
     def _is_new(self, key: str, why: str) -> bool:
-        is_new = (key, why) not in self._told
-        self._told.add((key, why))
+        is_new = (key, why) not in self._reported
+        self._reported.add((key, why))
         return is_new

@@ -25,7 +25,7 @@ class FleetMembership:
         self._began_s: float | None = None  # when the wait that is under way began
         self._due_s = math.inf
 
-    def observe(self, workers: Iterable[str], now_s: float, round_s: float, memory_s: float = 0.0) -> None:
+    def on_workers(self, workers: Iterable[str], now_s: float, round_s: float, memory_s: float = 0.0) -> None:
         """Observe who is there.
 
         Args:

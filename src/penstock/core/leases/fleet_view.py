@@ -46,7 +46,7 @@ class FleetLease(NamedTuple):
         unchanged_s: How long the row has stood unchanged.
         waits: Whether its parents are unfinished.
         free_s: How long it has been free for anybody.
-        is_deaf: Whether asking the owner is of no use.
+        ignores_handovers: Whether asking the owner is of no use.
     """
 
     lease: Lease
@@ -54,7 +54,7 @@ class FleetLease(NamedTuple):
     unchanged_s: float = 0.0
     waits: bool = False
     free_s: float = 0.0
-    is_deaf: bool = False
+    ignores_handovers: bool = False
 
     @property
     def is_takable(self) -> bool:
@@ -62,7 +62,7 @@ class FleetLease(NamedTuple):
         return self.owner_state is not OwnerState.ALIVE and not self.waits
 
 
-class Gain(Struct, frozen=True):
+class Acquisition(Struct, frozen=True):
     """Write this to get the lease: a `Take`, or a `RequestHandover` where somebody reads it who would answer.
 
     Args:
@@ -74,14 +74,14 @@ class Gain(Struct, frozen=True):
     is_live: bool = False
 
 
-class GiveUpLease(Struct, frozen=True):
+class ReleaseLease(Struct, frozen=True):
     """Finish, checkpoint and free this lease."""
 
     key: str
     reason: Reason
 
 
-Move: TypeAlias = Gain | GiveUpLease
+Move: TypeAlias = Acquisition | ReleaseLease
 
 
 class BalanceLimits(Struct, frozen=True):
@@ -129,7 +129,7 @@ def fleet_of(
             unchanged_s
             if owner_state is OwnerState.UNOWNED
             else max(0.0, unchanged_s - view.duration_s_of(lease)),
-            handovers.is_deaf(lease.owner, now_s),
+            handovers.ignores_handovers(lease.owner, now_s),
         )
         for lease, owner_state, unchanged_s in view.judged(now_s, keys)
         if owner_state is not OwnerState.ENDED and view.is_usable(lease.key)
@@ -144,11 +144,11 @@ def fleet_of(
         living = live_workers((entry for place, entry in enumerate(fleet) if place not in left_out), me)
         for place in sorted(overdue, key=lambda place: fleet[place].lease.key):
             lease = fleet[place].lease
-            handovers.note_unanswered(lease, now_s)
+            handovers.on_unanswered(lease, now_s)
             owner = handovers.holder(lease, living)
             living.add(owner)
             plain = replace(lease, owner=owner, checkpoint_owner=None)
-            fleet[place] = fleet[place]._replace(lease=plain, is_deaf=True)
+            fleet[place] = fleet[place]._replace(lease=plain, ignores_handovers=True)
     return fleet
 
 

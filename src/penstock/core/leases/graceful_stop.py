@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from penstock.core.leases.awaited_leases import AwaitedLeases
 from penstock.core.leases.coordinator_effects import Level, Stopped, Topic
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.turn import Turn
 
 
@@ -21,7 +21,7 @@ class GracefulStop:
         turn: Where effects go.
         writes: Sends writes.
         held_leases: What is in the worker's hands.
-        awaited: What it has asked for.
+        requested: What it has asked for.
         membership: Its place beside KCL 3 workers.
     """
 
@@ -31,14 +31,14 @@ class GracefulStop:
         turn: Turn,
         writes: PendingWrites,
         held_leases: HeldLeases,
-        awaited: AwaitedLeases,
+        requested: RequestedLeases,
         membership: Kcl3Membership,
     ) -> None:
         self.options = options
         self._turn = turn
         self._writes = writes
         self._held_leases = held_leases
-        self._awaited = awaited
+        self._requested = requested
         self._membership = membership
         self.is_begun = False
         self.is_done = False
@@ -57,7 +57,7 @@ class GracefulStop:
         self.is_begun = True
         self._by_s = now_s + self.options.shutdown_timeout_s
         self._writes.drop_queue()
-        self._awaited.stop()
+        self._requested.stop()
         self._membership.leave()
         self._held_leases.stop_all(now_s)
 
@@ -67,7 +67,7 @@ class GracefulStop:
             return
         is_quiet = (
             self._held_leases.is_quiet
-            and not self._awaited
+            and not self._requested
             and self._membership.is_quiet
             and self._writes.is_idle()
         )
@@ -75,7 +75,7 @@ class GracefulStop:
             return
         if not is_quiet and not self._is_late:
             self._is_late = True
-            self._release_stragglers(now_s)
+            self._release_unfinished(now_s)
             self._by_s = now_s + self.options.renew_interval_s
             return
         self.is_done = True
@@ -89,8 +89,8 @@ class GracefulStop:
             )
         self._turn.emit(Stopped())
 
-    def _release_stragglers(self, now_s: float) -> None:
-        late = self._held_leases.release_stragglers(now_s)
+    def _release_unfinished(self, now_s: float) -> None:
+        late = self._held_leases.release_unfinished(now_s)
         if late:
             self._turn.report(
                 Topic.SHUTDOWN,

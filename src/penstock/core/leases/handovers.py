@@ -23,7 +23,7 @@ from penstock.core.leases.lease import Lease
 
 _BARE_RENEWALS: Final = 2
 """So many renewals that leave a row bare show who renews: a Penstock worker names its stream with the first."""
-_DEAF_TIMES: Final = 20
+_IGNORED_TIMES: Final = 20
 """So many hand-over times after it did not answer, a worker is asked again: it may be a newer one of the same name."""
 
 
@@ -45,15 +45,15 @@ class Handovers:
         self._left_over: set[str] = (
             set()
         )  # leases whose reader's field an owner left standing when it took them
-        self._hears: set[str] = set()
-        self._deaf_s: dict[str, float] = {}
+        self._answering: set[str] = set()
+        self._ignored_s: dict[str, float] = {}
 
-    def see(self, before: Lease | None, now: Lease, now_s: float) -> None:
+    def on_row(self, before: Lease | None, now: Lease, now_s: float) -> None:
         """Observe a row that was read, beside what was known of it before."""
         key = now.key
         reader = now.reader
         if reader is not None and (now.claim_of(reader) is not None or _shows_news(before, now)):
-            self._note_hears(reader)
+            self._on_answering(reader)
         if self.names_streams:
             self._count_bare(before, now, now_s)
         if before is not None and (before.owner, before.checkpoint_owner) == (
@@ -63,7 +63,7 @@ class Handovers:
             return
         self._left_over.discard(key)
         if before is not None:
-            self._learn(before, now, now_s)
+            self._on_names_changed(before, now, now_s)
         if now.checkpoint_owner is None:
             self._since_s.pop(key, None)
         else:
@@ -76,29 +76,29 @@ class Handovers:
             self._bare.pop(now.key, None)
             return
         self._bare[now.key] = self._bare.get(now.key, 0) + max(0, now.counter - before.counter)
-        if self._bare[now.key] >= _BARE_RENEWALS and reader not in self._deaf_s:
-            self._note_deaf(reader, now_s)
+        if self._bare[now.key] >= _BARE_RENEWALS and reader not in self._ignored_s:
+            self._on_ignored(reader, now_s)
 
-    def _learn(self, before: Lease, now: Lease, now_s: float) -> None:
+    def _on_names_changed(self, before: Lease, now: Lease, now_s: float) -> None:
         reader = before.checkpoint_owner
         if reader is None:
             if now.checkpoint_owner == before.owner and now.owner is not None:
-                self._note_hears(now.owner)  # it has just asked
+                self._on_answering(now.owner)  # it has just asked
         elif now.checkpoint_owner == reader:
             if now.owner is not None and now.counter != before.counter:
                 # A take that leaves the reader's field standing: only who does not know the field writes that.
                 self._left_over.add(now.key)
-                self._note_deaf(now.owner, now_s)
+                self._on_ignored(now.owner, now_s)
         elif (now.owner, now.checkpoint_owner) == (before.owner, None) and _is_release(before, now):
-            self._note_hears(reader)
+            self._on_answering(reader)
 
-    def _note_hears(self, worker: str) -> None:
-        self._hears.add(worker)
-        self._deaf_s.pop(worker, None)
+    def _on_answering(self, worker: str) -> None:
+        self._answering.add(worker)
+        self._ignored_s.pop(worker, None)
 
-    def _note_deaf(self, worker: str, now_s: float) -> None:
-        if worker not in self._hears:
-            self._deaf_s[worker] = now_s
+    def _on_ignored(self, worker: str, now_s: float) -> None:
+        if worker not in self._answering:
+            self._ignored_s[worker] = now_s
 
     def forget(self, key: str) -> None:
         """Forget a lease that does not exist any more."""
@@ -109,8 +109,8 @@ class Handovers:
     def keep_only(self, leases: Iterable[Lease]) -> None:
         """Forget workers that no lease names."""
         named = {name for lease in leases for name in (lease.owner, lease.checkpoint_owner)}
-        self._hears &= named
-        self._deaf_s = {worker: at_s for worker, at_s in self._deaf_s.items() if worker in named}
+        self._answering &= named
+        self._ignored_s = {worker: at_s for worker, at_s in self._ignored_s.items() if worker in named}
 
     def is_overdue(self, lease: Lease, now_s: float) -> bool:
         """Whether this hand-over will not be answered: it has lasted too long, or is none."""
@@ -135,16 +135,16 @@ class Handovers:
         moments = (since_s + self.bound_s for since_s in self._since_s.values())
         return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)
 
-    def note_unanswered(self, lease: Lease, now_s: float) -> None:
+    def on_unanswered(self, lease: Lease, now_s: float) -> None:
         """Observe that the reader of this lease has renewed through a whole hand-over time."""
         if lease.key not in self._left_over and lease.checkpoint_owner is not None:
-            self._note_deaf(lease.checkpoint_owner, now_s)
+            self._on_ignored(lease.checkpoint_owner, now_s)
 
-    def is_deaf(self, worker: str | None, now_s: float) -> bool:
+    def ignores_handovers(self, worker: str | None, now_s: float) -> bool:
         """Whether asking this worker is of no use, as far as was seen."""
-        if worker is None or worker not in self._deaf_s:
+        if worker is None or worker not in self._ignored_s:
             return False
-        return now_s - self._deaf_s[worker] < _DEAF_TIMES * self.bound_s
+        return now_s - self._ignored_s[worker] < _IGNORED_TIMES * self.bound_s
 
 
 def _is_release(before: Lease, now: Lease) -> bool:

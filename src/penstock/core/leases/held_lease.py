@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from penstock.core.backoff import Backoff
 from penstock.core.leases.coordinator_effects import (
-    CheckpointStands,
+    CheckpointWritten,
     ExtendDelivery,
     FetchLease,
     StartReader,
@@ -34,6 +34,7 @@ from penstock.core.leases.coordinator_events import (
     WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.held_lease_actions import CreateChild, Ended, LeaseAction, Lost, Released, SendWrite
 from penstock.core.leases.held_lease_reports import (
     report_behind,
     report_end,
@@ -43,7 +44,6 @@ from penstock.core.leases.held_lease_reports import (
     report_refused_call,
     report_release,
 )
-from penstock.core.leases.held_lease_wants import CreateChild, Ended, Lost, Released, SendWrite, Want
 from penstock.core.leases.lease import Lease, TipMark
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
@@ -182,9 +182,9 @@ class HeldLease(Struct):
     renew_due_s: float
     progress_s: float = 0.0
     phase: LeasePhase = LeasePhase.WAITING
-    wanted: Position | None = None  # everything up to it is done
+    done_through: Position | None = None  # everything up to it is done
     is_urgent: bool = False
-    doubtful: LeaseWrite | None = None  # what was sent, until it is read back
+    unknown_write: LeaseWrite | None = None  # what was sent, until it is read back
     is_fetching: bool = False
     first_sent_s: float | None = None  # when the first write with the present counter was sent
     retry_s: float = 0.0
@@ -219,17 +219,21 @@ class HeldLease(Struct):
         return self.phase in (LeasePhase.READING, LeasePhase.STOPPING)
 
     @property
-    def ahead(self) -> Position | None:
+    def unwritten(self) -> Position | None:
         """What is done beyond the row's checkpoint, or None."""
-        wanted = self.wanted
-        if wanted is None or not wanted.is_record or wanted <= self.lease.checkpoint:
+        done = self.done_through
+        if done is None or not done.is_record or done <= self.lease.checkpoint:
             return None
-        return wanted
+        return done
 
-    def want(self, position: Position | None) -> None:
+    def on_done(self, position: Position | None) -> None:
         """Observe that everything up to a position is done; the furthest one counts."""
-        if position is not None and position.is_record and (self.wanted is None or self.wanted < position):
-            self.wanted = position
+        if (
+            position is not None
+            and position.is_record
+            and (self.done_through is None or self.done_through < position)
+        ):
+            self.done_through = position
 
     def _move(self, trigger: Trigger) -> None:
         after = TRANSITIONS[self.phase].get(trigger)
@@ -240,7 +244,7 @@ class HeldLease(Struct):
 
     def advance(
         self, now_s: float, view: LeaseView, *, is_busy: bool, has_earlier_reader: bool
-    ) -> list[Want]:
+    ) -> list[LeaseAction]:
         """Return what is to be done now.
 
         Args:
@@ -252,31 +256,31 @@ class HeldLease(Struct):
         assert self.phase is not LeasePhase.GONE
         if now_s >= self.deadline_s:
             return self._lose(StopWhy.EXPIRED)
-        wants: list[Want] = []
+        actions: list[LeaseAction] = []
         if (
             self.phase is LeasePhase.WAITING
             and not has_earlier_reader
             and not view.waits_for_parents(self.lease)
         ):
-            wants += self._start(now_s, has_parent=view.has_parent(self.lease))
+            actions += self._start(now_s, has_parent=view.has_parent(self.lease))
         if self.phase is LeasePhase.DRAINED:
-            wants += self._create_children(view, now_s)
-        if self.doubtful is not None:
+            actions += self._create_children(view, now_s)
+        if self.unknown_write is not None:
             if not self.is_fetching and now_s >= self.retry_s:
                 self.is_fetching = True
-                wants.append(FetchLease(self.key))
+                actions.append(FetchLease(self.key))
         elif not is_busy and now_s >= self.retry_s:
             write = self._next_write(now_s)
             if write is not None:
                 if self.first_sent_s is None:
                     self.first_sent_s = now_s
-                wants.append(SendWrite(write))
-        return wants
+                actions.append(SendWrite(write))
+        return actions
 
-    def next_look_s(self, now_s: float, *, is_busy: bool) -> float:
+    def next_due_s(self, now_s: float, *, is_busy: bool) -> float:
         """Return when `advance` will have something to do, if nothing else happens before."""
         due_s = self.deadline_s
-        if self.doubtful is not None:
+        if self.unknown_write is not None:
             if not self.is_fetching:
                 due_s = min(due_s, self.retry_s)
         elif not is_busy:
@@ -289,14 +293,14 @@ class HeldLease(Struct):
             due_s = min(due_s, self.child_retry_s)
         return max(due_s, now_s)
 
-    def _start(self, now_s: float, *, has_parent: bool) -> list[Want]:
+    def _start(self, now_s: float, *, has_parent: bool) -> list[LeaseAction]:
         self._move(Trigger.START)
         self.progress_s = now_s
         position = start_reading_at(self.lease, has_parent)
         # This process read the shard, lost the lease and got it back. What its first reader finished after the loss is
         # not in the table yet: the second reader goes on from there.
-        if self.wanted is not None and self.wanted > position:
-            position = self.wanted
+        if self.done_through is not None and self.done_through > position:
+            position = self.done_through
         return [StartReader(self.key, self.epoch, position, self.lease, self.deadline_s)]
 
     # --- writing ---
@@ -305,14 +309,14 @@ class HeldLease(Struct):
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
             next_owner = lease.owner if lease.checkpoint_owner == self.worker else None
-            last = self.ahead
+            last = self.unwritten
             return Release(key, lease.counter, self.worker, last, next_owner, self._tip(last))
-        if self.phase is LeasePhase.DRAINED and self._children_stand():
+        if self.phase is LeasePhase.DRAINED and self._all_children_exist():
             return End(key, lease.counter, self.worker, frozenset(child.shard_id for child in self.children))
         is_due = now_s >= self.renew_due_s or lease.stopped_reason != self.stopped_reason
-        if not is_due and not (self.is_urgent and self.wanted is not None):
+        if not is_due and not (self.is_urgent and self.done_through is not None):
             return None
-        ahead = None if self.options.keeps_claims else self.ahead
+        ahead = None if self.options.keeps_claims else self.unwritten
         if ahead is not None:
             tip = self._tip(ahead)
             return Checkpoint(key, lease.counter, self.worker, ahead, None if tip is None else tip.tip_ms)
@@ -356,7 +360,7 @@ class HeldLease(Struct):
         outcome: WriteOutcome,
         now_s: float,
         turn: Turn,
-    ) -> list[Want]:
+    ) -> list[LeaseAction]:
         """Observe the outcome of a write of this lease."""
         write = pending.write
         if isinstance(outcome, Applied) and outcome.lease is not None:
@@ -367,17 +371,17 @@ class HeldLease(Struct):
             return [report_refused_call(self.key, outcome.detail)] if is_first else []
         if isinstance(outcome, Refused) and (outcome.row is not None or outcome.reason is Refusal.MISSING):
             return self._on_refused(write, outcome, turn)
-        self.doubtful = write  # no answer, or one that does not tell what stands in the table
+        self.unknown_write = write  # no answer, or one that does not tell what stands in the table
         return []
 
     @property
     def is_reading_back(self) -> bool:
         """Whether the row is being read to learn how a write ended."""
-        return self.doubtful is not None and self.is_fetching
+        return self.unknown_write is not None and self.is_fetching
 
-    def on_read_back(self, row: Lease | None, turn: Turn) -> list[Want]:
+    def on_read_back(self, row: Lease | None, turn: Turn) -> list[LeaseAction]:
         """Observe the row that was read because nobody knew how a write ended."""
-        write, self.doubtful, self.is_fetching = self.doubtful, None, False
+        write, self.unknown_write, self.is_fetching = self.unknown_write, None, False
         assert write is not None, f"lease {self.key} was read back although no write was in doubt"
         return self._reconcile(write, row, turn)
 
@@ -392,7 +396,7 @@ class HeldLease(Struct):
         backoff = Backoff(min(2 * _RETRY_MIN_S, interval_s), interval_s)
         self.retry_s = now_s + _RETRY_MIN_S / 4 + backoff.delay_s(self.failures, turn.draw())
 
-    def _on_applied(self, write: LeaseWrite, sent_s: float, row: Lease, turn: Turn) -> list[Want]:
+    def _on_applied(self, write: LeaseWrite, sent_s: float, row: Lease, turn: Turn) -> list[LeaseAction]:
         self.failures = 0
         self.retry_s = 0.0
         if isinstance(write, Release):
@@ -404,8 +408,8 @@ class HeldLease(Struct):
             self.tip = None  # written; a claim may note a later place meanwhile
         return self._renewed(row, sent_s, turn)
 
-    def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[Want]:
-        wants: list[Want] = []
+    def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
+        actions: list[LeaseAction] = []
         self.first_sent_s = None
         checkpoint_moved = row.checkpoint != self.lease.checkpoint
         self.lease = row
@@ -413,14 +417,14 @@ class HeldLease(Struct):
             self.renewed_s = sent_s
             self.renew_due_s = sent_s + self.pace.interval_s * (0.8 + 0.2 * turn.draw())
             if self.has_reader:
-                wants.append(ExtendDelivery(self.key, self.epoch, self.deadline_s))
+                actions.append(ExtendDelivery(self.key, self.epoch, self.deadline_s))
         if checkpoint_moved and row.checkpoint.is_record:
-            wants.append(CheckpointStands(self.key, self.epoch, row.checkpoint))
+            actions.append(CheckpointWritten(self.key, self.epoch, row.checkpoint))
         if row.checkpoint_owner == self.worker:
-            wants += self.stop(StopWhy.HANDOVER)
-        return wants
+            actions += self.stop(StopWhy.HANDOVER)
+        return actions
 
-    def _on_refused(self, write: LeaseWrite, outcome: Refused, turn: Turn) -> list[Want]:
+    def _on_refused(self, write: LeaseWrite, outcome: Refused, turn: Turn) -> list[LeaseAction]:
         row = outcome.row
         if row is not None and row.reader == self.worker and outcome.reason is Refusal.HANDOVER:
             # Another worker: RequestHandover. This one: Renew, with the counter as it was, since asking leaves it alone.
@@ -431,10 +435,10 @@ class HeldLease(Struct):
             # This worker: Take. The one it took from: LateCheckpoint of what its reader had finished. What is done there
             # is done, and this worker's own checkpoint follows when it has come further.
             self.lease = row
-            return [report_behind(row, self.wanted)]
+            return [report_behind(row, self.done_through)]
         return self._reconcile(write, row, turn)
 
-    def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[Want]:
+    def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
         """Compare what was sent with the row that stands in the table: three outcomes become two."""
         if row is None:
             return self._lose(StopWhy.LOST, row_gone=True)
@@ -458,20 +462,24 @@ class HeldLease(Struct):
 
     def _is_written(self, row: Lease) -> bool:
         """Whether a row holds all that is done. A take by another looks like a release, but for the last checkpoint."""
-        return self.wanted is None or not self.wanted.is_record or self.wanted <= row.checkpoint
+        return (
+            self.done_through is None
+            or not self.done_through.is_record
+            or self.done_through <= row.checkpoint
+        )
 
     # --- what a scan shows ---
 
-    def is_asked_for(self, row: Lease) -> bool:
+    def shows_handover_request(self, row: Lease) -> bool:
         """Whether a scanned row shows a hand-over that this worker has not seen yet."""
         is_news = row.checkpoint_owner == self.worker and self.lease.checkpoint_owner is None
         return is_news and row.counter == self.lease.counter
 
-    def is_unlike(self, row: Lease) -> bool:
+    def differs_from(self, row: Lease) -> bool:
         """Whether a scanned row is not the one that this worker has written last."""
         return row.counter != self.lease.counter or row.reader != self.worker
 
-    def on_asked_for(self, row: Lease) -> list[Want]:
+    def on_handover_requested(self, row: Lease) -> list[LeaseAction]:
         """Observe that another worker has asked for the lease."""
         self.lease = row
         return self.stop(StopWhy.HANDOVER)
@@ -480,7 +488,7 @@ class HeldLease(Struct):
 
     def on_checkpoint(self, event: CheckpointRequested) -> None:
         """Observe that the reader is done with something."""
-        self.want(event.position)
+        self.on_done(event.position)
         self.is_urgent = self.is_urgent or event.urgent
 
     def on_progress(self, event: ReaderProgress, now_s: float) -> None:
@@ -505,13 +513,13 @@ class HeldLease(Struct):
 
     def on_stopped(self, event: ReaderStopped) -> None:
         """Observe that the reader has stopped."""
-        self.want(event.position)
+        self.on_done(event.position)
         self.tip = event.tip or self.tip
         self._move(Trigger.READER_STOPPED)
 
-    def on_failed(self, event: ReaderFailed) -> list[Want]:
+    def on_failed(self, event: ReaderFailed) -> list[LeaseAction]:
         """Observe that the reader has given up."""
-        self.want(event.position)
+        self.on_done(event.position)
         self._move(Trigger.READER_FREED if event.release else Trigger.READER_FAILED)
         self.stopped_reason = event.short_reason or None
         self.is_urgent = True
@@ -519,31 +527,31 @@ class HeldLease(Struct):
 
     # --- the end of the shard ---
 
-    def _create_children(self, view: LeaseView, now_s: float) -> list[Want]:
+    def _create_children(self, view: LeaseView, now_s: float) -> list[LeaseAction]:
         """Return the children whose leases may be created now."""
         if not self.to_create or now_s < self.child_retry_s:
             return []
-        wants: list[Want] = []
+        actions: list[LeaseAction] = []
         for lease in self.to_create.values():
             if lease.key not in view and missing_parents(lease, self.key, view):
                 # It would be read before its other parent. That one comes at its own parent's end, or the shard syncer
                 # finds the hole that it leaves.
                 self.child_retry_s = now_s + self.options.interval_s
             else:
-                wants.append(CreateChild(lease))
-        return wants
+                actions.append(CreateChild(lease))
+        return actions
 
-    def _children_stand(self) -> bool:
+    def _all_children_exist(self) -> bool:
         """Whether every child's lease is known to exist."""
         return not self.to_create
 
-    def lacking_parents(self, view: LeaseView) -> set[str]:
+    def missing_parents(self, view: LeaseView) -> set[str]:
         """Return the shards whose missing leases keep this finished shard from being ended."""
         if self.phase is not LeasePhase.DRAINED or not self.to_create:
             return set()
         return set().union(*(missing_parents(child, self.key, view) for child in self.to_create.values()))
 
-    def on_child_stands(self, key: str) -> bool:
+    def on_child_exists(self, key: str) -> bool:
         """Observe that a child's lease exists; True when this shard's end has waited for it."""
         return self.to_create is not None and self.to_create.pop(key, None) is not None
 
@@ -553,7 +561,7 @@ class HeldLease(Struct):
 
     # --- giving up ---
 
-    def stop(self, why: StopWhy) -> list[Want]:
+    def stop(self, why: StopWhy) -> list[LeaseAction]:
         """Begin to give the lease up: the reader stops, then the release follows. Does nothing when that is under way."""
         was_reading = self.phase is LeasePhase.READING
         self._move(Trigger.STOP)
@@ -563,24 +571,24 @@ class HeldLease(Struct):
         """Give the lease up with what the reader has done so far."""
         self._move(Trigger.TIME_IS_UP)
 
-    def _released(self, row: Lease) -> list[Want]:
+    def _released(self, row: Lease) -> list[LeaseAction]:
         self._move(Trigger.RELEASED)
-        wants: list[Want] = []
+        actions: list[LeaseAction] = []
         if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
-            wants.append(CheckpointStands(self.key, self.epoch, row.checkpoint))
-        return [*wants, report_release(row), Released()]
+            actions.append(CheckpointWritten(self.key, self.epoch, row.checkpoint))
+        return [*actions, report_release(row), Released()]
 
-    def _ended(self) -> list[Want]:
+    def _ended(self) -> list[LeaseAction]:
         self._move(Trigger.ENDED)
         return [report_end(self.key, self.children), Ended(self.children)]
 
-    def _lose(self, why: StopWhy, *, row: Lease | None = None, row_gone: bool = False) -> list[Want]:
+    def _lose(self, why: StopWhy, *, row: Lease | None = None, row_gone: bool = False) -> list[LeaseAction]:
         has_reader = self.has_reader
-        wants: list[Want] = []
+        actions: list[LeaseAction] = []
         if has_reader and (self.phase is LeasePhase.READING or why is not StopWhy.EXPIRED):
-            wants.append(StopReader(self.key, self.epoch, why))
-        done = None if has_reader or row_gone else self.wanted
+            actions.append(StopReader(self.key, self.epoch, why))
+        done = None if has_reader or row_gone else self.done_through
         self._move(Trigger.LOST)
         if why is not StopWhy.EXPIRED:
-            wants.append(report_loss(self.worker, self.key, row, row_gone=row_gone))
-        return [*wants, Lost(why, has_reader, done)]
+            actions.append(report_loss(self.worker, self.key, row, row_gone=row_gone))
+        return [*actions, Lost(why, has_reader, done)]

@@ -26,19 +26,19 @@ from penstock.core.leases.coordinator_events import (
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.held_lease import HeldLease, LeasePhase, RenewalPace
+from penstock.core.leases.held_lease_actions import (
+    CreateChild,
+    Ended,
+    LeaseAction,
+    Lost,
+    Released,
+    SendWrite,
+)
 from penstock.core.leases.held_lease_reports import (
     report_expired,
     report_late_renewals,
     report_stall,
     report_still_stopped,
-)
-from penstock.core.leases.held_lease_wants import (
-    CreateChild,
-    Ended,
-    Lost,
-    Released,
-    SendWrite,
-    Want,
 )
 from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
@@ -54,7 +54,7 @@ from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.shard_end import free_children
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
-from penstock.core.leases.write_purposes import ForChildOf, ForGain, ForHeldLease
+from penstock.core.leases.write_purposes import ForAcquisition, ForChildOf, ForHeldLease
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
 
@@ -95,7 +95,7 @@ class HeldLeases:
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
         self._due: list[tuple[float, str, int]] = []
-        self._leaving: dict[str, int] = {}  # readers that are to stop and whose lease is gone: key -> epoch
+        self._orphans: dict[str, int] = {}  # readers that are to stop and whose lease is gone: key -> epoch
         self._last_epoch = 0
         self._pace = RenewalPace(options)
         self._expired: list[str] = []  # leases that could not be renewed in time, and were not reported yet
@@ -114,7 +114,7 @@ class HeldLeases:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is held and no reader is on its way out."""
-        return not self._held and not self._leaving
+        return not self._held and not self._orphans
 
     @property
     def next_wake_s(self) -> float:
@@ -148,7 +148,7 @@ class HeldLeases:
         )
         self._held[lease.key] = held
         self._pace.held_count = len(self._held)
-        held.want(self._late_checkpoints.take(lease.key))
+        held.on_done(self._late_checkpoints.take(lease.key))
         if self._is_stopping:
             self._do(held, held.stop(StopWhy.SHUTDOWN), now_s)
         self._advance(held, now_s)
@@ -158,7 +158,7 @@ class HeldLeases:
         for held in [each for each in self._held.values() if each.phase is LeasePhase.WAITING]:
             self._advance(held, now_s)
 
-    # --- doing what a lease wants -----------------------------------------------------------------------
+    # --- carrying out actions ----------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
         """Do what is due."""
@@ -194,16 +194,16 @@ class HeldLeases:
         """Let a lease that is still held do its next thing, and note when to look at it again."""
         if not self._is_held(held):
             return
-        wants = held.advance(
+        actions = held.advance(
             now_s,
             self.view,
             is_busy=self._writes.is_busy(held.key),
-            has_earlier_reader=held.key in self._leaving,
+            has_earlier_reader=held.key in self._orphans,
         )
-        self._do(held, wants, now_s)
+        self._do(held, actions, now_s)
         if not self._is_held(held):
             return
-        wake_s = held.next_look_s(now_s, is_busy=self._writes.is_busy(held.key))
+        wake_s = held.next_due_s(now_s, is_busy=self._writes.is_busy(held.key))
         if wake_s != held.wake_s:  # entries of the heap that name another moment than the lease are skipped
             held.wake_s = wake_s
             if wake_s == math.inf:
@@ -213,8 +213,8 @@ class HeldLeases:
     def _is_held(self, held: HeldLease) -> bool:
         return self._held.get(held.key) is held
 
-    def _do(self, held: HeldLease, wants: list[Want], now_s: float) -> None:
-        for want in wants:
+    def _do(self, held: HeldLease, actions: list[LeaseAction], now_s: float) -> None:
+        for want in actions:
             match want:
                 case SendWrite(write):
                     self._writes.send(write, ForHeldLease(held.epoch), now_s, held.deadline_s)
@@ -227,21 +227,21 @@ class HeldLeases:
                     del self._held[held.key]
                     self.wake_waiting(now_s)
                     self._take_children(children)
-                case Lost(why, leaves_reader, done):
+                case Lost(why, has_reader, done):
                     del self._held[held.key]
                     if why is StopWhy.EXPIRED:
                         self._expired.append(held.key)
-                    self._on_lost(held, now_s, leaves_reader=leaves_reader, done=done)
+                    self._on_lost(held, now_s, has_reader=has_reader, done=done)
                 case _:
                     self._turn.emit(want)
         self._pace.held_count = len(self._held)
         assert self._is_held(held) == (held.phase is not LeasePhase.GONE)
 
-    def _on_lost(self, held: HeldLease, now_s: float, *, leaves_reader: bool, done: Position | None) -> None:
+    def _on_lost(self, held: HeldLease, now_s: float, *, has_reader: bool, done: Position | None) -> None:
         self.lost_count += 1
-        self._scans.note_doubt(held.key, now_s)
-        if leaves_reader:
-            self._leaving[held.key] = held.epoch
+        self._scans.on_owner_unknown(held.key, now_s)
+        if has_reader:
+            self._orphans[held.key] = held.epoch
         else:
             self._late_checkpoints.keep(held.key, done)
 
@@ -255,7 +255,7 @@ class HeldLeases:
         for row in free_children(children, self.view, self):
             if room > 0:
                 take = Take(row.key, row.counter, self.me, stream=self.options.stream_of(row.key))
-                room -= self._writes.enqueue(take, ForGain(Reason.CHILD))
+                room -= self._writes.enqueue(take, ForAcquisition(Reason.CHILD))
 
     # --- answers --------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class HeldLeases:
             return
         row = row_of(outcome)
         if row is not None:
-            self.view.observe(row, now_s)
+            self.view.on_row(row, now_s)
         elif isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING:
             self.view.forget(key)
         self._do(held, held.on_answer(pending, outcome, now_s, self._turn), now_s)
@@ -299,15 +299,15 @@ class HeldLeases:
             held.on_read_back_failed(now_s, self._turn)
             self._advance(held, now_s)
 
-    def see_row(self, row: Lease, now_s: float, began_s: float | None = None) -> None:
+    def on_row_scanned(self, row: Lease, now_s: float, began_s: float | None = None) -> None:
         """Compare a scanned row with the lease that is held: a request for hand-over shows, or that it was stolen."""
         held = self._held.get(row.key)
-        if held is None or self._writes.is_busy(row.key) or held.doubtful is not None:
+        if held is None or self._writes.is_busy(row.key) or held.unknown_write is not None:
             return
-        if held.is_asked_for(row):
-            self._do(held, held.on_asked_for(row), now_s)
+        if held.shows_handover_request(row):
+            self._do(held, held.on_handover_requested(row), now_s)
             self._advance(held, now_s)
-        elif held.is_unlike(row) and (began_s is None or held.renewed_s < began_s):
+        elif held.differs_from(row) and (began_s is None or held.renewed_s < began_s):
             self.renew_now(row.key, now_s)  # an old row, or the lease was stolen: the next renewal tells
 
     def renew_now(self, key: str, now_s: float) -> None:
@@ -334,31 +334,31 @@ class HeldLeases:
             return
         row = row_of(outcome)
         if row is not None:
-            self.view.observe(row, now_s)
+            self.view.on_row(row, now_s)
         if isinstance(outcome, Applied):
             message = f"lease {key} created, child of {purpose.parent}"
             self._turn.report(Topic.CREATED, Level.INFO, message, key, "child")
         if held is not None:
-            held.on_child_stands(key)
+            held.on_child_exists(key)
             self._advance(held, now_s)
         for other in list(self._held.values()):
-            if other.on_child_stands(key):
+            if other.on_child_exists(key):
                 self._advance(other, now_s)
 
-    def awaited_parents(self) -> set[str]:
+    def parents_to_fetch(self) -> set[str]:
         """Return the shards whose leases held ones wait for, before they are read or ended."""
         waiting = (held for held in self._held.values() if held.phase is LeasePhase.WAITING)
         parents = {parent for held in waiting for parent in self.view.unfinished_parents(held.lease)}
-        return parents | self.lacking_parents()
+        return parents | self.missing_parents()
 
-    def parents_waited_for(self) -> set[str]:
+    def parents_of_waiting(self) -> set[str]:
         """Return the parents of the leases that are held and not read yet."""
         waiting = (held for held in self._held.values() if held.phase is LeasePhase.WAITING)
         return {parent for held in waiting for parent in held.lease.parents}
 
-    def lacking_parents(self) -> set[str]:
+    def missing_parents(self) -> set[str]:
         """Return the shards whose missing leases keep finished shards from being ended."""
-        return set().union(*(held.lacking_parents(self.view) for held in self._held.values()))
+        return set().union(*(held.missing_parents(self.view) for held in self._held.values()))
 
     # --- what readers tell ------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class HeldLeases:
 
     def on_drained(self, event: ShardDrained, now_s: float) -> None:
         """Observe that a shard is read to its end."""
-        self._leave(event.key, event.epoch)
+        self._drop_orphan(event.key, event.epoch)
         held = self._with_reader(event.key, event.epoch)
         if held is None:
             self.wake_waiting(now_s)
@@ -388,7 +388,7 @@ class HeldLeases:
 
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Observe that a reader has stopped as asked."""
-        if self._leave(event.key, event.epoch):
+        if self._drop_orphan(event.key, event.epoch):
             self._keep_late(event.key, event.position, now_s)
             self.wake_waiting(now_s)
             return
@@ -399,7 +399,7 @@ class HeldLeases:
 
     def on_failed(self, event: ReaderFailed, now_s: float) -> bool:
         """Observe that a reader has given up; True when its lease is to be freed for other workers."""
-        if self._leave(event.key, event.epoch):
+        if self._drop_orphan(event.key, event.epoch):
             self._keep_late(event.key, event.position, now_s)
             return False
         held = self._with_reader(event.key, event.epoch)
@@ -409,10 +409,10 @@ class HeldLeases:
         self._advance(held, now_s)
         return event.release
 
-    def _leave(self, key: str, epoch: int) -> bool:
-        if self._leaving.get(key) != epoch:
+    def _drop_orphan(self, key: str, epoch: int) -> bool:
+        if self._orphans.get(key) != epoch:
             return False
-        del self._leaving[key]
+        del self._orphans[key]
         return True
 
     def _keep_late(self, key: str, position: Position | None, now_s: float) -> None:
@@ -423,12 +423,12 @@ class HeldLeases:
         else:
             # This process lost the lease, and has it again before its first reader has stopped. What that one did counts
             # for the ownership of now: the second reader has not begun, since it waits for the first one.
-            held.want(position)
+            held.on_done(position)
             self._advance(held, now_s)
 
     # --- giving up --------------------------------------------------------------------------------------
 
-    def give_up(self, key: str, why: StopWhy, now_s: float) -> None:
+    def release(self, key: str, why: StopWhy, now_s: float) -> None:
         """Let a reader finish and then free its lease; does nothing when that is under way, or nothing is held."""
         held = self._held.get(key)
         if held is not None:
@@ -439,14 +439,14 @@ class HeldLeases:
         """Begin a graceful stop."""
         self._is_stopping = True
         for key in list(self._held):
-            self.give_up(key, StopWhy.SHUTDOWN, now_s)
+            self.release(key, StopWhy.SHUTDOWN, now_s)
 
-    def release_stragglers(self, now_s: float) -> list[str]:
+    def release_unfinished(self, now_s: float) -> list[str]:
         """Release leases whose readers are not done at the end of a stop, at what they have done so far."""
         late = [held for held in self._held.values() if held.phase is LeasePhase.STOPPING]
         for held in late:
             held.stop_waiting_for_reader()
-            self._leaving[held.key] = held.epoch
+            self._orphans[held.key] = held.epoch
             self._advance(held, now_s)
         return [held.key for held in late]
 
@@ -457,8 +457,8 @@ class HeldLeases:
         # A reader: its last event, posted. The machine: this audit, before that event is handled. The loop counts such a
         # reader as alive, so what is not among the living has told everything that it will.
         for key, epoch in sorted(alive):
-            if self._with_reader(key, epoch) is None and self._leaving.get(key) != epoch:
-                self._leaving[key] = epoch
+            if self._with_reader(key, epoch) is None and self._orphans.get(key) != epoch:
+                self._orphans[key] = epoch
                 self._report_audit(key, "a reader lives without its lease; it is stopped")
                 self._turn.emit(StopReader(key, epoch, StopWhy.LOST))
         for held in list(self._held.values()):
@@ -471,9 +471,9 @@ class HeldLeases:
             self._report_audit(held.key, "the lease is held but its reader is gone; it is started again")
             del self._held[held.key]
             self.acquire(held.lease, held.renewed_s, now_s)
-        for key, epoch in list(self._leaving.items()):
+        for key, epoch in list(self._orphans.items()):
             if (key, epoch) not in alive:
-                del self._leaving[key]
+                del self._orphans[key]
         self.wake_waiting(now_s)
 
     def _report_audit(self, key: str, what: str) -> None:

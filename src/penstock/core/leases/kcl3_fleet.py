@@ -98,7 +98,7 @@ class FleetMode(Enum):
     LEADERLESS = "a native KCL 3 fleet without a leader just now: free leases are taken, and nothing else moves until there is one"
 
 
-class Refusal(Enum):
+class FleetRefusal(Enum):
     """Why a worker may not stand beside the KCL 3 workers of its table."""
 
     UNKNOWN_VERSION = "unknown version"
@@ -106,7 +106,7 @@ class Refusal(Enum):
     UNREPORTED = "unreported"
 
 
-def describe_refusal(why: Refusal, table: str, detail: str) -> str:
+def describe_refusal(why: FleetRefusal, table: str, detail: str) -> str:
     """Return the sentence that refuses to stand in a fleet, with the way out.
 
     Args:
@@ -115,20 +115,20 @@ def describe_refusal(why: Refusal, table: str, detail: str) -> str:
         detail: The state that is not known, or what the service said.
     """
     match why:
-        case Refusal.UNKNOWN_VERSION:
+        case FleetRefusal.UNKNOWN_VERSION:
             known = ", ".join(sorted({*_NATIVE, *_PLAIN_2X, _UPGRADING}))
             return (
                 f"the Java workers of lease table {table} are in a state that this version of Penstock does not know "
                 f"(row Migration3.0 has cv={detail}; known: {known}), so nobody can say whether it may take leases "
                 "beside them: update Penstock, or give it an application of its own"
             )
-        case Refusal.UNREADABLE:
+        case FleetRefusal.UNREADABLE:
             return (
                 f"KCL 3 workers stood at lease table {table}, and whether a leader assigns its leases cannot be read "
                 f"({detail}): allow dynamodb:GetItem on {table} and on the tables {table}-CoordinatorState and "
                 f"{table}-WorkerMetricStats, or give this worker an application of its own"
             )
-        case Refusal.UNREPORTED:
+        case FleetRefusal.UNREPORTED:
             return (
                 f"lease table {table} belongs to a native KCL 3 fleet, and this worker may not report its metrics "
                 f"({detail}), so the fleet's leader would assign it nothing and could not balance what it holds: allow "
@@ -171,8 +171,8 @@ class FleetJudge:
             now_s: Monotonic seconds, for the lock: it is free when it has not changed for its lease, as seen from here.
             wall_s: Seconds since the epoch, for the metrics.
         """
-        self._see_lock(rows.leader, now_s)
-        self._see_reports(rows.workers, now_s)
+        self._on_lock(rows.leader, now_s)
+        self._on_reports(rows.workers, now_s)
         if rows.version == _UPGRADING:
             return FleetMode.UPGRADING
         if rows.version not in _NATIVE:
@@ -189,13 +189,13 @@ class FleetJudge:
         """When the lock will be free unless it changes before, on the clock of `judge`; None without a lock."""
         return None if self._lock is None else self._changed_s + self._lock.lease_s
 
-    def _see_lock(self, lock: LeaderLock | None, now_s: float) -> None:
+    def _on_lock(self, lock: LeaderLock | None, now_s: float) -> None:
         before, self._lock = self._lock, lock
         if lock is None or before is None or before.record_version != lock.record_version:
             self._changed_s = now_s
             self._has_changed = lock is not None and before is not None
 
-    def _see_reports(self, workers: Sequence[WorkerStats], now_s: float) -> None:
+    def _on_reports(self, workers: Sequence[WorkerStats], now_s: float) -> None:
         before, self._reports = self._reports, {}
         for stats in workers:
             reported_s, since_s = before.get(stats.worker, (None, now_s))

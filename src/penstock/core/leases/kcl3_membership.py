@@ -9,33 +9,33 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_effects import (
+    FetchFleet,
     FindOwnLeases,
     FleetRefused,
     LeaveFleet,
     Level,
-    LookAtFleet,
     ReportWorker,
     Topic,
 )
 from penstock.core.leases.coordinator_events import (
     FleetEvent,
+    FleetFetched,
+    FleetFetchFailed,
     FleetLeft,
-    FleetNotSeen,
-    FleetSeen,
     OwnLeasesFound,
     OwnLeasesNotFound,
     Problem,
     WorkerReported,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.fleet_view import Gain, tie
+from penstock.core.leases.fleet_view import Acquisition, tie
 from penstock.core.leases.kcl3_fleet import (
     CPU,
     REPORT_INTERVAL_S,
     FleetJudge,
     FleetMode,
+    FleetRefusal,
     Kcl3Rows,
-    Refusal,
     is_known_version,
     metrics_to_report,
     unseen_by_leader,
@@ -50,7 +50,7 @@ _JITTER: Final = 0.1
 _AGAIN_S: Final = 2.0  # after a first look that failed: nothing begins before one has succeeded
 _REPORTS_REFUSED_MAX: Final = 2  # in a row; a policy that was just changed may not count everywhere yet
 _ASKED_MAX: Final = 100  # workers whose metrics are read in one look
-LED_LOOK_ROUNDS: Final = 10
+LED_SCAN_ROUNDS: Final = 10
 """A worker that finds its leases by the index looks at the table so many times less often."""
 
 
@@ -74,9 +74,9 @@ class Kcl3Membership:
         self.is_known = not options.kcl3
         """Whether it is known who decides about the leases: before that nothing begins."""
         self._rows = Kcl3Rows()
-        self._look_s = math.inf
+        self._fetch_s = math.inf
         self._find_s = math.inf
-        self._is_looking = False
+        self._is_fetching = False
         self._is_finding = False
         self._may_find = True
         self._is_reporting = False
@@ -85,19 +85,19 @@ class Kcl3Membership:
         self._is_listed = False  # the leader may know this worker
         self._is_stopping = False
         self._is_leaving = False
-        self._told = ""
+        self._reported_mode = ""
         self._asked: frozenset[str] = frozenset()
         self._unseen: frozenset[str] = frozenset()
-        self._told_unseen: set[str] = set()
-        self._told_unread: set[str] = set()
+        self._reported_unseen: set[str] = set()
+        self._reported_unread: set[str] = set()
 
     @property
     def next_wake_s(self) -> float:
         """When there is something to begin; infinity for never."""
         if self._is_stopping:  # what was asked before may still be answered
             return math.inf
-        look_s = math.inf if self._is_looking else self._look_s
-        return min(look_s, math.inf if self._is_finding else self._find_s)
+        fetch_s = math.inf if self._is_fetching else self._fetch_s
+        return min(fetch_s, math.inf if self._is_finding else self._find_s)
 
     @property
     def is_led(self) -> bool:
@@ -131,9 +131,9 @@ class Kcl3Membership:
             Whether somebody else decides about the leases than before: the table is to be looked at again.
         """
         match event:
-            case FleetSeen(rows, wall_s):
+            case FleetFetched(rows, wall_s):
                 return self._on_seen(rows, now_s, wall_s, is_full=is_full)
-            case FleetNotSeen(problem, detail):
+            case FleetFetchFailed(problem, detail):
                 self._on_not_seen(problem, detail, now_s)
             case WorkerReported(problem, detail):
                 self._on_reported(problem, detail)
@@ -155,8 +155,8 @@ class Kcl3Membership:
 
     def begin(self, now_s: float) -> None:
         """Observe that the lease table is there."""
-        if self.options.kcl3 and self._look_s == math.inf:
-            self._look_s = now_s
+        if self.options.kcl3 and self._fetch_s == math.inf:
+            self._fetch_s = now_s
 
     def advance(self, live: Collection[str], own_keys: Callable[[], frozenset[str]], now_s: float) -> None:
         """Begin what is due.
@@ -168,26 +168,26 @@ class Kcl3Membership:
         """
         if self._is_stopping:
             return
-        if now_s >= self._look_s and not self._is_looking:
-            self._is_looking = True
+        if now_s >= self._fetch_s and not self._is_fetching:
+            self._is_fetching = True
             others = sorted(set(live) - {self.me}, key=lambda worker: tie(self.me, worker))
             self._asked = frozenset(others[:_ASKED_MAX])
-            self._turn.emit(LookAtFleet(self._asked))
+            self._turn.emit(FetchFleet(self._asked))
         if now_s >= self._find_s and not self._is_finding:
             self._is_finding = True
             self._turn.emit(FindOwnLeases(own_keys()))
 
     def _on_seen(self, rows: Kcl3Rows, now_s: float, wall_s: float, *, is_full: bool) -> bool:
-        self._is_looking = False
+        self._is_fetching = False
         self._rows = rows
         self._wall_s = wall_s
         if not is_known_version(rows.version):
-            self._refuse(Refusal.UNKNOWN_VERSION, str(rows.version))
+            self._refuse(FleetRefusal.UNKNOWN_VERSION, str(rows.version))
             return False
         before, was_known = self.mode, self.is_known
         self.mode = self._judge.judge(rows, now_s, wall_s)
         self.is_known = True
-        self._tell(was_known=was_known)
+        self._report_mode(was_known=was_known)
         self._schedule(now_s)
         if wants_reports(rows.version) and not self._is_stopping and not self._is_reporting:
             self._is_reporting = self._is_listed = True
@@ -195,25 +195,25 @@ class Kcl3Membership:
             self._turn.emit(ReportWorker(measures_cpu=CPU in names, is_full=is_full))
         return was_known and self.mode is not before
 
-    def _refuse(self, why: Refusal, detail: str) -> None:
+    def _refuse(self, why: FleetRefusal, detail: str) -> None:
         if not self.is_refused:
             self.is_refused = True
             self._turn.emit(FleetRefused(why, detail))
 
     def _on_not_seen(self, problem: Problem, detail: str, now_s: float) -> None:
-        self._is_looking = False
+        self._is_fetching = False
         self._turn.report_failed_call("looking at what KCL 3 workers keep beside the leases", problem, detail)
         if problem is Problem.REFUSED and not self.is_known:
-            self._refuse(Refusal.UNREADABLE, detail)
+            self._refuse(FleetRefusal.UNREADABLE, detail)
         pause_s = REPORT_INTERVAL_S if self.is_known else _AGAIN_S
-        self._look_s = now_s + pause_s * (0.5 + self._turn.draw())
+        self._fetch_s = now_s + pause_s * (0.5 + self._turn.draw())
 
     def _schedule(self, now_s: float) -> None:
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
-        self._look_s = now_s + self._jittered(pause_s)
+        self._fetch_s = now_s + self._jittered(pause_s)
         due_s = self._judge.leader_due_s
         if self.is_led and due_s is not None:
-            self._look_s = min(self._look_s, due_s)
+            self._fetch_s = min(self._fetch_s, due_s)
         if not self.finds_by_index:
             self._find_s = math.inf
         elif self._find_s == math.inf:
@@ -222,14 +222,14 @@ class Kcl3Membership:
     def _jittered(self, mean_s: float) -> float:
         return mean_s * (1 - _JITTER + 2 * _JITTER * self._turn.draw())
 
-    def _tell(self, *, was_known: bool) -> None:
+    def _report_mode(self, *, was_known: bool) -> None:
         rows = self._rows
         leader = rows.leader.owner if self.is_led and rows.leader is not None else ""
-        told = f"{self.mode.name} {leader}"
-        if told == self._told or (rows.version is None and not was_known):
-            self._told = told
+        mode = f"{self.mode.name} {leader}"
+        if mode == self._reported_mode or (rows.version is None and not was_known):
+            self._reported_mode = mode
             return
-        self._told = told
+        self._reported_mode = mode
         who = f"; the leader is {leader}" if leader else ""
         state = "no KCL 3 worker" if rows.version is None else rows.version
         self._turn.report(
@@ -242,7 +242,7 @@ class Kcl3Membership:
         self._is_finding = False
         self._find_s = now_s + self._jittered(self.options.interval_s) if self.finds_by_index else math.inf
 
-    def see_unread(self, rows: Iterable[Lease]) -> None:
+    def report_unread_streams(self, rows: Iterable[Lease]) -> None:
         """Report streams whose leases the leader has assigned to this worker, which does not read them.
 
         Args:
@@ -251,8 +251,8 @@ class Kcl3Membership:
         if not self.is_led:
             return
         assigned = {stream_id_of(row.key) for row in rows if row.owner == self.me and not row.is_ended}
-        for stream_id in sorted(assigned - self._told_unread):
-            self._told_unread.add(stream_id)
+        for stream_id in sorted(assigned - self._reported_unread):
+            self._reported_unread.add(stream_id)
             self._turn.report(
                 Topic.FLEET,
                 Level.ERROR,
@@ -262,27 +262,27 @@ class Kcl3Membership:
                 reason="unread",
             )
 
-    def restrain(self, plan: RoundPlan) -> RoundPlan:
+    def limit_to_mode(self, plan: RoundPlan) -> RoundPlan:
         """Return what a worker may move of its own accord."""
         match self.mode:
             case FleetMode.LED:
-                given_up = [move for move in plan.moves if not isinstance(move, Gain)]
+                given_up = [move for move in plan.moves if not isinstance(move, Acquisition)]
                 return RoundPlan(given_up, math.inf)
             case FleetMode.LEADERLESS:
-                kept = [move for move in plan.moves if not (isinstance(move, Gain) and move.is_live)]
+                kept = [move for move in plan.moves if not (isinstance(move, Acquisition) and move.is_live)]
                 return replace(plan, moves=kept)
             case _:
                 return plan
 
-    def see_workers(self, live: Collection[str]) -> None:
+    def on_live_workers(self, live: Collection[str]) -> None:
         """Compare who lives, as a look at the whole table has just shown, with who reported at the last look."""
         if not self._is_native:
             self._unseen = frozenset()
             return
         before = self._unseen
         self._unseen = frozenset(unseen_by_leader(self._rows, set(live) & self._asked, self._wall_s))
-        news = sorted((self._unseen & before) - self._told_unseen)
-        self._told_unseen.update(news)
+        news = sorted((self._unseen & before) - self._reported_unseen)
+        self._reported_unseen.update(news)
         if news:
             self._turn.report(
                 Topic.FLEET,
@@ -305,7 +305,7 @@ class Kcl3Membership:
             if problem is Problem.REFUSED and not self._has_reported:
                 self._is_listed = False  # there is no report to take back
                 if self._is_native and self._reports_refused >= _REPORTS_REFUSED_MAX:
-                    self._refuse(Refusal.UNREPORTED, detail)
+                    self._refuse(FleetRefusal.UNREPORTED, detail)
         if self._is_stopping:
             self._withdraw()
 

@@ -15,7 +15,7 @@ from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease_writes import Applied
 from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.pending_writes import PendingWrites
-from penstock.core.leases.required_leases import Gone, find_vanished, plan_deletions
+from penstock.core.leases.required_leases import DeletionReason, find_vanished, plan_deletions
 from penstock.core.leases.stream_rows import Rows
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForCleanup
@@ -92,7 +92,7 @@ class LeaseCleanup:
         self._vanished_before, self._vanished = find_vanished(self.view.rows(), shards, self._vanished_before)
         self._listing_due_s = now_s + self.options.garbage_interval_s * (0.8 + 0.4 * self._turn.draw())
 
-    def on_deleted(self, key: str, why: Gone, outcome: WriteOutcome) -> None:
+    def on_deleted(self, key: str, why: DeletionReason, outcome: WriteOutcome) -> None:
         """Observe the answer to a deletion."""
         if isinstance(outcome, Applied):
             self.view.forget(key)

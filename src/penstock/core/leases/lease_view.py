@@ -135,7 +135,7 @@ class LeaseView:
         """Return the last known rows of what is looked at in every round, by key."""
         return {sighting.lease.key: sighting.lease for sighting in self._sightings(self.watched)}
 
-    def observe_scan(  # noqa: PLR0917 - what a scan tells
+    def on_scan(  # noqa: PLR0917 - what a scan tells
         self,
         leases: Iterable[Lease],
         now_s: float,
@@ -172,7 +172,7 @@ class LeaseView:
                 and known.lease.counter >= lease.counter
             ):
                 continue  # an answer to a write or a read that began later than this scan
-            if self._note(lease, now_s):
+            if self._keep(lease, now_s):
                 rows[key].unchanged_scans += 1
         if not is_whole:
             skipped = [*((key, why) for key, why in self.damaged.items() if key not in gone), *skipped]
@@ -188,7 +188,7 @@ class LeaseView:
             missing.append(key)
         if is_whole:
             self._found &= gone.keys()
-            self._see_whole()
+            self._on_whole_table()
         else:
             self._part, self.watched = part, frozenset(lease.key for lease in leases if lease.key in rows)
         return missing
@@ -197,7 +197,7 @@ class LeaseView:
         known = self.watched if self.watched is not None and self._part == part else ()
         return [key for key in known if key in self._rows]
 
-    def _see_whole(self) -> None:
+    def _on_whole_table(self) -> None:
         rows = self._rows
         self.handovers.keep_only(self)
         unfinished = unfinished_lineage(self)
@@ -208,7 +208,7 @@ class LeaseView:
         """Observe that every look is at the whole table from now on."""
         self._part = self.watched = None
 
-    def note_absent(self, key: str) -> None:
+    def on_row_absent(self, key: str) -> None:
         """Observe that a read of one row found none."""
         self.forget(key)
         self._absent.add(key)
@@ -233,10 +233,10 @@ class LeaseView:
         standing = [parent for parent in lease.parents if parent in rows and not rows[parent].lease.is_ended]
         return [*standing, *self.unknown_parents(lease)]
 
-    def _note(self, lease: Lease, now_s: float) -> bool:
+    def _keep(self, lease: Lease, now_s: float) -> bool:
         """Keep a row that was read; True when it stands as it stood before."""
         known = self._rows.get(lease.key)
-        self.handovers.see(None if known is None else known.lease, lease, now_s)
+        self.handovers.on_row(None if known is None else known.lease, lease, now_s)
         if known is not None and _stands_still(known.lease, lease):
             known.lease = lease
             return True
@@ -244,20 +244,20 @@ class LeaseView:
         self._rows[lease.key] = _Sighting(lease, now_s, was_renewed)
         return False
 
-    def observe(self, lease: Lease, now_s: float) -> None:
+    def on_row(self, lease: Lease, now_s: float) -> None:
         """Observe one row, from a write's answer or a read."""
-        self._note(lease, now_s)
+        self._keep(lease, now_s)
 
-    def observe_found(self, lease: Lease, now_s: float) -> None:
+    def on_row_found(self, lease: Lease, now_s: float) -> None:
         """Observe one row that was found by the index: its parents' rows may be newer than the last look at the table."""
         self._found.add(lease.key)
-        self._note(lease, now_s)
+        self._keep(lease, now_s)
 
     def is_usable(self, key: str) -> bool:
         """Whether a row may be taken, asked for or renewed, as far as it can be read and belongs to this stream."""
         return key not in self.damaged and key not in self.set_aside
 
-    def note_vanished(self, shard_ids: AbstractSet[str]) -> None:
+    def on_shards_vanished(self, shard_ids: AbstractSet[str]) -> None:
         """Observe that the stream does not list shards any more: nobody waits for them."""
         self.vanished |= shard_ids
 
@@ -333,7 +333,7 @@ class LeaseView:
             lease, self, self.vanished, self.circular
         )
 
-    def lacking_parents(self) -> set[str]:
+    def missing_parents(self) -> set[str]:
         """Return the parents whose missing rows keep leases from being read."""
         lacking: set[str] = set()
         for sighting in self._rows.values():

@@ -11,12 +11,12 @@ from msgspec import Struct
 from penstock.core.leases.balance import plan_balance, take_free
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_membership import FleetMembership
-from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Move, live_workers, tie
+from penstock.core.leases.fleet_view import Acquisition, BalanceLimits, FleetLease, Move, live_workers, tie
 from penstock.core.leases.lease_view import OwnerState
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
 _WATCHERS_ROUNDS: Final = 2  # so long a free lease is left to those that watch its part
-_PART_LOOK_ROUNDS: Final = 0.25  # a part with free leases is looked at again so soon
+_PART_SCAN_ROUNDS: Final = 0.25  # a part with free leases is looked at again so soon
 _DOUBLINGS_MAX: Final = 6
 _CROWDED_SHARES: Final = 2  # a worker has so many times its share before others have had their turn
 _PRESENT_MIN: Final = 1 / 3  # when more of the fleet seems to have gone, it may be about to come back
@@ -27,11 +27,11 @@ class RoundPlan(Struct, frozen=True):
 
     Args:
         moves: In the order in which they should be made.
-        look_s: When a look at the table will find more to move; infinity where the regular round is soon enough.
+        scan_s: When a look at the table will find more to move; infinity where the regular round is soon enough.
     """
 
     moves: Sequence[Move]
-    look_s: float
+    scan_s: float
 
 
 NOTHING_TO_MOVE: Final = RoundPlan((), math.inf)
@@ -77,7 +77,7 @@ class MovePlanner:
             is_watched: Whether each part of the table has workers that look at it in every round.
         """
         options = self.options
-        self._membership.observe(live_workers(fleet, self.me), now_s, round_s, memory_s)
+        self._membership.on_workers(live_workers(fleet, self.me), now_s, round_s, memory_s)
         left_over_s = _LEFT_OVER_ROUNDS * round_s
         moves = plan_balance(
             fleet,
@@ -87,17 +87,17 @@ class MovePlanner:
             lease_duration_s=options.lease_duration_s,
             chance=chance,
         )
-        look_s = math.inf
+        scan_s = math.inf
         if options.max_leases is None or held_count < options.max_leases:
-            look_s = _left_over_look_s(fleet, left_over_s, now_s)
+            scan_s = _left_over_scan_s(fleet, left_over_s, now_s)
         if options.policy is not BalancePolicy.KCL2 and not self._membership.is_settled(now_s):
-            live = [move for move in moves if isinstance(move, Gain) and move.is_live]
+            live = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
             if live:
                 moves = self._hold_back(moves, live, fleet)
-                look_s = min(look_s, self._membership.due_s)
+                scan_s = min(scan_s, self._membership.due_s)
         if is_watched:
             moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
-        return RoundPlan(moves, look_s)
+        return RoundPlan(moves, scan_s)
 
     def plan_part(
         self,
@@ -126,7 +126,7 @@ class MovePlanner:
         free = [entry for entry in part if entry.is_takable]
         if not free or not share:
             return NOTHING_TO_MOVE
-        soon_s = _PART_LOOK_ROUNDS * round_s
+        soon_s = _PART_SCAN_ROUNDS * round_s
         looks = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
         wanted = math.ceil(len(free) / max(1.0, watchers * _present_share(part)) * 2**looks)
         # The first to see that many workers are gone leaves something to those that look a moment later.
@@ -137,14 +137,14 @@ class MovePlanner:
         free.sort(key=lambda entry: tie(self.me, entry.lease.key))
         taken = free[: min(wanted, room)][: options.leases_to_acquire]
         is_urgent = looks < _DOUBLINGS_MAX and len(taken) < len(free)
-        look_s = now_s + soon_s if is_urgent else math.inf
-        return RoundPlan([take_free(entry, self.me) for entry in taken], look_s)
+        scan_s = now_s + soon_s if is_urgent else math.inf
+        return RoundPlan([take_free(entry, self.me) for entry in taken], scan_s)
 
     def _hold_back(
-        self, moves: Sequence[Move], live: Sequence[Gain], fleet: Sequence[FleetLease]
+        self, moves: Sequence[Move], live: Sequence[Acquisition], fleet: Sequence[FleetLease]
     ) -> list[Move]:
         """Keep what need not wait for the fleet to settle: free leases, and one ask of a worker that has nothing."""
-        rest = [move for move in moves if not (isinstance(move, Gain) and move.is_live)]
+        rest = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
         is_seen = any(
             entry.lease.owner == self.me and entry.owner_state is OwnerState.ALIVE for entry in fleet
         )
@@ -160,7 +160,9 @@ def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patie
     What they leave they have no room for, and it goes to anybody.
     """
     left = {entry.lease.key for entry in fleet if entry.free_s >= patience_s}
-    return [move for move in moves if not isinstance(move, Gain) or move.is_live or move.write.key in left]
+    return [
+        move for move in moves if not isinstance(move, Acquisition) or move.is_live or move.write.key in left
+    ]
 
 
 def _present_share(part: Sequence[FleetLease]) -> float:
@@ -170,7 +172,7 @@ def _present_share(part: Sequence[FleetLease]) -> float:
     return max(_PRESENT_MIN, len(living) / len(owners)) if owners else 1.0
 
 
-def _left_over_look_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
+def _left_over_scan_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
     """Return when a free lease will have been left for long enough to be anybody's; infinity for never."""
     moments = (
         now_s + step * left_over_s - entry.free_s for entry in fleet if entry.is_takable for step in (1, 2)

@@ -63,10 +63,10 @@ class PendingWrites:
         return any(isinstance(write, Create) for write in chain(under_way, waiting))
 
     def send(
-        self, write: LeaseWrite, purpose: WritePurpose, now_s: float, give_up_s: float | None = None
+        self, write: LeaseWrite, purpose: WritePurpose, now_s: float, retry_until_s: float | None = None
     ) -> None:
         """Send a heartbeat now. The key must not be busy."""
-        self._start(PendingWrite(write, purpose, now_s, is_heartbeat=True), give_up_s)
+        self._start(PendingWrite(write, purpose, now_s, is_heartbeat=True), retry_until_s)
 
     def enqueue(self, write: LeaseWrite, purpose: WritePurpose) -> bool:
         """Send a write when there is room; False, and nothing happens, while the key is busy."""
@@ -99,7 +99,7 @@ class PendingWrites:
         assert 0 <= self._in_flight <= self._in_flight_max
         return pending
 
-    def _start(self, pending: PendingWrite, give_up_s: float | None = None) -> None:
+    def _start(self, pending: PendingWrite, retry_until_s: float | None = None) -> None:
         key = pending.write.key
         assert key not in self._busy, f"two writes for lease {key} at once: {pending.write}"
         if self._twins is not None and isinstance(pending.write, Take | Renew):
@@ -109,4 +109,4 @@ class PendingWrites:
         self._busy.add(key)
         if not pending.is_heartbeat:
             self._in_flight += 1
-        self._turn.emit(WriteLease(self._last_id, pending.write, pending.is_heartbeat, give_up_s))
+        self._turn.emit(WriteLease(self._last_id, pending.write, pending.is_heartbeat, retry_until_s))

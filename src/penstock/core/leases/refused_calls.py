@@ -26,7 +26,7 @@ class RefusedCalls:
         self._turn = turn
         self._quiet_until_s: dict[str, float] = {}
 
-    def see(self, what: str, key: str, problem: Problem, detail: str, now_s: float) -> None:
+    def on_failed_call(self, what: str, key: str, problem: Problem, detail: str, now_s: float) -> None:
         """Observe that a call was not done.
 
         Args:

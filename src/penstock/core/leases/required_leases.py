@@ -187,7 +187,7 @@ class HoleWatch(Struct):
     confidence_rounds: int
     _seen: dict[HashRange, int] = field(default_factory=dict)
 
-    def observe(self, holes: Iterable[HashRange]) -> list[HashRange]:
+    def on_round(self, holes: Iterable[HashRange]) -> list[HashRange]:
         """Observe one round's holes and return those that are confirmed."""
         seen = {}
         for hole in holes:
@@ -201,7 +201,7 @@ def _overlap(one: HashRange, other: HashRange) -> bool:
     return one.start <= other.end and other.start <= one.end
 
 
-class Missing(Enum):
+class MissingReason(Enum):
     """Why a lease is missing."""
 
     CHILD = "a child of a finished shard"
@@ -212,7 +212,7 @@ class MissingLease(Struct, frozen=True):
     """A lease to create."""
 
     lease: Lease
-    why: Missing
+    why: MissingReason
 
 
 def fill_filter(leases: Iterable[Lease], start: StartingPosition) -> tuple[str | None, int | None]:
@@ -246,7 +246,7 @@ def plan_missing(
     """
     by_id = {shard.shard_id: shard for shard in shards}
     finished_before = _with_leased_descendants(leases, by_id)
-    wanted: dict[str, Missing] = {}
+    wanted: dict[str, MissingReason] = {}
     for shard in shards:
         if shard.shard_id in leases:
             continue
@@ -263,7 +263,7 @@ def plan_missing(
     plan = []
     for shard_id in sorted(wanted, key=lambda key: (int(by_id[key].starting_sequence_number), key)):
         shard = by_id[shard_id]
-        at = TRIM_HORIZON if wanted[shard_id] is Missing.CHILD else _named(start, shard_id, position)
+        at = TRIM_HORIZON if wanted[shard_id] is MissingReason.CHILD else _named(start, shard_id, position)
         plan.append(
             MissingLease(starting_lease(shard_id, at, shard.parents, shard.hash_range), wanted[shard_id])
         )
@@ -276,18 +276,18 @@ def _named(start: StartingPosition, shard_id: str, position: Position) -> Positi
 
 def _why_missing(
     shard: Shard, leases: Mapping[str, Lease], by_id: Mapping[str, Shard], finished_before: set[str]
-) -> Missing | None:
+) -> MissingReason | None:
     rows = [leases[parent] for parent in shard.parents if parent in leases]
     if any(row.is_ended for row in rows):
-        return Missing.CHILD
+        return MissingReason.CHILD
     if rows:
         return None  # comes at the parent's end
     unleased = [parent for parent in shard.parents if parent in by_id and parent not in finished_before]
     if unleased:
         return None  # the parent is missing too and goes first
     if any(parent in finished_before for parent in shard.parents):
-        return Missing.CHILD  # a sibling is known, so the parent was read before
-    return Missing.UNEXPLAINED
+        return MissingReason.CHILD  # a sibling is known, so the parent was read before
+    return MissingReason.UNEXPLAINED
 
 
 def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:
@@ -307,7 +307,7 @@ def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Sh
 # --- what may go ----------------------------------------------------------------------------------------
 
 
-class Gone(Enum):
+class DeletionReason(Enum):
     """Why a finished lease may be deleted."""
 
     CHILDREN_UNDER_WAY = "every child is past its start"
@@ -318,7 +318,7 @@ class Deletion(Struct, frozen=True):
     """A lease to delete, as it was read."""
 
     write: Delete
-    why: Gone
+    why: DeletionReason
 
 
 def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_SHARDS) -> list[Deletion]:
@@ -343,9 +343,9 @@ def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_S
         children = lease.children | children_of.get(lease.key, set())
         rows = [leases.get(child) for child in children]
         if rows and not lease.claims and all(row is not None and _is_past_start(row) for row in rows):
-            plan.append(Deletion(delete, Gone.CHILDREN_UNDER_WAY))
+            plan.append(Deletion(delete, DeletionReason.CHILDREN_UNDER_WAY))
         elif lease.key in vanished and all(row is not None for row in rows):
-            plan.append(Deletion(delete, Gone.VANISHED))
+            plan.append(Deletion(delete, DeletionReason.VANISHED))
     return plan
 
 

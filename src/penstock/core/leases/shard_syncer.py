@@ -32,8 +32,8 @@ from penstock.core.leases.required_leases import (
     BadSnapshot,
     Coverage,
     HoleWatch,
-    Missing,
     MissingLease,
+    MissingReason,
     fill_filter,
     find_holes,
     first_filter,
@@ -100,7 +100,7 @@ class ShardSyncer:
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
         self._remembered_s = float("-inf")
-        self.wants_look = False
+        self.wants_scan = False
         """The last look at the whole table seems to show a hole, and it falls to this worker to see whether it stays."""
         self._left_out: frozenset[str] = (
             frozenset()
@@ -202,7 +202,7 @@ class ShardSyncer:
         """Observe that the lease table was deleted: what a scan lacks from now on is to be brought back."""
         self._is_table_gone = True
 
-    def learn_ranges(self, shards: Iterable[Shard]) -> None:
+    def on_shards_listed(self, shards: Iterable[Shard]) -> None:
         """Learn the hash ranges of listed shards, for rows that do not tell theirs."""
         self.ranges.update((shard.shard_id, shard.hash_range) for shard in shards)
 
@@ -303,9 +303,9 @@ class ShardSyncer:
         """
         self.cold_until_s = None
         self._awaited = lacking
-        lacking = lacking | self.view.lacking_parents()
+        lacking = lacking | self.view.missing_parents()
         self._lacking = {shard: self._lacking.get(shard, 0) + 1 for shard in lacking}
-        self.wants_look = False
+        self.wants_scan = False
         if self._filling or self._listing.is_under_way:
             return False
         self._watch_holes(workers, now_s)
@@ -314,14 +314,14 @@ class ShardSyncer:
     def _watch_holes(self, workers: Sequence[str], now_s: float) -> None:
         coverage = self._coverage()
         if coverage.unknown or coverage.holes or self._lacking:
-            self.wants_look = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
+            self.wants_scan = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
             is_my_turn = self._is_my_turn(workers, f"ranges {coverage.unknown[0]}", now_s)
             if is_my_turn and self._listing.may_begin(now_s):
                 self._hole_s = None
                 self._listing.begin(ListingPurpose.FILL_HOLE)
             return
-        confirmed = self._holes.observe(coverage.holes)
+        confirmed = self._holes.on_round(coverage.holes)
         lacking = self._long_lacking()
         if not confirmed and not lacking:
             self._hole_s = None
@@ -371,7 +371,7 @@ class ShardSyncer:
         self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
         lacking = self._long_lacking()
         absent = lacking - {shard.shard_id for shard in event.shards}
-        self.view.note_vanished(absent & self._absent_before)  # two listings agree
+        self.view.on_shards_vanished(absent & self._absent_before)  # two listings agree
         self._absent_before = absent
         plan = [
             missing
@@ -380,7 +380,7 @@ class ShardSyncer:
             )
             if missing.lease.key not in self.view.damaged
         ]
-        if any(missing.why is Missing.UNEXPLAINED for missing in plan):
+        if any(missing.why is MissingReason.UNEXPLAINED for missing in plan):
             # A listing can be incomplete, and a wrong guess here reads shards out of order: two must agree.
             agreed, self._plan_before = plan == self._plan_before, plan
             if not agreed:
@@ -388,7 +388,7 @@ class ShardSyncer:
         self._filling = deque(
             (
                 missing.lease,
-                CreationReason.CHILD if missing.why is Missing.CHILD else CreationReason.UNEXPLAINED,
+                CreationReason.CHILD if missing.why is MissingReason.CHILD else CreationReason.UNEXPLAINED,
             )
             for missing in plan
         )

@@ -59,7 +59,7 @@ class HeldLeaseStatus(Struct, frozen=True):
     parents: frozenset[str] = frozenset()
 
 
-def look_at(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:
+def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:
     """Return what is held, as a value."""
     return tuple(
         HeldLeaseStatus(held.key, held.epoch, held.phase, held.renewed_s, held.lease.parents)

@@ -50,7 +50,7 @@ class StreamCheck:
             return leases
         return tuple(lease for lease in leases if self._options.stream_of(lease.key) is not None)
 
-    def look(
+    def on_scan(
         self, leases: Collection[Lease], *, held: Container[str] = (), is_whole: bool = True
     ) -> list[str]:
         """Look at the rows of a scan; return the ids of the streams whose listing is wanted to compare some of them with.
@@ -106,7 +106,7 @@ class StreamCheck:
         self._compared |= settled
         self.view.set_rows_aside(self.view.set_aside - settled)
 
-    def stream_to_note(self, row: Lease) -> StreamIdentity | None:
+    def stream_to_write(self, row: Lease) -> StreamIdentity | None:
         """Return the stream for a row that does not name one, which a renewal may tell; else None."""
         return self._options.stream_of(row.key) if row.stream is None else None
 

@@ -43,13 +43,13 @@ class StreamRows:
         """Rows that stand and cannot be read as leases; each with why."""
         return {key: why for key, why in self._view.damaged.items() if self._is_mine(key)}
 
-    def lacking_parents(self) -> set[str]:
+    def missing_parents(self) -> set[str]:
         """Return the parents whose missing rows keep leases from being read."""
-        return {parent for parent in self._view.lacking_parents() if self._is_mine(parent)}
+        return {parent for parent in self._view.missing_parents() if self._is_mine(parent)}
 
-    def note_vanished(self, shard_ids: AbstractSet[str]) -> None:
+    def on_shards_vanished(self, shard_ids: AbstractSet[str]) -> None:
         """Observe that the stream does not list shards any more: nobody waits for them."""
-        self._view.note_vanished(shard_ids)
+        self._view.on_shards_vanished(shard_ids)
 
     def unchanged_s(self, key: str, now_s: float) -> float:
         """Return how long a row has stood unchanged, as seen from here; seconds.

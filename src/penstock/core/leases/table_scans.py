@@ -44,7 +44,7 @@ class TableScans:
         self._is_at_whole = False  # the look under way
         self._is_requested = False
         self._failures = 0
-        self._doubtful: set[str] = set()
+        self._unsure: set[str] = set()
         self._checked: set[str] = set()  # doubtful leases that the whole look under way shows
 
     @property
@@ -62,7 +62,7 @@ class TableScans:
     @property
     def is_quiet(self) -> bool:
         """Whether no scan is under way or asked for, and none is needed to know which leases are this worker's."""
-        return not self._is_scanning and not self._is_requested and not self._doubtful
+        return not self._is_scanning and not self._is_requested and not self._unsure
 
     @property
     def is_whole_scheduled(self) -> bool:
@@ -70,9 +70,9 @@ class TableScans:
         return self._whole_s < math.inf or (self._is_scanning and self._is_at_whole)
 
     @property
-    def doubtful(self) -> frozenset[str]:
+    def unsure(self) -> frozenset[str]:
         """Leases of which it is not known whose they are."""
-        return frozenset(self._doubtful)
+        return frozenset(self._unsure)
 
     def advance(self, now_s: float) -> None:
         """Begin what is due."""
@@ -89,7 +89,7 @@ class TableScans:
         self._is_scanning = True
         self._is_at_whole = is_whole
         if is_whole:
-            self._checked = set(self._doubtful)
+            self._checked = set(self._unsure)
             self._wanted_s = self._whole_due_s = math.inf
         part = WHOLE_TABLE if is_whole and self.part is not None else self.part
         self._turn.emit(ScanTable(part))
@@ -110,16 +110,16 @@ class TableScans:
         """Let the next regular look at the whole table begin at a moment, where regular looks are at a part."""
         self._whole_due_s = at_s
 
-    def note_doubt(self, key: str, now_s: float) -> None:
+    def on_owner_unknown(self, key: str, now_s: float) -> None:
         """Observe that it became unknown whose a lease is: only what is read later tells."""
-        self._doubtful.add(key)
+        self._unsure.add(key)
         self._checked.discard(key)
         if self.part is None:
             self.request_by(now_s + self.options.interval_s)
 
-    def settle_doubt(self, key: str) -> None:
+    def on_owner_known(self, key: str) -> None:
         """Observe that the row was read by its key."""
-        self._doubtful.discard(key)
+        self._unsure.discard(key)
 
     def on_table_ready(self, now_s: float) -> None:
         """Observe that the table is there."""
@@ -151,7 +151,7 @@ class TableScans:
         self._is_scanning = False
         self._failures = 0
         self._retry_s = -math.inf
-        self._doubtful -= self._checked
+        self._unsure -= self._checked
         self._checked.clear()
 
     def on_scan_failed(self, problem: Problem, detail: str, now_s: float) -> bool:

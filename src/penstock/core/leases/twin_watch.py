@@ -54,7 +54,7 @@ class TwinWatch:
             self._run = WorkerRun(self._number, self._run_name)
         return self._run
 
-    def see(self, row: Lease) -> None:
+    def on_row(self, row: Lease) -> None:
         """Observe a row that was read."""
         run = row.run
         if run is None or not self._run_name or not run.is_of(self.me):
@@ -62,11 +62,11 @@ class TwinWatch:
         elif self._run is None:
             self._number = max(self._number, run.number + 1)
         elif row.reader == self.me and run > self._run:
-            self._see_later(row, run, self._run)
+            self._on_later_run(row, run, self._run)
         else:
             self._later.pop(row.key, None)
 
-    def _see_later(self, row: Lease, run: WorkerRun, own_run: WorkerRun) -> None:
+    def _on_later_run(self, row: Lease, run: WorkerRun, own_run: WorkerRun) -> None:
         before = self._later.get(row.key)
         if before is None or before.run != run:
             self._later[row.key] = row

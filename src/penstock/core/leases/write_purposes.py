@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from penstock.core.leases.fleet_view import Reason
-from penstock.core.leases.required_leases import Gone
+from penstock.core.leases.required_leases import DeletionReason
 from penstock.core.position import Position
 
 
@@ -22,7 +22,7 @@ class ForHeldLease(Struct, frozen=True):
     epoch: int
 
 
-class ForGain(Struct, frozen=True):
+class ForAcquisition(Struct, frozen=True):
     """Get a lease, or ask for it."""
 
     reason: Reason
@@ -62,7 +62,7 @@ class ForMissingLease(Struct, frozen=True):
 class ForCleanup(Struct, frozen=True):
     """Delete a finished lease."""
 
-    reason: Gone
+    reason: DeletionReason
 
 
 class ForLateCheckpoint(Struct, frozen=True):
@@ -72,7 +72,7 @@ class ForLateCheckpoint(Struct, frozen=True):
 
 
 OtherPurpose: TypeAlias = (
-    ForGain | ForChildOf | ForFirstLease | ForMissingLease | ForCleanup | ForLateCheckpoint
+    ForAcquisition | ForChildOf | ForFirstLease | ForMissingLease | ForCleanup | ForLateCheckpoint
 )
 """What a write is for that is not a held lease's own."""
 

@@ -6,26 +6,26 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.core.leases.awaited_leases import AwaitedLeases
 from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.coordinator_events import Unknown, WriteOutcome, row_of
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.fleet_view import Gain, Reason
+from penstock.core.leases.fleet_view import Acquisition, Reason
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Refused, Renew, RequestHandover, Take
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
-from penstock.core.leases.write_purposes import ForGain
+from penstock.core.leases.write_purposes import ForAcquisition
 
-_SHUN_DURATIONS: Final = (
+_LEFT_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
 )
 
 
-class LeaseGains:
+class Acquisitions:
     """One worker's gains. Not thread-safe.
 
     Args:
@@ -35,7 +35,7 @@ class LeaseGains:
         writes: Sends writes.
         scans: Looks at the table where an answer leaves a doubt.
         held_leases: What is in this worker's hands.
-        awaited: What it has asked for.
+        requested: What it has asked for.
         stream_check: The coordinator's.
     """
 
@@ -47,7 +47,7 @@ class LeaseGains:
         writes: PendingWrites,
         scans: TableScans,
         held_leases: HeldLeases,
-        awaited: AwaitedLeases,
+        requested: RequestedLeases,
         stream_check: StreamCheck,
     ) -> None:
         self.me = me
@@ -56,9 +56,9 @@ class LeaseGains:
         self._writes = writes
         self._scans = scans
         self._held_leases = held_leases
-        self._awaited = awaited
+        self._requested = requested
         self._stream_check = stream_check
-        self._shunned: dict[str, float] = {}
+        self._left_to_others: dict[str, float] = {}
         self._takes: dict[str, int] = {}
 
     @property
@@ -66,20 +66,26 @@ class LeaseGains:
         """How many leases came into this worker's hands since the start, by reason."""
         return self._takes
 
-    def shun(self, key: str, now_s: float) -> None:
+    def leave_to_others(self, key: str, now_s: float) -> None:
         """Leave a lease to others for a while: its shard failed here."""
-        self._shunned = {key: until_s for key, until_s in self._shunned.items() if until_s > now_s}
-        self._shunned[key] = now_s + _SHUN_DURATIONS * self.options.lease_duration_s
+        self._left_to_others = {
+            key: until_s for key, until_s in self._left_to_others.items() if until_s > now_s
+        }
+        self._left_to_others[key] = now_s + _LEFT_DURATIONS * self.options.lease_duration_s
 
-    def begin(self, gain: Gain, now_s: float) -> None:
+    def begin(self, gain: Acquisition, now_s: float) -> None:
         """Send the write of a gain; does nothing where the lease is held, asked for or shunned."""
         write = gain.write
         key = write.key
-        if key in self._held_leases or key in self._awaited or self._shunned.get(key, -math.inf) > now_s:
+        if (
+            key in self._held_leases
+            or key in self._requested
+            or self._left_to_others.get(key, -math.inf) > now_s
+        ):
             return
         if isinstance(write, Take):
             write = self._stream_check.for_this_stream(write, now_s)
-        self._writes.enqueue(write, ForGain(gain.reason))
+        self._writes.enqueue(write, ForAcquisition(gain.reason))
 
     def on_answer(self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float) -> bool:
         """Observe the answer to a write that gets a lease; the row is in the view.
@@ -91,18 +97,18 @@ class LeaseGains:
         write = pending.write
         if isinstance(write, RequestHandover):
             if isinstance(outcome, Applied) and row is not None:
-                self._awaited.add(write.key, now_s)
+                self._requested.add(write.key, now_s)
             return isinstance(outcome, Refused)
         if isinstance(write, Take | Renew):
             if isinstance(outcome, Applied) and row is not None:
                 self._hold(row, reason, pending.sent_s, now_s)
             else:
-                self._on_not_gained(write.key, row, outcome, now_s)
+                self._on_not_acquired(write.key, row, outcome, now_s)
         return False
 
-    def _on_not_gained(self, key: str, row: Lease | None, outcome: WriteOutcome, now_s: float) -> None:
+    def _on_not_acquired(self, key: str, row: Lease | None, outcome: WriteOutcome, now_s: float) -> None:
         if row is None or row.reader in (None, self.me):
-            self._scans.note_doubt(key, now_s)  # the lease may be free, or this worker's
+            self._scans.on_owner_unknown(key, now_s)  # the lease may be free, or this worker's
         may_be_own = isinstance(outcome, Unknown) or (row is not None and row.reader == self.me)
         if may_be_own and self._scans.part is None:
             # This worker: Take, applied, and the answer is lost. Nobody else takes the lease for a lease duration. The next
@@ -110,7 +116,7 @@ class LeaseGains:
             self._scans.request_by(now_s + 0.1 * self.options.interval_s)
 
     def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
-        self._awaited.drop(row.key)
+        self._requested.drop(row.key)
         if row.key in self._held_leases or row.is_ended or row.reader != self.me:
             return
         self._takes[reason.value] = self._takes.get(reason.value, 0) + 1

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from penstock.core.leases.coordinator_effects import (
-    CheckpointStands,
+    CheckpointWritten,
     ExtendDelivery,
     FetchLease,
     Report,
@@ -48,16 +48,16 @@ class Lost(Struct, frozen=True):
 
     Args:
         why: LOST to another worker, or EXPIRED.
-        leaves_reader: Whether a reader is still to stop.
+        has_reader: Whether a reader is still to stop.
         done: What is done beyond the last checkpoint and nobody else will tell, or None.
     """
 
     why: StopWhy
-    leaves_reader: bool
+    has_reader: bool
     done: Position | None
 
 
-Want: TypeAlias = (
+LeaseAction: TypeAlias = (
     SendWrite
     | CreateChild
     | Released
@@ -66,7 +66,7 @@ Want: TypeAlias = (
     | StartReader
     | StopReader
     | ExtendDelivery
-    | CheckpointStands
+    | CheckpointWritten
     | FetchLease
     | Report
 )

@@ -13,7 +13,7 @@ _UNDER_WAY_MAX: Final = 20
 _AGAIN_S: Final = 1.0
 
 
-class RowLooks:
+class RowFetches:
     """One worker's looks at single rows. Not thread-safe.
 
     Args:
@@ -27,20 +27,20 @@ class RowLooks:
         self._under_way: set[str] = set()
 
     @property
-    def next_look_s(self) -> float:
+    def next_fetch_s(self) -> float:
         """When the next look may begin; infinity while enough are under way."""
         if len(self._under_way) >= _UNDER_WAY_MAX:
             return math.inf
         return self._due[0][0] if self._due else math.inf
 
-    def want(self, key: str, now_s: float) -> None:
+    def request(self, key: str, now_s: float) -> None:
         """Ask for a look; does nothing while one is wanted or under way."""
         if key not in self._under_way and key not in self._waiting:
             self._wait(key, now_s)
 
-    def look(self, now_s: float) -> None:
+    def fetch_due(self, now_s: float) -> None:
         """Begin the looks that are due."""
-        while self.next_look_s <= now_s:
+        while self.next_fetch_s <= now_s:
             _, key = heappop(self._due)
             self._waiting.discard(key)
             self._under_way.add(key)

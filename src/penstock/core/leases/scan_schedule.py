@@ -9,17 +9,17 @@ from typing import Final
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import FleetLease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
-from penstock.core.leases.look_plan import LookPlan, estimate_workers, plan_first_looks, plan_looks
+from penstock.core.leases.scan_plan import ScanPlan, estimate_workers, plan_first_scans, plan_scans
 from penstock.core.leases.table_part import TablePart
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
 
 _JITTER: Final = 0.2  # of the interval, to both sides
-_LOOK_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
+_EXTRA_SCAN_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
 _GATHERING_ROUNDS: Final = 0.5  # who starts together with a worker has a lease when it looks again
 
 
-class LookSchedule:
+class ScanSchedule:
     """One worker's looks at the lease table. Not thread-safe.
 
     Args:
@@ -37,13 +37,13 @@ class LookSchedule:
         self.options = options
         self.view = view
         self.has_seen_whole = False
-        self.plan = plan_first_looks(options, me, 0)
+        self.plan = plan_first_scans(options, me, 0)
         self._turn = turn
         self._scans = scans
         self._owners: set[str] | None = None  # others that the first look at a part showed
         self._is_visiting = False  # the last look was at a part that others watch
         self._is_needed = False  # the last look at the whole table showed free leases in the part
-        self._next: LookPlan | None = None  # followed as soon as nothing is free in the part that is watched
+        self._next: ScanPlan | None = None  # followed as soon as nothing is free in the part that is watched
 
     @property
     def part(self) -> TablePart | None:
@@ -53,7 +53,7 @@ class LookSchedule:
     def on_table_ready(self, row_count: int) -> None:
         """Observe how many rows the table has, as far as is known without reading it."""
         if not self.has_seen_whole:
-            self._follow(plan_first_looks(self.options, self.me, row_count))
+            self._follow(plan_first_scans(self.options, self.me, row_count))
 
     def on_whole_table(self, fleet: Sequence[FleetLease], live: Collection[str]) -> None:
         """Observe the whole fleet: the whole table is in the view.
@@ -65,7 +65,7 @@ class LookSchedule:
             fleet: Every unfinished lease as judged from here.
             live: Live workers, this one included.
         """
-        plan = plan_looks(self.options, self.me, len(self.view), live)
+        plan = plan_scans(self.options, self.me, len(self.view), live)
         watched = self.view.watched or frozenset()
         self._is_needed = self.has_seen_whole and any(
             entry.is_takable and entry.lease.key in watched for entry in fleet
@@ -83,7 +83,7 @@ class LookSchedule:
         else:
             self._follow(plan)
 
-    def _follow(self, plan: LookPlan) -> None:
+    def _follow(self, plan: ScanPlan) -> None:
         self.plan = plan
         self._next = None
         self._scans.part = plan.part
@@ -125,7 +125,7 @@ class LookSchedule:
         """How many leases are this worker's share, as far as it knows; 0 while it looks at a part that others watch."""
         return 0.0 if self._is_visiting else self.plan.share
 
-    def look_whole_next_round(self, now_s: float, *, are_rare: bool) -> None:
+    def scan_whole_next_round(self, now_s: float, *, are_rare: bool) -> None:
         """Look at the whole table one round from now, where that is not what happens in every round anyway.
 
         Args:
@@ -137,12 +137,12 @@ class LookSchedule:
         elif are_rare:
             self._scans.request_by(now_s + self._jittered(self.plan.round_s))
 
-    def schedule(self, now_s: float, look_s: float, *, is_whole: bool, is_moving: bool) -> None:
+    def schedule(self, now_s: float, scan_s: float, *, is_whole: bool, is_moving: bool) -> None:
         """Schedule the next looks: one has just ended.
 
         Args:
             now_s: Monotonic seconds.
-            look_s: When there will be something to find; infinity for the regular time.
+            scan_s: When there will be something to find; infinity for the regular time.
             is_whole: The look was at the whole table.
             is_moving: It found something to move.
         """
@@ -154,11 +154,11 @@ class LookSchedule:
             due_s = min(due_s, suspect_s + 0.02 * plan.round_s * self._turn.draw())
         if plan.part is not None and is_whole:
             whole_s = now_s + self._jittered(plan.moving_s if is_moving else plan.whole_s)
-            self._scans.schedule_whole(min(whole_s, max(look_s, now_s + plan.settling_s)))
-            look_s = now_s if self._is_needed else math.inf
+            self._scans.schedule_whole(min(whole_s, max(scan_s, now_s + plan.settling_s)))
+            scan_s = now_s if self._is_needed else math.inf
         if plan.part is not None and not self._scans.is_whole_scheduled:
-            look_s = min(look_s, now_s + _GATHERING_ROUNDS * plan.round_s)
-        due_s = min(due_s, max(look_s, now_s + _LOOK_ROUNDS * plan.round_s))
+            scan_s = min(scan_s, now_s + _GATHERING_ROUNDS * plan.round_s)
+        due_s = min(due_s, max(scan_s, now_s + _EXTRA_SCAN_ROUNDS * plan.round_s))
         self._scans.schedule(max(due_s, now_s + 0.01 * plan.round_s))
 
     def _jittered(self, mean_s: float) -> float:

@@ -41,7 +41,7 @@ _LEASES_PER_WORKER: Final = 10  # in a fleet that nobody has seen yet
 _RING: Final = 1 << 64
 
 
-class LookPlan(Struct, frozen=True):
+class ScanPlan(Struct, frozen=True):
     """What one worker looks at.
 
     Args:
@@ -65,7 +65,7 @@ class LookPlan(Struct, frozen=True):
     share: float = 0.0
 
 
-def plan_looks(options: CoordinatorOptions, me: str, row_count: int, workers: Collection[str]) -> LookPlan:
+def plan_scans(options: CoordinatorOptions, me: str, row_count: int, workers: Collection[str]) -> ScanPlan:
     """Plan the looks of a worker that has seen the fleet.
 
     Args:
@@ -91,7 +91,7 @@ def _ring_of(workers: Collection[str]) -> list[str]:
     return [worker for _, _, worker in sorted(places)]
 
 
-def plan_first_looks(options: CoordinatorOptions, me: str, row_count: int) -> LookPlan:
+def plan_first_scans(options: CoordinatorOptions, me: str, row_count: int) -> ScanPlan:
     """Plan the looks of a worker that has only been told how large the table is: others may be starting too.
 
     A table that a whole fleet can look at within one round is looked at at once.
@@ -106,7 +106,7 @@ def _whole_s(options: CoordinatorOptions, row_count: int) -> float:
     return row_count / (options.scanned_rows_per_s_max * _WHOLE_SHARE)
 
 
-def _plan(options: CoordinatorOptions, row_count: int, worker_count: int, place: float) -> LookPlan:
+def _plan(options: CoordinatorOptions, row_count: int, worker_count: int, place: float) -> ScanPlan:
     interval_s, budget = options.interval_s, options.scanned_rows_per_s_max
     read = row_count * worker_count
     part_s = _PART_ROUNDS * interval_s
@@ -119,11 +119,11 @@ def _plan(options: CoordinatorOptions, row_count: int, worker_count: int, place:
             part_count *= 2
     if part_count == 1:
         round_s = max(interval_s, read / budget)
-        return LookPlan(None, round_s, round_s, round_s, round_s)
+        return ScanPlan(None, round_s, round_s, round_s, round_s)
     per_worker_s = _whole_s(options, row_count)
     whole_s = max(_WHOLE_ROUNDS_MIN * interval_s, per_worker_s * worker_count)
     part = TablePart(min(int(place * part_count), part_count - 1), part_count)
-    return LookPlan(
+    return ScanPlan(
         part,
         part_s,
         whole_s,

@@ -3,20 +3,20 @@
 import math
 
 from penstock.core.leases.coordinator_effects import FetchLease
-from penstock.core.leases.row_looks import RowLooks
+from penstock.core.leases.row_fetches import RowFetches
 from penstock.core.leases.turn import Turn
 
 
 def test_of_many_rows_that_are_wanted_at_once_twenty_are_read_at_a_time():
     turn = Turn()
-    looks = RowLooks(turn)
+    looks = RowFetches(turn)
     keys = [f"s{number:02}" for number in range(25)]
     for key in keys:
-        looks.want(key, 1.0)
-    looks.look(1.0)
+        looks.request(key, 1.0)
+    looks.fetch_due(1.0)
     assert turn.effects == [FetchLease(key) for key in keys[:20]]
-    assert looks.next_look_s == math.inf
+    assert looks.next_fetch_s == math.inf
     assert looks.on_answer("s07")
-    assert looks.next_look_s == 1.0
-    looks.look(1.0)
+    assert looks.next_fetch_s == 1.0
+    looks.fetch_due(1.0)
     assert turn.effects[20:] == [FetchLease("s20")]

@@ -17,16 +17,16 @@ from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.twin_watch import TwinWatch
-from penstock.core.leases.write_purposes import ForGain
+from penstock.core.leases.write_purposes import ForAcquisition
 
 
-class _Ask(Struct):
+class _Request(Struct):
     since_s: float
-    look_s: float
-    is_looking: bool = False
+    fetch_s: float
+    is_fetching: bool = False
 
 
-class AwaitedLeases:
+class RequestedLeases:
     """One worker's asks. Not thread-safe.
 
     Args:
@@ -60,87 +60,90 @@ class AwaitedLeases:
         self.membership = membership
         self._twins = twins
         self._is_stopping = False
-        self._asks: dict[str, _Ask] = {}
+        self._requests: dict[str, _Request] = {}
 
     def __len__(self) -> int:
-        return len(self._asks)
+        return len(self._requests)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._asks
+        return key in self._requests
 
     def keys(self) -> Collection[str]:
         """Return the keys of what was asked for."""
-        return self._asks.keys()
+        return self._requests.keys()
 
     @property
-    def next_look_s(self) -> float:
+    def next_fetch_s(self) -> float:
         """When the next look is due; infinity for never."""
-        return min((ask.look_s for ask in self._asks.values() if not ask.is_looking), default=float("inf"))
+        return min(
+            (request.fetch_s for request in self._requests.values() if not request.is_fetching),
+            default=float("inf"),
+        )
 
     def add(self, key: str, now_s: float) -> None:
         """Begin to look for an answer; does nothing where that is under way."""
-        if key not in self._asks:
-            self._asks[key] = _Ask(now_s, now_s + self._poll_s())
+        if key not in self._requests:
+            self._requests[key] = _Request(now_s, now_s + self._poll_s())
 
     def drop(self, key: str) -> None:
-        """Forget an ask: the lease has come, or will not."""
-        self._asks.pop(key, None)
+        """Forget a request: the lease has arrived, or will not."""
+        self._requests.pop(key, None)
 
     def stop(self) -> None:
         """Observe that this worker stops: what is given from now on is released at once."""
         self._is_stopping = True
 
-    def look(self, now_s: float) -> None:
+    def fetch_due(self, now_s: float) -> None:
         """Begin the looks that are due."""
-        for key, ask in self._asks.items():
-            if not ask.is_looking and now_s >= ask.look_s:
-                ask.is_looking = True
+        for key, request in self._requests.items():
+            if not request.is_fetching and now_s >= request.fetch_s:
+                request.is_fetching = True
                 self._turn.emit(FetchLease(key))
 
     def on_answer(self, key: str, held: Container[str], now_s: float) -> None:
         """Observe that a look has ended, with or without a row; the row is in the view."""
-        ask = self._asks.get(key)
-        if ask is None or not ask.is_looking:
+        request = self._requests.get(key)
+        if request is None or not request.is_fetching:
             return
-        ask.is_looking = False
-        ask.look_s = now_s + self._poll_s()
+        request.is_fetching = False
+        request.fetch_s = now_s + self._poll_s()
         row = self.view.get(key)
         is_gone = row is None or row.is_ended or row.owner != self.me or key in held
         if row is None or is_gone or self._twins.leaves_alone(row, now_s):
-            del self._asks[key]
+            del self._requests[key]
         elif row.checkpoint_owner is None:
             self._on_given(row)
-        elif not self._is_overdue(row, ask, now_s):
+        elif not self._is_overdue(row, request, now_s):
             return
         elif self._is_stopping:
-            del self._asks[key]  # its reader is dead or deaf: whoever stays takes it when it has expired
+            del self._requests[key]  # its reader is dead or deaf: whoever stays takes it when it has expired
         else:
             # The reader: Release or a renewal, just now. This worker: a take with the counter as read before it, which is
             # refused; the next look shows what came of it.
             take = self.stream_check.for_this_stream(Take(key, row.counter, self.me), now_s)
-            self._writes.enqueue(take, ForGain(Reason.HANDOVER_OVERDUE))
+            self._writes.enqueue(take, ForAcquisition(Reason.HANDOVER_OVERDUE))
 
     def _on_given(self, row: Lease) -> None:
         if self._is_stopping:
             # This worker: RequestHandover, then it is told to stop. The reader: Release for this worker. Nobody else takes
             # the lease before it expires in this worker's name, so it is freed at once.
-            self._writes.enqueue(Release(row.key, row.counter, self.me), ForGain(Reason.HANDED_OVER))
-            del self._asks[row.key]
+            self._writes.enqueue(Release(row.key, row.counter, self.me), ForAcquisition(Reason.HANDED_OVER))
+            del self._requests[row.key]
         else:
             # The reader: Release for this worker. This worker: a renewal with the counter of that release, which is refused
             # where another worker has taken the lease in between.
-            write = Renew(row.key, row.counter, self.me, stream=self.stream_check.stream_to_note(row))
-            self._writes.enqueue(write, ForGain(Reason.HANDED_OVER))
+            write = Renew(row.key, row.counter, self.me, stream=self.stream_check.stream_to_write(row))
+            self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 
-    def _is_overdue(self, row: Lease, ask: _Ask, now_s: float) -> bool:
+    def _is_overdue(self, row: Lease, request: _Request, now_s: float) -> bool:
         if self.membership.is_led:
             return False  # the leader asked, and it ends what lasts too long
         if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:
             return True
-        is_overdue = now_s >= ask.since_s + self.options.handover_timeout_s
+        is_overdue = now_s >= request.since_s + self.options.handover_timeout_s
         if is_overdue:
-            self.view.handovers.note_unanswered(row, now_s)
-        return is_overdue or self.view.handovers.is_deaf(row.checkpoint_owner, now_s)
+            self.view.handovers.on_unanswered(row, now_s)
+        return is_overdue or self.view.handovers.ignores_handovers(row.checkpoint_owner, now_s)
 
     def _poll_s(self) -> float:
         return self.options.handover_poll_s * (0.5 + self._turn.draw())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.core.leases.awaited_leases import AwaitedLeases
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.held_leases import HeldLeases
@@ -14,13 +13,14 @@ from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import LeaseWrite, Release, Renew, Take
 from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.twin_watch import TwinWatch
-from penstock.core.leases.write_purposes import ForGain
+from penstock.core.leases.write_purposes import ForAcquisition
 from penstock.core.position import LATEST
 
 
-class OwnRows:
+class Reacquisition:
     """Picks up one worker's own leases. Not thread-safe.
 
     Args:
@@ -29,7 +29,7 @@ class OwnRows:
         view: The coordinator's.
         writes: Sends writes.
         held_leases: What is in this worker's hands.
-        awaited: What it has asked for.
+        requested: What it has asked for.
         late_checkpoints: What is done in shards whose leases were lost.
         stream_check: The coordinator's.
         membership: The coordinator's.
@@ -43,7 +43,7 @@ class OwnRows:
         view: LeaseView,
         writes: PendingWrites,
         held_leases: HeldLeases,
-        awaited: AwaitedLeases,
+        requested: RequestedLeases,
         late_checkpoints: LateCheckpoints,
         stream_check: StreamCheck,
         membership: Kcl3Membership,
@@ -54,7 +54,7 @@ class OwnRows:
         self.view = view
         self._writes = writes
         self._held_leases = held_leases
-        self._awaited = awaited
+        self._requested = requested
         self._late_checkpoints = late_checkpoints
         self._stream_check = stream_check
         self._membership = membership
@@ -76,13 +76,13 @@ class OwnRows:
         else:
             self._unheld.difference_update(keys)
 
-    def see(self, rows: Iterable[Lease], now_s: float) -> None:
+    def on_rows(self, rows: Iterable[Lease], now_s: float) -> None:
         """Pick up what bears this worker's name among rows that were read."""
         for lease in rows:
             if self.me in (lease.owner, lease.checkpoint_owner):
-                self._see(lease, now_s)
+                self._on_row(lease, now_s)
 
-    def _see(self, lease: Lease, now_s: float) -> None:
+    def _on_row(self, lease: Lease, now_s: float) -> None:
         key = lease.key
         if lease.is_ended or key in self._held_leases:
             return
@@ -93,11 +93,11 @@ class OwnRows:
         if self._twins.leaves_alone(lease, now_s):
             return
         if lease.owner == self.me and lease.checkpoint_owner not in (None, self.me):
-            self._awaited.add(key, now_s)
+            self._requested.add(key, now_s)
         else:
             own = Reason.ASSIGNED if self._membership.is_led else Reason.OWN
-            reason = Reason.HANDED_OVER if key in self._awaited else own
-            self._writes.enqueue(self._write_for(lease, now_s), ForGain(reason))
+            reason = Reason.HANDED_OVER if key in self._requested else own
+            self._writes.enqueue(self._write_for(lease, now_s), ForAcquisition(reason))
 
     def _write_for(self, lease: Lease, now_s: float) -> LeaseWrite:
         """Return what makes, or leaves, a row in this worker's name a lease in its hands."""
@@ -107,5 +107,5 @@ class OwnRows:
             return Release(key, lease.counter, self.me, self._late_checkpoints.take(key), lease.owner)
         if lease.checkpoint == LATEST and not is_leaving:
             return self._stream_check.for_this_stream(Take(key, lease.counter, self.me), now_s)
-        stream = self._stream_check.stream_to_note(lease)
+        stream = self._stream_check.stream_to_write(lease)
         return Renew(key, lease.counter, self.me, during_handover=is_leaving, stream=stream)
