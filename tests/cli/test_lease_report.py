@@ -17,7 +17,7 @@ from penstock.cli.lease_report import (
     zone_name,
 )
 from penstock.cli.leases_command import watch_to_expiry
-from penstock.cli.overview.look import shard_rows
+from penstock.cli.overview.shard_rows import shard_rows
 from penstock.cli.overview.trouble import TroubleLimits
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.fleet_view import zone_of

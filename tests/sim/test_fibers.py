@@ -11,8 +11,9 @@ from penstock.errors import Throttled
 from penstock.sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock.sim.environment import Environment
 from penstock.sim.faults import STREAM, FaultPlan
-from penstock.sim.fibers import ProcessEnded, VirtualThreads
+from penstock.sim.fibers import ProcessEnded
 from penstock.sim.process import SimProcess
+from penstock.sim.virtual_threads import VirtualThreads
 from sim.calm import calm
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
@@ -11,14 +11,24 @@ from penstock.consumer.records import Record
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.position import Position
 
-if TYPE_CHECKING:
-    from penstock.consumer.delivery_loop import DeliveryLoop
+
+class RunLoop(Protocol):
+    """What a handle needs of the loop that advances its run; implemented by `DeliveryLoop`. Thread-safe."""
+
+    def post(self, run: ShardRun) -> None:
+        """Advance a run soon."""
+
+    def begin_checkpoint(self, run: ShardRun) -> PendingCheckpoint:
+        """Request a checkpoint of the acknowledged records; raises LeaseLost."""
+
+    def store_checkpoint(self, run: ShardRun) -> None:
+        """Checkpoint the acknowledged records and wait until it is durable; raises LeaseLost or Unavailable."""
 
 
 class RunHandle:
     """A run as user code sees it: acknowledgements, and checkpoints that are waited for."""
 
-    def __init__(self, run: ShardRun, loop: DeliveryLoop, home: HomeProcess) -> None:
+    def __init__(self, run: ShardRun, loop: RunLoop, home: HomeProcess) -> None:
         self._run = run
         self._loop = loop
         self._home = home

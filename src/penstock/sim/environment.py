@@ -11,7 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,9 +33,6 @@ from penstock.sim.kcl3_rows import SimKcl3Rows
 from penstock.sim.stream import SimRecord, SimShard, SimStream
 from penstock.sim.table import SimTable
 
-if TYPE_CHECKING:
-    from penstock.sim.fan_out import SimSubscription
-
 _RECORD_BYTES: Final = 200
 _MISTAKES_APART_S: Final = 10.0
 _LISTINGS_APART_S: Final = 30.0
@@ -45,6 +42,18 @@ EVENTS_PER_S_MAX: Final = 5_000
 READER_OPTIONS: Final = ReaderOptions(
     idle_time_between_reads_s=4.0, backoff_min_s=0.5, backoff_max_s=4.0, on_data_loss="warn"
 )
+
+
+class AcceptedSubscription(NamedTuple):
+    """A subscription that the service has accepted.
+
+    Args:
+        opened_s: When.
+        take_over: Ends it in favour of the next one, unless it has ended already.
+    """
+
+    opened_s: float
+    take_over: Callable[[], None]
 
 
 class Environment:
@@ -75,7 +84,7 @@ class Environment:
         self._count = 0
         self.fibers = Fibers()
         self.kcl3 = SimKcl3Rows(self, None if scenario.kcl3 is None else scenario.kcl3.begins)
-        self.subscriptions: dict[tuple[str, str], SimSubscription] = {}
+        self.subscriptions: dict[tuple[str, str], AcceptedSubscription] = {}
         """The one that was accepted last, by registered consumer and shard."""
         self.met: Counter[str] = Counter()
         """How often each fault, refusal and decision came up."""

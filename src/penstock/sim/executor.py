@@ -17,9 +17,9 @@ from penstock.runtime.hash_ranges import HashRanges
 from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
 from penstock.sim.fan_out import SimFanOut
 from penstock.sim.faults import STREAM
-from penstock.sim.fibers import VirtualThreads
 from penstock.sim.process import SimProcess
 from penstock.sim.spark_job import TaskFailed
+from penstock.sim.virtual_threads import VirtualThreads
 from penstock.spark.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.kept_subscriptions import KeptSubscriptions

@@ -15,6 +15,7 @@ from penstock.errors import NotFound, ResourceBusy, ServiceError, Unavailable
 from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamConsumer, StreamNews
 from penstock.ports.kinesis import RecordPage
 from penstock.sim.blocking_ports import SimKinesis
+from penstock.sim.environment import AcceptedSubscription
 from penstock.sim.stream import SimStream
 
 _HEARTBEAT_S: Final = 4.0
@@ -93,7 +94,7 @@ class SimSubscription:
         self._tell = tell
         self._shard = stream.shards[key[1]]
         self._index = 0
-        self._opened_s = self._sent_s = 0.0
+        self._sent_s = 0.0
         self._is_over = self._is_asked = self._is_silent = False
 
     def ask(self) -> None:
@@ -118,11 +119,9 @@ class SimSubscription:
             self._end(Broken(error))
             return
         before = world.subscriptions.get(self._key)
-        if before is not None and not before._is_over:  # noqa: SLF001 - of the same class
-            world.met["fan-out: taken over"] += 1
-            before._end(Broken(_busy()))  # noqa: SLF001
-        world.subscriptions[self._key] = self
-        self._opened_s = world.now
+        if before is not None:
+            before.take_over()
+        world.subscriptions[self._key] = AcceptedSubscription(world.now, self._take_over)
         self._sent_s = world.now - _HEARTBEAT_S  # the first event is sent at once
         self._index = self._stream.seek(self._shard, self._kinesis.position_of(self._key[1], self._start))
         world.met["fan-out: accepted"] += 1
@@ -132,13 +131,18 @@ class SimSubscription:
     def _refusal(self) -> ServiceError | None:
         world = self._world
         before = world.subscriptions.get(self._key)
-        if before is not None and world.now < before._opened_s + SUBSCRIPTIONS_APART_S:  # noqa: SLF001
+        if before is not None and world.now < before.opened_s + SUBSCRIPTIONS_APART_S:
             return _busy()
         if self._shard.is_expired:
             return NotFound("no such shard", code="ResourceNotFoundException")
         if not world.is_healed and world.chance.random() < _REFUSED:
             return world.chance.choice((_busy(), Unavailable("500"), NotFound("no such consumer")))
         return None
+
+    def _take_over(self) -> None:
+        if not self._is_over:
+            self._world.met["fan-out: taken over"] += 1
+            self._end(Broken(_busy()))
 
     def _later(self, news: StreamNews) -> None:
         self._process.later(self._world.latency_s(), self._deliver, news)

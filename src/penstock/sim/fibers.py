@@ -13,14 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-from penstock.ports.clock import Clock
-from penstock.runtime.loop import Loop, LoopThread, Task
-
-if TYPE_CHECKING:
-    from penstock.runtime.loop import Condition, Pool
-    from penstock.sim.process import SimProcess
+from typing import Any, Protocol
 
 
 class ProcessEnded(BaseException):
@@ -156,6 +149,29 @@ class Fibers:
         self._idle.clear()
 
 
+class FiberProcess(Protocol):
+    """What a fiber needs of its process; implemented by `SimProcess`."""
+
+    who: str
+    is_alive: bool
+
+    @property
+    def fibers(self) -> Fibers:
+        """The fibers of its world."""
+
+    def local_s(self) -> float:
+        """Return this process's monotonic clock."""
+
+    def world_s_in(self, duration_s: float) -> float:
+        """Return the world's time when a duration has passed on this process's clock."""
+
+    def at(self, moment_s: float, action: Callable[..., None], *args: Any) -> None:
+        """Run an action at a moment of the world's time, unless the process has ended by then."""
+
+    def later(self, delay_s: float, action: Callable[..., None], *args: Any) -> None:
+        """Run an action after a delay, unless the process has ended by then."""
+
+
 class Fiber:
     """One thread of a simulated process.
 
@@ -164,12 +180,12 @@ class Fiber:
         body: Its function.
     """
 
-    def __init__(self, process: SimProcess, body: Callable[[], None]) -> None:
+    def __init__(self, process: FiberProcess, body: Callable[[], None]) -> None:
         self.process = process
         self.carrier: _Carrier | None = None
         self.failure: BaseException | None = None
         self.is_finished = False
-        self._fibers = process.world.fibers
+        self._fibers = process.fibers
         self._body = body
         self._wait_number = 0
         self._is_woken = False
@@ -285,81 +301,3 @@ class VirtualCondition:
         """Wake all that wait."""
         while self._waiting:
             self.notify()
-
-
-class _VirtualPool:
-    """As `penstock.runtime.loop.ThreadPool`."""
-
-    def __init__(self, process: SimProcess, fiber_count: int) -> None:
-        self._process = process
-        self._fiber_count = fiber_count
-        self._tasks: deque[Task] = deque()
-        self._running = 0
-        self._is_closed = False
-
-    def submit(self, task: Task) -> None:
-        """Run a task on the next free fiber."""
-        if self._is_closed:
-            return
-        self._tasks.append(task)
-        if self._running < self._fiber_count:
-            self._running += 1
-            self._process.spawn(self._work)
-
-    def close(self) -> None:
-        """Take nothing new."""
-        self._is_closed = True
-
-    def _work(self) -> None:
-        while self._tasks and not self._is_closed:
-            self._tasks.popleft()()
-        self._running -= 1
-
-
-class _Driving:
-    """A fiber that drives a loop."""
-
-    def __init__(self, ended: VirtualCondition) -> None:
-        self.has_ended = False
-        self._ended = ended
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended."""
-        self._ended.wait_for(lambda: not self.is_alive(), timeout)
-
-    def is_alive(self) -> bool:
-        """Whether it has not ended yet."""
-        return not self.has_ended
-
-
-class VirtualThreads:
-    """Implements `penstock.runtime.threads.Threads` for one simulated process."""
-
-    def __init__(self, process: SimProcess) -> None:
-        self._process = process
-
-    def condition(self) -> Condition:
-        """Return a condition in virtual time."""
-        return VirtualCondition(self._process.world.fibers)
-
-    def pool(self, name: str, thread_count: int) -> Pool:
-        """Return a pool of fibers."""
-        del name
-        return _VirtualPool(self._process, thread_count)
-
-    def drive(
-        self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
-    ) -> _Driving:
-        """Drive a loop by the production's own code, on a fiber."""
-        self._process.watch_loop(loop)
-        ended = VirtualCondition(self._process.world.fibers)
-        thread = LoopThread(name, loop, clock, on_crash)
-
-        def body() -> None:
-            thread.run()
-            driving.has_ended = True
-            ended.notify_all()
-
-        driving = _Driving(ended)
-        self._process.spawn(body)
-        return driving

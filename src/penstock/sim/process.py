@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.sim.fibers import Fiber
+from penstock.sim.environment import Environment
+from penstock.sim.fibers import Fiber, Fibers
 
 if TYPE_CHECKING:
     from penstock.runtime.loop import Loop
-    from penstock.sim.environment import Environment
 
 
 class SimProcess:
@@ -73,6 +73,11 @@ class SimProcess:
                 self.world.schedule(self.world.now, self._do_unless_ended, action, args)
 
     # --- blocking code --------------------------------------------------------------------------------
+
+    @property
+    def fibers(self) -> Fibers:
+        """The fibers of its world."""
+        return self.world.fibers
 
     def spawn(self, body: Callable[[], None]) -> Fiber:
         """Start a thread of this process."""

@@ -37,10 +37,11 @@ from penstock.sim.environment import Environment
 from penstock.sim.executor import Attempt, ShardRows, SimExecutor, read_task
 from penstock.sim.fan_out import SimFanOut
 from penstock.sim.faults import STREAM, Scenario
-from penstock.sim.fibers import Fiber, VirtualThreads
+from penstock.sim.fibers import Fiber
 from penstock.sim.process import SimProcess
 from penstock.sim.spark_job import JobFailed, SparkJob, TaskFailed
 from penstock.sim.stream import SimStream
+from penstock.sim.virtual_threads import VirtualThreads
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.planner import Planner
 from penstock.spark.shard_task import ShardTask

@@ -7,8 +7,9 @@ the handler takes its time. The machines of reading and delivery, and all that l
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -21,17 +22,96 @@ from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
+from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import Call, CallKind
-from penstock.core.reading.reader_steps import FetchIterator, FetchPage
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import FetchIterator, FetchListing, FetchPage, ListedShard
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
-
-if TYPE_CHECKING:
-    from penstock.sim.environment import Environment
-    from penstock.sim.worker import SimWorker
+from penstock.sim.environment import Environment
+from penstock.sim.process import SimProcess
 
 PAGE_RECORDS: Final = 50
 _NOBODY: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
+
+
+class ReadingProcess(SimProcess):
+    """A process that reads shards: its clock, its calls, and the shards as the service has them."""
+
+    # --- the clock of the consumer's parts ------------------------------------------------------------
+
+    def monotonic_s(self) -> float:
+        """Return this process's monotonic clock."""
+        return self.local_s()
+
+    def wall_ms(self) -> int:
+        """Return this process's wall clock."""
+        return self.world.wall_ms()
+
+    def sleep(self, duration_s: float) -> None:
+        """Refuse: nothing that runs here may wait."""
+        raise NotImplementedError(f"a simulated consumer waited for {duration_s} s")
+
+    # --- calls ----------------------------------------------------------------------------------------
+
+    def call(
+        self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
+    ) -> None:
+        """Begin a call: the server acts after a moment, the answer arrives after another."""
+        self.world.note("call", self.who, name, key)
+        self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
+
+    def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        # The server acts even if the caller has ended since: the request is on the way.
+        result = server()
+        self.later(self.world.latency_s(), answer, result)
+
+    # --- shards ---------------------------------------------------------------------------------------
+
+    def start_of(self, key: str) -> Position:
+        """Return the starting position of a shard that is read for the first time."""
+        return self.world.scenario.options.start.of(key)
+
+    def stream_name_of(self, key: str) -> str:
+        """Return the name of a shard's stream."""
+        del key
+        return "stream"
+
+    def reader_options(self, key: str) -> ReaderOptions:
+        """Return how a shard is read."""
+        del key
+        return self.world.reader_options
+
+    def place_of(self, run: ShardRun) -> str:
+        """Return how calls to the service name a run's shard."""
+        return run.shard_id
+
+    def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
+        """Ask the service for an iterator of a run's shard."""
+        return self.world.serve_iterator(run.shard_id, fetch.position)
+
+    def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
+        """Ask the service for a listing because of a run's shard."""
+        del fetch
+        return self.world.serve_listing_of(run.shard_id)
+
+    # --- its readers ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def feed(self, event: Event) -> None:
+        """Feed the coordinator an event."""
+
+    @abstractmethod
+    def is_current(self, reader: SimReader) -> bool:
+        """Whether a reader may go on: calls of one shard never overlap."""
+
+    @abstractmethod
+    def forget(self, reader: SimReader) -> None:
+        """Begin the next reader of the shard."""
+
+    def on_reader_failed(self) -> None:
+        """Record that a shard has stopped: it is held, and not read until the process starts again."""
+        self.has_stopped_shard = True
 
 
 class SimReader:
@@ -42,7 +122,7 @@ class SimReader:
         effect: The coordinator's command.
     """
 
-    def __init__(self, worker: SimWorker, effect: StartReader) -> None:
+    def __init__(self, worker: ReadingProcess, effect: StartReader) -> None:
         self.worker = worker
         self.key = effect.key
         self.epoch = effect.epoch
@@ -111,7 +191,7 @@ class SimReader:
             self.note("failed", event.short_reason or event.reason)
             if self.worker.name in self._world.scenario.foreign:
                 event = replace(event, short_reason="")  # the KCL notes no reason in the row
-            self.worker.on_reader_failed(self)
+            self.worker.on_reader_failed()
         self.worker.feed(event)
 
     def stop(self, why: StopWhy) -> None:

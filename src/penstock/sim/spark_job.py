@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from penstock.sim.fibers import VirtualThreads
+from penstock.sim.virtual_threads import VirtualThreads
 
 if TYPE_CHECKING:
     from penstock.sim.process import SimProcess

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator_events import Problem
 from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_record, at_timestamp
 from penstock.core.reading.reader_steps import ListedShard
 from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.core.shard import StreamSummary
+from penstock.core.shard import Shard, StreamSummary
 from penstock.errors import AccessDenied, PenstockError, Throttled
 from penstock.ports.kinesis import ShardFilter, ShardListing
 
-if TYPE_CHECKING:
-    from penstock.sim.streams_world import StreamsWorld
+
+class ServedStreams(Protocol):
+    """The answers of the service about several streams; implemented by `StreamsWorld`."""
+
+    denial: str
+
+    def fetch_summary(self, name: str) -> StreamSummary:
+        """Answer DescribeStreamSummary; raises NotFound or AccessDenied."""
+
+    def list_stream(
+        self, name: str, filter_type: str | None, timestamp_ms: int | None
+    ) -> PenstockError | Problem | tuple[tuple[Shard, ...], int]:
+        """Answer ListShards of one stream."""
+
+    def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
+        """Answer GetShardIterator."""
 
 
 class StreamsService:
@@ -24,7 +38,7 @@ class StreamsService:
         world: Answers.
     """
 
-    def __init__(self, world: StreamsWorld) -> None:
+    def __init__(self, world: ServedStreams) -> None:
         self._world = world
 
     def fetch_summary(self, stream: str) -> StreamSummary:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from msgspec.structs import replace
 
@@ -23,13 +23,11 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.stream_listing import list_shards
+from penstock.sim.environment import Environment
 from penstock.sim.process import SimProcess
-from penstock.sim.reader import SimReader
+from penstock.sim.streams_plan import StreamsPlan
 from penstock.sim.streams_service import StreamsService, ToldRun
 from penstock.sim.worker import SimWorker
-
-if TYPE_CHECKING:
-    from penstock.sim.streams_world import StreamsWorld
 
 _FIRST_LOOK_S: Final = 1.0
 
@@ -43,21 +41,26 @@ class StreamsWorker(SimWorker):
         incarnation: Names it apart from its earlier lives.
         on_gone: Called when it has ended, with how.
         streams: The streams to read, as the service described them when the process started.
+        service: Answers calls about them.
+        plan: What happens to the streams.
     """
 
     def __init__(
         self,
-        world: StreamsWorld,
+        world: Environment,
         name: str,
         incarnation: int,
         on_gone: Callable[[SimProcess, str], None],
         streams: Sequence[ConsumedStream],
+        *,
+        service: StreamsService,
+        plan: StreamsPlan,
     ) -> None:
-        self._service = world
+        self._plan = plan
         self._options: CoordinatorOptions | None = None
         self.streams = {stream.stream_id: stream for stream in streams}
         super().__init__(world, name, incarnation, on_gone)
-        self._kinesis = cast("Kinesis", StreamsService(world))
+        self._kinesis = cast("Kinesis", service)
         self._known = {stream.stream_id: self._known_stream(stream) for stream in streams}
         self._fetchers = {
             stream.stream_id: ShardFetcher(
@@ -77,10 +80,10 @@ class StreamsWorker(SimWorker):
         assert known is not None, f"nobody knows which stream {stream.name} is"
         return known
 
-    def on_reader_failed(self, reader: SimReader) -> None:
+    def on_reader_failed(self) -> None:
         """Note that a shard has stopped, and look whether anything is left to do, as the delivery loop does."""
-        super().on_reader_failed(reader)
-        if self._service.plan.stops_at_standstill:
+        super().on_reader_failed()
+        if self._plan.stops_at_standstill:
             self.later(_FIRST_LOOK_S, self._look_whether_all_stand, None)
 
     def _look_whether_all_stand(self, before: frozenset[tuple[str, int]] | None) -> None:
@@ -98,7 +101,7 @@ class StreamsWorker(SimWorker):
     def coordinator_options(self) -> CoordinatorOptions:
         """Return how this worker coordinates, which follows from its streams."""
         if self._options is None:
-            whole, cold_start_s = super().coordinator_options(), self._service.plan.cold_start_s
+            whole, cold_start_s = super().coordinator_options(), self._plan.cold_start_s
             self._options = options_for_streams(whole, list(self.streams.values()))
             if cold_start_s is not None:
                 self._options = replace(self._options, cold_start_jitter_s=cold_start_s)

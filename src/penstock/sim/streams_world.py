@@ -18,6 +18,7 @@ from penstock.sim.history import HistoryEntry
 from penstock.sim.process import SimProcess
 from penstock.sim.stream import SimShard, SimStream
 from penstock.sim.streams_plan import ACCOUNT, PlannedStream, Rollout, StreamsPlan
+from penstock.sim.streams_service import StreamsService
 from penstock.sim.streams_worker import StreamsWorker
 from penstock.sim.world import World
 
@@ -248,7 +249,15 @@ class StreamsWorld(World):
     def make_worker(self, name: str) -> SimProcess:
         """Return a new process of this name, not begun yet."""
         streams = self._consumed[name]
-        worker = StreamsWorker(self, name, self.next_incarnation(name), self.on_worker_gone, streams)
+        worker = StreamsWorker(
+            self,
+            name,
+            self.next_incarnation(name),
+            self.on_worker_gone,
+            streams,
+            service=StreamsService(self),
+            plan=self.plan,
+        )
         self.note("reads", worker.who, tuple(stream.stream_id for stream in streams))
         return worker
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
@@ -61,21 +60,17 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.leases.kcl3_fleet import stats_to_report
 from penstock.core.leases.lease import Lease, name_run
 from penstock.core.leases.lease_writes import Applied, Refused
-from penstock.core.position import Position
-from penstock.core.reading.reader_options import ReaderOptions
-from penstock.core.reading.reader_steps import FetchIterator, FetchListing, ListedShard
 from penstock.core.starting import with_moment
-from penstock.errors import PenstockError
 from penstock.sim.environment import Environment
 from penstock.sim.process import SimProcess
-from penstock.sim.reader import SimReader
+from penstock.sim.reader import ReadingProcess, SimReader
 from penstock.sim.table import unasked
 
 UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""
 
 
-class SimWorker(SimProcess):
+class SimWorker(ReadingProcess):
     """One process.
 
     Args:
@@ -130,20 +125,6 @@ class SimWorker(SimProcess):
         """Whether this worker is Penstock's: those of the KCL note no runs on leases."""
         return self.name not in self.world.scenario.foreign
 
-    # --- the clock of the consumer's parts ------------------------------------------------------------
-
-    def monotonic_s(self) -> float:
-        """Return this process's monotonic clock."""
-        return self.local_s()
-
-    def wall_ms(self) -> int:
-        """Return what this process takes for the time of day."""
-        return self.world.wall_ms()
-
-    def sleep(self, duration_s: float) -> None:
-        """Refuse: nothing that runs here may wait."""
-        raise NotImplementedError(f"a simulated consumer waited for {duration_s} s")
-
     # --- the coordinator ------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -175,18 +156,6 @@ class SimWorker(SimProcess):
             handler(effect)
 
     # --- calls ----------------------------------------------------------------------------------------
-
-    def call(
-        self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
-    ) -> None:
-        """Begin a call: the server acts after a moment, the answer arrives after another."""
-        self.world.note("call", self.who, name, key)
-        self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
-
-    def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        # The server acts even if the caller has ended since: the request is on the way.
-        result = server()
-        self.later(self.world.latency_s(), answer, result)
 
     def _write(self, effect: WriteLease) -> None:
         self.call(
@@ -293,33 +262,6 @@ class SimWorker(SimProcess):
 
     # --- readers --------------------------------------------------------------------------------------
 
-    def start_of(self, key: str) -> Position:
-        """Return the starting position of a shard that is read for the first time."""
-        return self.world.scenario.options.start.of(key)
-
-    def stream_name_of(self, key: str) -> str:
-        """Return the name of a shard's stream."""
-        del key
-        return "stream"
-
-    def reader_options(self, key: str) -> ReaderOptions:
-        """Return how a shard is read."""
-        del key
-        return self.world.reader_options
-
-    def place_of(self, run: ShardRun) -> str:
-        """Return how calls to the service name a run's shard."""
-        return run.shard_id
-
-    def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
-        """Ask the service for an iterator of a run's shard."""
-        return self.world.serve_iterator(run.shard_id, fetch.position)
-
-    def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
-        """Ask the service for a listing because of a run's shard."""
-        del fetch
-        return self.world.serve_listing_of(run.shard_id)
-
     def _start_reader(self, effect: StartReader) -> None:
         position = with_moment(effect.position, self.start_of(effect.key))
         reader = SimReader(self, replace(effect, position=position))
@@ -356,11 +298,6 @@ class SimWorker(SimProcess):
         self._current.pop(reader.key, None)
         for follower in self._waiting.pop(reader.key, []):
             self.later(0.0, follower.step)
-
-    def on_reader_failed(self, reader: SimReader) -> None:
-        """Record that a shard has stopped: it is held, and not read until the process starts again."""
-        del reader
-        self.has_stopped_shard = True
 
     def _beat(self) -> None:
         for reader in list(self.readers.values()):

@@ -25,7 +25,7 @@ pytest.importorskip("httptools")
 from penstock.cli import main as cli
 from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
 from penstock.cli.overview.lag_history import LagHistory
-from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow, worker_rows
+from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow
 from penstock.cli.overview.next_records import (
     RECORDS_MAX,
     Following,
@@ -34,6 +34,7 @@ from penstock.cli.overview.next_records import (
     fetch_next_records,
 )
 from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY, address_of
+from penstock.cli.overview.shard_rows import worker_rows
 from penstock.cli.overview.trouble import TroubleLimits, judge
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.hash_key import HashRange

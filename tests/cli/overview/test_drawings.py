@@ -8,8 +8,7 @@ import pytest
 from penstock.cli.overview.drawings import LEGEND, colour_of, draw_lag, draw_lineage, draw_spark
 from penstock.cli.overview.lag_history import POINTS_MAX, LagHistory, LagPoint
 from penstock.cli.overview.lineage import place_shards
-from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
-from penstock.cli.overview.trouble import Trouble
+from penstock.cli.overview.look import ApplicationLook, Look, ShardRow, Trouble
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.shard import Shard
 

@@ -4,17 +4,9 @@ import json
 
 from penstock.cli.lease_report import Sighting
 from penstock.cli.overview.changes import changes_between
-from penstock.cli.overview.look import (
-    ApplicationLook,
-    KnownLag,
-    Look,
-    ShardRow,
-    WorkerRow,
-    document_of,
-    shard_rows,
-    worker_rows,
-)
-from penstock.cli.overview.trouble import Trouble, TroubleLimits
+from penstock.cli.overview.look import ApplicationLook, Look, ShardRow, Trouble, WorkerRow, document_of
+from penstock.cli.overview.shard_rows import KnownLag, shard_rows, worker_rows
+from penstock.cli.overview.trouble import TroubleLimits
 from penstock.cli.shard_lags import ShardLag
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.lease import Lease, StopNote

@@ -4,8 +4,9 @@ import io
 
 import pytest
 
-from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow, worker_rows
+from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
+from penstock.cli.overview.shard_rows import worker_rows
 from penstock.cli.overview.stream_load import Advice, Load, ShardLoad, StreamLook
 from penstock.cli.overview.trouble import TroubleLimits, judge
 from penstock.core.hash_key import HashRange

@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.cli.overview.cells import application_cells
-from penstock.cli.overview.look import ApplicationLook, ShardRow, application_document
-from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge, sort_applications, trouble_of
+from penstock.cli.overview.look import ApplicationLook, ShardRow, Trouble, application_document
+from penstock.cli.overview.trouble import TroubleLimits, judge, sort_applications, trouble_of
 
 LIMITS = TroubleLimits(lag_s=60, standing_s=120)
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from moved_clock import MovedClock
-from penstock.cli.overview.trouble import Trouble
+from penstock.cli.overview.look import Trouble
 from penstock.cli.overview.watcher import APPLICATIONS_MAX, ApplicationWatcher, FleetWatcher, LookOptions
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import Lease

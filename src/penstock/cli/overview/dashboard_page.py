@@ -23,9 +23,8 @@ from penstock.cli.overview.drawings import (
     draw_spark,
     html_text,
 )
-from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.look import Trouble, moment_of
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
-from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
 
 if TYPE_CHECKING:

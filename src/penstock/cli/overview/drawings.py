@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import duration, short_shard
 from penstock.cli.overview.lineage import place_shards
-from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.look import Trouble, moment_of
 from penstock.cli.overview.stream_cells import bytes_text
-from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from penstock.cli.overview.cells import (
     shard_cells,
     stream_name,
 )
-from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.look import Trouble, moment_of
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
 from penstock.cli.overview.stream_cells import (
     STREAM_SHARD_COLUMNS,
@@ -38,7 +38,6 @@ from penstock.cli.overview.stream_cells import (
     stream_shard_cells,
 )
 from penstock.cli.overview.stream_load import PEAK_MINUTES, QUOTAS
-from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
 from penstock.core.leases.lease_keys import stream_id_of
 

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from penstock.cli.lease_report import Sighting, circular_leases, state_of, zone_name
-from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge
 from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
-from penstock.core.leases.lease_view import waits_for_parents
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from penstock.cli.shard_lags import ShardLag
-    from penstock.core.leases.lease import Lease
     from penstock.core.shard import Shard
-    from penstock.core.shard_graph import ShardGraph
-    from penstock.ports.lease_table import SkippedRow
 
-_SKIPPED_SHOWN_MAX: Final = 5
+
+class Trouble(Enum):
+    """What is wrong, the worst first."""
+
+    STOPPED = "stopped"
+    SILENT = "owner silent"
+    UNOWNED = "no owner"
+    NO_LEASE = "no lease"
+    STANDING = "checkpoint stands"
+    THROTTLED = "reads refused"
+    BEHIND = "behind"
+    IDLE = "no worker runs"
+    UNKNOWN = "lag unknown"
+    NONE = ""
+
+    @property
+    def rank(self) -> int:
+        """Its place: 0 is the worst."""
+        return _RANKS[self]
+
+
+_RANKS: Final = {trouble: rank for rank, trouble in enumerate(Trouble)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,124 +192,6 @@ class Look:
     taken_ms: int
     applications: tuple[ApplicationLook, ...]
     problems: tuple[str, ...] = ()
-
-
-# --- from what was read -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class KnownLag:
-    """A measured lag, and how it changed since the measurement before.
-
-    Args:
-        lag: As measured.
-        change: Seconds by which it grows in a second; None after the first measurement.
-    """
-
-    lag: ShardLag
-    change: float | None = None
-
-
-def shard_rows(
-    sightings: Sequence[Sighting],
-    lags: Mapping[str, KnownLag],
-    stands_s: Mapping[str, float],
-    graph: ShardGraph,
-    limits: TroubleLimits,
-) -> tuple[ShardRow, ...]:
-    """Return a row for every lease, and for every shard that should have one; trouble first.
-
-    Args:
-        sightings: The leases, watched.
-        lags: By shard.
-        stands_s: By shard: for how long its checkpoint has not moved.
-        graph: The stream's shards; none where it is unknown.
-        limits: From when on something is wrong.
-    """
-    leases = {sighting.lease.key: sighting.lease for sighting in sightings}
-    circular = circular_leases(leases)
-    parents = {parent for lease in leases.values() for parent in lease.parents}
-    vanished = {parent for parent in parents if parent not in graph} if any(graph) else set()
-    rows = [
-        _row(
-            sighting,
-            state_of(sighting, leases, vanished, circular),
-            waits_for_parents(sighting.lease, leases, vanished, circular),
-            lags.get(sighting.lease.key),
-            stands_s.get(sighting.lease.key, 0.0),
-        )
-        for sighting in sightings
-    ]
-    rows += [ShardRow(shard_id, "no lease") for shard_id in lacking_leases(graph, leases)]
-    return judge(rows, limits)
-
-
-_READ_IN: Final = ("read", "handing over")
-"""States of a lease in which its shard is read."""
-
-
-def _row(sighting: Sighting, state: str, waits: bool, known: KnownLag | None, stands_s: float) -> ShardRow:
-    lease = sighting.lease
-    return ShardRow(
-        shard=lease.key,
-        state=state,
-        owner=lease.reader,
-        next_owner=lease.next_owner,
-        counter=lease.counter,
-        unmoved_s=sighting.unmoved_s,
-        has_moved=sighting.has_moved,
-        checkpoint=str(lease.checkpoint),
-        checkpoint_stands_s=stands_s,
-        lag_ms=None if known is None else known.lag.lag_ms,
-        lag_change=None if known is None else known.change,
-        why_lag_unknown="" if known is None else known.lag.why_unknown,
-        kb_per_s=lease.throughput_kbps if state in _READ_IN else None,
-        is_throttled=known is not None and known.lag.refused_count > 0,
-        stopped_reason=lease.stopped_reason,
-        waits=waits,
-    )
-
-
-def lacking_leases(graph: ShardGraph, leases: Mapping[str, Lease]) -> list[str]:
-    """Return the open shards that have no lease although nothing keeps it from being made.
-
-    A lease is made when the shard's parents are read to their end; a table without leases has no worker yet.
-    """
-    unfinished = {key for key, lease in leases.items() if not lease.is_ended}
-    return [
-        shard.shard_id
-        for shard in graph
-        if leases
-        and shard.is_open
-        and shard.shard_id not in leases
-        and not graph.ancestors(shard.shard_id) & unfinished
-    ]
-
-
-def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:
-    """Return the workers that own unfinished leases, most leases first."""
-    owned: dict[str, list[ShardRow]] = {}
-    for row in rows:
-        if row.owner is not None and row.state != "ended":
-            owned.setdefault(row.owner, []).append(row)
-    found = [
-        WorkerRow(
-            worker,
-            len(mine),
-            sum(row.trouble is not Trouble.NONE for row in mine),
-            max((row.lag_ms for row in mine if row.lag_ms is not None), default=None),
-            zone_name(worker),
-        )
-        for worker, mine in owned.items()
-    ]
-    return tuple(sorted(found, key=lambda row: (-row.lease_count, row.worker)))
-
-
-def skipped_problems(skipped: Sequence[SkippedRow]) -> list[str]:
-    """Return what is said of rows that are no leases."""
-    told = [f"row {row.key} is left out: {row.reason}" for row in skipped[:_SKIPPED_SHOWN_MAX]]
-    left = len(skipped) - len(told)
-    return [*told, f"and {left} more rows, which are no leases either"] if left else told
 
 
 # --- as a document ----------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Final
+
+from penstock.cli.overview.look import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,27 +13,6 @@ if TYPE_CHECKING:
     from penstock.cli.overview.look import ApplicationLook, ShardRow
 
 
-class Trouble(Enum):
-    """What is wrong, the worst first."""
-
-    STOPPED = "stopped"
-    SILENT = "owner silent"
-    UNOWNED = "no owner"
-    NO_LEASE = "no lease"
-    STANDING = "checkpoint stands"
-    THROTTLED = "reads refused"
-    BEHIND = "behind"
-    IDLE = "no worker runs"
-    UNKNOWN = "lag unknown"
-    NONE = ""
-
-    @property
-    def rank(self) -> int:
-        """Its place: 0 is the worst."""
-        return _RANKS[self]
-
-
-_RANKS: Final = {trouble: rank for rank, trouble in enumerate(Trouble)}
 _STATES: Final = {
     "stopped": Trouble.STOPPED,
     "owner silent": Trouble.SILENT,

@@ -11,15 +11,8 @@ from penstock.cli.lease_report import Sighting, watch
 from penstock.cli.lease_streams import streams_of
 from penstock.cli.overview.cells import stream_name
 from penstock.cli.overview.changes import changes_between
-from penstock.cli.overview.look import (
-    ApplicationLook,
-    Event,
-    KnownLag,
-    Look,
-    shard_rows,
-    skipped_problems,
-    worker_rows,
-)
+from penstock.cli.overview.look import ApplicationLook, Event, Look
+from penstock.cli.overview.shard_rows import KnownLag, shard_rows, skipped_problems, worker_rows
 from penstock.cli.overview.trouble import TroubleLimits, sort_applications
 from penstock.cli.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLag, measure_lags
 from penstock.core.leases.lease_keys import keyed_shard
