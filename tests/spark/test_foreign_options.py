@@ -210,7 +210,7 @@ def test_a_registered_consumer_that_cannot_be_is_refused(given, message):
         ("topic", "use option streamName"),
         ("kafka.bootstrap.servers", "by option region"),
         ("kafka.group.id", "the same option applicationName"),
-        ("kafka.security.protocol", "options of Kafka's client mean nothing here"),
+        ("kafka.security.protocol", "Kafka's client options have no effect on Kinesis"),
         ("groupIdPrefix", "use option applicationName"),
         ("minPartitions", "option maxPartitions or shardsPerTask"),
         ("maxRecordsPerPartition", "use option maxRecordsPerShard"),

@@ -1,4 +1,4 @@
-"""Options of other connectors that are no aliases of ours: what becomes of each.
+"""Options of other connectors that are not aliases: accepted without effect, or refused.
 
 Source:
     awslabs/spark-sql-kinesis-connector: README and KinesisOptions.scala; qubole/kinesis-sql: README; Databricks' documentation of
@@ -35,7 +35,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "kinesis.internal.dataQueueCapacity": _NO_QUEUE,
     "kinesis.internal.maxDataQueueEmptyCount": _NO_QUEUE,
     "kinesis.internal.dataQueueWaitTimeoutSec": _NO_QUEUE,
-    "kinesis.internal.maintenanceTaskIntervalSec": "old positions are kept nowhere",
+    "kinesis.internal.maintenanceTaskIntervalSec": "there are no old positions to remove",
     "kinesis.subscribeToShard.timeoutSec": _POLLS_MEANWHILE,
     "kinesis.subscribeToShard.maxRetries": _POLLS_MEANWHILE,
     "kinesis.client.avoidEmptyBatches": _NO_EMPTY_BATCHES,
@@ -67,9 +67,9 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "kinesis.executor.recordMaxBufferedTime": _SENDS_AT_ONCE,
     "kinesis.sink.maxConnections": _CONNECTIONS,
     "kinesis.executor.maxConnections": _CONNECTIONS,
-    "kinesis.sink.recordTtl": "a record is not dropped because time passed",
+    "kinesis.sink.recordTtl": "records are not dropped by age",
 }
-"""They need nothing here: a query that sets one runs, and logs the reason."""
+"""Accepted without effect: a query that sets one runs, and logs the reason."""
 
 _STREAM: Final = "Kinesis has streams; use option streamName"
 _PROXY: Final = "set the environment variable HTTPS_PROXY for driver and executors instead; botocore uses it"
@@ -79,7 +79,7 @@ _CREDENTIALS: Final = (
     "awsSecretKey; remove it"
 )
 _TRIGGER: Final = (
-    "there is no lower limit of a batch; use trigger(processingTime=...) for fewer batches, and remove it"
+    "batches have no minimum size; use trigger(processingTime=...) for fewer batches, and remove it"
 )
 
 REFUSED: Final[Mapping[str, str]] = {
@@ -90,7 +90,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "assign": f"{_STREAM}. A query reads all shards, or shares them with others of its applicationName",
     "kafka.bootstrap.servers": "Kinesis is reached by option region, another server by option endpointUrl",
     "kafka.group.id": "queries that share a stream have the same option applicationName",
-    "kafka.": "options of Kafka's client mean nothing here; use region, endpointUrl, applicationName and the others of "
+    "kafka.": "Kafka's client options have no effect on Kinesis; use region, endpointUrl, applicationName and the others of "
     "`penstock options`",
     "groupIdPrefix": "use option applicationName",
     "minPartitions": "the number of tasks is set by option maxPartitions or shardsPerTask",
@@ -100,13 +100,13 @@ REFUSED: Final[Mapping[str, str]] = {
     "startingOffsetsByTimestamp": "use option startingTimestamp",
     "startingOffsetsByTimestampStrategy": "a shard without records at or after startingTimestamp is read from its next record",
     "endingOffsetsByTimestamp": "use option endingTimestamp",
-    "includeHeaders": "records of Kinesis have no headers; put what belongs to a record into data",
+    "includeHeaders": "Kinesis records have no headers; put them into data",
     "fetchOffset.numRetries": "use option maxRetries",
     "fetchOffset.retryIntervalMs": "use option retryInterval",
     "kafkaConsumer.pollTimeoutMs": "use option requestTimeout",
     "serviceCredential": f"it names a credential of Databricks' Unity Catalog, which only Databricks' own source can use; {_CREDENTIALS}",
-    "kinesis.credentialProviderClass": f"it names a class of Java; {_CREDENTIALS}",
-    "kinesis.credentialProviderParam": f"it belongs to a class of Java; {_CREDENTIALS}",
+    "kinesis.credentialProviderClass": f"it names a Java class; {_CREDENTIALS}",
+    "kinesis.credentialProviderParam": f"it belongs to a Java class; {_CREDENTIALS}",
     "fanoutConsumerARN": "set consumerType=fan-out, and registeredConsumerId to this ARN",
     "classification": _PARSE_DATA,
     "delimiter": _PARSE_DATA,
@@ -117,4 +117,4 @@ REFUSED: Final[Mapping[str, str]] = {
         for name in ("Address", "Port", "Username", "Password")
     },
 }
-"""They ask for something that is not there, or named otherwise; a name that ends with a dot stands for all that begin with it."""
+"""Refused, each with the alternative. A name that ends with a dot is a prefix."""

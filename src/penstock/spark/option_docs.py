@@ -1,4 +1,4 @@
-"""The option table as text: for `penstock options` and for docs/options.md."""
+"""Render the option table for `penstock options` and docs/options.md."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from penstock.spark.foreign_options import REFUSED, WITHOUT_EFFECT
 from penstock.spark.spark_options import OPTIONS
 
 _SCOPES: Final = (("source", "streaming read"), ("batch", "batch read"), ("sink", "write"))
+_UNBOUNDED: Final = {f"1..{2**53}": "1 or more"}
 
 
 def option_rows() -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ def render_markdown() -> str:
         default = "" if row["default"] is None else f"`{row['default']}`"
         aliases = ", ".join(f"`{alias}`" for alias in row["aliases"])
         lines.append(
-            f"| `{row['name']}` | {row['form']} | {default} | {where} | {row['meaning']} | {aliases} |"
+            f"| `{row['name']}` | {_UNBOUNDED.get(row['form'], row['form'])} | {default} | {where} | {row['meaning']} | {aliases} |"
         )
     lines += [
         "",
@@ -53,19 +54,19 @@ def render_markdown() -> str:
         "",
         "## Accepted without effect",
         "",
-        "Options of other connectors that are not needed here. A query that sets them runs and logs the reason.",
+        "Options of other connectors that are not needed. A query that sets one runs and logs the reason.",
         "",
-        "| option | why |",
+        "| option | reason |",
         "|---|---|",
     ]
     lines += _rows(WITHOUT_EFFECT)
     lines += [
         "",
-        "## Refused, with the way out",
+        "## Refused options",
         "",
-        "Options of other connectors and of Spark's Kafka source that ask for something else. A query that sets them ends with this.",
+        "Options of other connectors and of Spark's Kafka source without an equivalent. A query that sets one ends with this message.",
         "",
-        "| option | way out |",
+        "| option | instead |",
         "|---|---|",
     ]
     lines += _rows({f"{name}*" if name.endswith(".") else name: way_out for name, way_out in REFUSED.items()})
