@@ -32,6 +32,7 @@ _FAULTS_OF_CONSUMERS: Final = frozenset(
         "poison_record",
         "denials_per_min",
         "rows_of_others",
+        "second_processes_per_min",
     }
 )
 _OF_A_PLAN: Final = frozenset({"options", "executor_count", "executor_pause_max_s", "available_now"})

@@ -252,7 +252,8 @@ SECOND = "shardId-000000000001"
 
 
 def test_what_a_copys_batch_of_the_same_number_claimed_is_read_by_the_query_that_never_had_it(query, client):
-    one = query(shards=2)
+    # The query ends once it has seen its copy renew twice.
+    one = query(shards=2, leaseDuration="15s")
     put_to = on_shards(one, client)
     put_to(FIRST, range(5))
     put_to(SECOND, range(5, 10))
