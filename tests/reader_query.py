@@ -116,12 +116,12 @@ class Query:
         ends = [self._look()]
         waited_for = self._asked()
 
-        def is_answered():
+        def is_probed():
             now = self._asked()
             return not any(now.get(shard) == asked_s for shard, asked_s in waited_for.items())
 
         if self.is_told_starts or ends[-1] is None:
-            wait_until(lambda: is_answered() or ends.append(self._look()), "the answers of the shards")
+            wait_until(lambda: is_probed() or ends.append(self._look()), "the answers of the shards")
         return ends[-1]
 
     def _look(self):
@@ -194,7 +194,7 @@ class Query:
                 yield end
                 continue
             idle_count += 1
-            is_told = all(state.is_answered for state in shards.states.values())
+            is_told = all(state.is_probed for state in shards.states.values())
             if (is_told and shards.held == held) or idle_count > idle_max:
                 return
         pytest.fail(f"still reading after {batches_max} batches")

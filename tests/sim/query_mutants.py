@@ -238,7 +238,7 @@ def ends_at_an_unknown_shard(self, error):
 def forgets_what_it_gives_back(self, key):
     """A shard that comes back before the next batch begins where its row says, though it was read further."""
     event = GIVE_BACK(self, key)
-    self._given_back.pop(key, None)
+    self._released.pop(key, None)
     return event
 
 
@@ -293,7 +293,7 @@ def finds_an_empty_table(_self, _known):
     return {}, "is empty"
 
 
-GIVE_BACK = QueryShards._give_back
+GIVE_BACK = QueryShards._release
 KEEP_REST = ClaimedRead._keep_rest
 POSITION_OF = page_limits.position_of
 COUNT_DONE = arrow_records._count_done
@@ -511,7 +511,7 @@ QUERY_MUTANTS = (
         "this query",
         164,
         QueryShards,
-        "_give_back",
+        "_release",
         forgets_what_it_gives_back,
     ),
     Mutant(

@@ -41,7 +41,7 @@ class Shards:
     def promotions(self):
         return [WRITE]
 
-    def note_promoted(self, keys):
+    def on_promoted(self, keys):
         self.done = [key for key in keys if key]
 
 

@@ -44,7 +44,7 @@ def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
     states = {f"shardId-{number:012}": ShardState(TRIM_HORIZON) for number in range(200)}
     try:
         wait_until(
-            lambda: poller.poll_due(states.items()) or all(state.is_answered for state in states.values()),
+            lambda: poller.poll_due(states.items()) or all(state.is_probed for state in states.values()),
             "every shard to answer",
         )
     finally:
@@ -102,7 +102,7 @@ def test_a_batch_does_not_wait_for_the_answers_of_all_shards_when_there_is_news(
     poller.poll_due(states.items())
     assert clock.now_s == pytest.approx(waited_s)
     assert sum(state.has_news for state in states.values()) == (10 if news else 0)
-    assert sum(state.is_answered for state in states.values()) == 10
+    assert sum(state.is_probed for state in states.values()) == 10
 
 
 def test_a_batch_of_a_shard_that_is_behind_does_not_wait_for_idle_shards():
@@ -310,7 +310,7 @@ def test_what_leaves_the_stream_behind_a_record_that_a_probe_has_found_is_for_a_
     state = ShardState(at_record("5"))
     poller = NewsPoller(kinesis, "s", 1.0, clock, threads=StoodStill(clock, answering=2))
     poller.poll_due([("s", state)])
-    assert (state.is_answered, state.has_news) == (False, False)
+    assert (state.is_probed, state.has_news) == (False, False)
     clock.now_s = hours * 3600.0
     poller.poll_due([("s", state)])
     assert state.has_news is (hours == 5)  # the first unread record was 20 hours old, and is kept for 24
@@ -326,11 +326,11 @@ def test_the_record_of_the_position_itself_is_no_answer():
 
     try:
         wait_until(lambda: has_looked("6"), "a look at the record of the position")
-        assert (state.is_answered, state.has_news) == (False, False)
+        assert (state.is_probed, state.has_news) == (False, False)
         wait_until(lambda: has_looked("7"), "a look behind it")
     finally:
         poller.close()
-    assert (state.is_answered, state.has_news) == (True, True)
+    assert (state.is_probed, state.has_news) == (True, True)
 
 
 ONE, TWO = "shardId-000000000000", "shardId-000000000001"

@@ -274,7 +274,7 @@ class SimQuery(SimProcess):
 
     def _count_settled(self, done: StreamOffset) -> None:
         for key, row in self._table.take_seen().items():
-            begin = resolve_start(row, self.name, done.known, done.shards.get(key))
+            begin = resolve_start(row, self.name, done.known_batches, done.shards.get(key))
             if begin is not None:
                 self.world.met[f"settled: {begin.reason.name}"] += 1
 

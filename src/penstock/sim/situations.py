@@ -50,7 +50,7 @@ _BY_HISTORY: Final = {
 _OF_ALL: Final = (Refusal.EXISTS, Refusal.MISSING, Refusal.COUNTER, Refusal.HANDOVER, Refusal.BACKWARDS)
 _OF_QUERIES: Final = (*_OF_ALL, Refusal.OWNER, Refusal.CHECKPOINT, Refusal.CLAIMED, Refusal.CLAIM_GONE)
 # A driver has to end while its task is paused, and the next one has to reset the lease before the task claims.
-_RARELY_MEANT: Final = frozenset({RefusedClaim.MADE_ANEW})
+_RARELY_MEANT: Final = frozenset({RefusedClaim.ROW_RECREATED})
 # A lease that is gone is made again before its batch is settled.
 _SETTLED: Final = (StartReason.CLAIMED, StartReason.CHECKPOINT, StartReason.NOT_READ)
 _ROBBED: Final = "situation: a lease is taken from a query during its batch"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, Share, StreamOffset
-from penstock.core.batches.query_shards import QueryShards, Settlement, Surprise
+from penstock.core.batches.query_shards import QueryShards, Settlement, UnexpectedStart
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Promote, Refused
@@ -116,7 +116,7 @@ class BatchSettler:
             OptionError: Two sources of the query share the stream's shards.
             Unavailable: With `is_last`: a shard's end is not fixed.
         """
-        asked = None if self._full_looks_left > 0 else shards.to_look_at(start)
+        asked = None if self._full_looks_left > 0 else shards.rows_to_read(start)
         rows = self.look(asked)
         if asked is not None and not rows.keys() >= set(asked):
             # Some are gone: which ones must come back, only the whole table tells.
@@ -125,14 +125,14 @@ class BatchSettler:
             self._full_looks_left -= 1
             if self._recreation.bring_back(rows, start, stream):
                 rows = self.look(None)
-        self.refuse_another_driver(start.known, shards, rows)
+        self.refuse_another_driver(start.known_batches, shards, rows)
         unclaimed = shards.unclaimed(start, rows)
         if unclaimed and is_last:
             raise Unavailable(
                 f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}"
             )
         # See first, then fix: the driver's own tasks must know which claim they find, as an executor's do.
-        shards.see_exactly(unclaimed, rows)
+        shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
             self._fix_ends(start, given, shards, unclaimed)
             rows |= self.look(unclaimed)
@@ -142,8 +142,8 @@ class BatchSettler:
         self._refuse_sharing(
             settlement, shards, self.look(None) if self._looks_for_sharing(settlement, asked) else rows
         )
-        for shard_id, surprise in settlement.surprises:
-            _explain(shard_id, surprise, start.batch)
+        for shard_id, unexpected in settlement.unexpected_starts:
+            _explain(shard_id, unexpected, start.batch)
         return settlement
 
     def _looks_for_sharing(self, settlement: Settlement, asked: Collection[str] | None) -> bool:
@@ -259,7 +259,7 @@ class BatchSettler:
 
     def promote(self, shards: QueryShards) -> None:
         """Let the claims of the batch that is done become checkpoints; only while nothing else is to do."""
-        shards.note_promoted(map_on(self._pool, self._condition(), self._promote_one, shards.promotions()))
+        shards.on_promoted(map_on(self._pool, self._condition(), self._promote_one, shards.promotions()))
 
     def _promote_one(self, write: Promote) -> str:
         """Write one promotion; returns its key when there is nothing more to do, and an empty text when it must be tried again."""
@@ -284,15 +284,15 @@ def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:
     return replace(task, until_ms=until_ms)
 
 
-def _explain(shard_id: str, surprise: Surprise, batch: int) -> None:
-    match surprise:
-        case Surprise.NOT_READ:
+def _explain(shard_id: str, unexpected: UnexpectedStart, batch: int) -> None:
+    match unexpected:
+        case UnexpectedStart.NOT_READ:
             _log.warning(
                 "shard %s: batch %d did not read it to its end, so its records are offered again",
                 shard_id,
                 batch,
             )
-        case Surprise.LEASE_GONE:
+        case UnexpectedStart.LEASE_GONE:
             _log.warning(
                 "shard %s: its lease is gone; reading goes on where batch %d began, and gives its records once more",
                 shard_id,

@@ -485,7 +485,7 @@ class ClaimedRead:
                 f"shard {self._shard_id}: another driver's claim was seen and is not there"
             )
             raise self._another_driver(claim)
-        if meaning is RefusedClaim.MADE_ANEW:
+        if meaning is RefusedClaim.ROW_RECREATED:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: the claim of the batch before was taken from the lease while this "
                 "one was read: the query was started from an earlier state of its checkpoint location, or the lease was made "

@@ -9,9 +9,9 @@ from typing import Final
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.recreation import (
     Recreation,
+    agrees_with,
     find_lacking_ends,
     find_missing,
-    is_agreed,
     plan_lost,
     plan_recreation,
 )
@@ -81,7 +81,7 @@ class LeaseRecreation:
         before, why = None, ""
         if known.lease_table not in ("", self._options.lease_table):
             before, why = self._read_former(known)
-        elif is_agreed(rows, known):
+        elif agrees_with(rows, known):
             return False
         shards = self._list_with(find_missing(rows, known, {}))
         plan = plan_recreation(rows, known, shards, stream, before)

@@ -352,15 +352,15 @@ class NewsPoller:
                     state.iterator = page.next_iterator
                     state.due_s = self._clock.monotonic_s()
                     if page.next_iterator is None:
-                        state.is_answered = True
+                        state.is_probed = True
                         _end(state, page)
                     return
-            state.is_answered = True
+            state.is_probed = True
             state.has_news = True
             state.arrival_ms = round(first.arrival_s * 1000)
             state.millis_behind_latest = age_ms(first.arrival_s, now_ms)
             return
-        state.is_answered = True
+        state.is_probed = True
         state.iterator = page.next_iterator
         is_last = page.next_iterator is None
         if (is_last or not page.millis_behind_latest) and not self._is_all_kept(state, now_ms):

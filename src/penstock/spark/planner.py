@@ -59,7 +59,7 @@ from penstock.spark.startup_checks import (
     rewind_leases,
     scan_leases,
     warn_of_leases_that_win,
-    warn_of_passed_over,
+    warn_of_skipped_shards,
 )
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -176,7 +176,7 @@ class Planner:
         Raises:
             Unavailable: With AvailableNow: it could not be made sure in time that everything is read.
         """
-        self._done, self._known = start, start.known
+        self._done, self._known = start, start.known_batches
         query_worker, shards = self._join(start)
         is_patient = may_be_only or self._until_ms is not None
         wait_s = self._available_now_wait_s if is_patient else self._options.probe_interval_s
@@ -187,7 +187,7 @@ class Planner:
                 self._settle(start, query_worker, shards)
             self._poller.poll_due(shards.states.items(), retention_ms=self._retention_ms)
             self._settler.make_lost_leases_again(shards, self._stream)
-            query_worker.tell([*shards.drained(self._find_children(shards)), *shards.hand_back()])
+            query_worker.tell([*shards.drained(self._find_children(shards)), *shards.release_stopped()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted and not may_be_only:
                 break
@@ -211,12 +211,12 @@ class Planner:
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
         """Return what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
-        self._done, self._known = None, end.known
+        self._done, self._known = None, end.known_batches
         _, shards = self._join(end)
         if self._given is None or self._given.end.batch != end.batch:
             self._given = GivenBatch(end, self._planned_ms())
         by_shard = {task.shard_id: task for task in self._shard_tasks(self._given, shards)}
-        shards.batch_begins()
+        shards.on_batch_start()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         split = plan_tasks(weights, self._task_count(len(weights)))
         self._task_counts = {end.batch: len(split)}
@@ -243,7 +243,7 @@ class Planner:
                     self._run,
                     position,
                     shards.seen_claim(shard_id),
-                    end.known.planner_of(end.batch),
+                    end.known_batches.planner_of(end.batch),
                 ),
                 share=share,
                 until_ms=end.until_ms,
@@ -300,7 +300,7 @@ class Planner:
         if not self._is_settled_at_last(query_worker, shards):
             query_worker.abandon()
             return
-        query_worker.tell([*shards.drained(), *shards.hand_back_all()])
+        query_worker.tell([*shards.drained(), *shards.release_all()])
         if self._metrics is not None:
             self._metrics.close()
         if not query_worker.stop(STOP_S):
@@ -345,7 +345,7 @@ class Planner:
             warn_of_leases_that_win(self._table, rows, options)
         rows = self._rewind(known, worker, rows)
         self._register_consumer()  # which costs: only when nothing speaks against this query
-        warn_of_passed_over(options, self._table, rows, known)
+        warn_of_skipped_shards(options, self._table, rows, known)
         if known.shards and self._recreation.begin(rows, known, self._stream):
             rows = scan_leases(self._table)
         self._metrics = self._open_metrics(options, worker)
@@ -371,7 +371,7 @@ class Planner:
         )
         shards = QueryShards(worker, self._settler.rewound_from)
         for row in rows.values():
-            shards.see(row)
+            shards.on_row(row)
         self._joined = (query_worker, shards)
         wait_s = max(10.0, 2 * options.lease_duration_s)
         if not query_worker.wait_until_at_rest(wait_s):
@@ -422,12 +422,12 @@ class Planner:
 
     def _rewind(self, known: StreamOffset, worker: str, rows: dict[str, Lease]) -> dict[str, Lease]:
         """Let leases go back to a checkpoint location that does not know their claims; return them as they are then."""
-        self._settler.let_pass(rows.values(), worker, known.known)
+        self._settler.let_pass(rows.values(), worker, known.known_batches)
         if not known.worker:
             # A new checkpoint location under the workerId of an earlier one: its batches are numbered behind that one's.
             self._settler.rewound_from = last_claimed_batch(rows.values(), worker)
             return rows
-        unknown = find_unknown_claims(rows.values(), worker, known.known)
+        unknown = find_unknown_claims(rows.values(), worker, known.known_batches)
         if not any(claim.batch > known.batch or goes_back(row, claim, known) for row, claim in unknown):
             return rows
         refuse_living_driver(self._table, worker, rows, self._options.lease_duration_s, self._clock)
@@ -452,7 +452,7 @@ class Planner:
         self._settlement = settlement
         task_count = self._task_counts.get(start.batch)
         if task_count is not None and settlement.processes:
-            self._slots.learn(task_count, len(settlement.processes))
+            self._slots.on_batch_done(task_count, len(settlement.processes))
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
         self._measure(settlement, shards)
         query_worker.tell(settlement.progress)
@@ -533,13 +533,13 @@ class Planner:
         self, start: StreamOffset, shards: QueryShards, wanted: Iterable[str], *, with_limits: bool
     ) -> StreamOffset:
         planned_ms = self._planned_ms()
-        doubtful = shards.doubtful.intersection(wanted := list(wanted))
+        unverified = shards.unverified.intersection(wanted := list(wanted))
         if self._known_stream is not None and not all(
             shards.states[key].position.is_record for key in wanted
         ):
             self._known_stream.check()  # another stream refuses the place of a record, and has a beginning, too
-        if doubtful:
-            shards.see_exactly(doubtful, self._settler.look(doubtful))
+        if unverified:
+            shards.on_fresh_rows(unverified, self._settler.look(unverified))
         end = shards.next_offset(
             start,
             wanted,
@@ -571,7 +571,7 @@ class Planner:
 
 def _unknown(shards: QueryShards) -> list[str]:
     """Return the shards of which nobody knows yet whether they have more to read."""
-    return sorted(key for key, state in shards.states.items() if not state.has_news and not state.is_answered)
+    return sorted(key for key, state in shards.states.items() if not state.has_news and not state.is_probed)
 
 
 def _read_cost_s(options: SourceOptions) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.core.batches.claims import find_unknown_claims, last_claimed_batch, parse_note
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.recreation import find_passed_over
+from penstock.core.batches.recreation import find_skipped
 from penstock.core.batches.rewind import plan_rewind
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease, find_other_mode
 from penstock.core.leases.lease import Lease
@@ -164,11 +164,11 @@ def refuse_unknown_shards(
     _log.warning("%s; going on without (failOnDataLoss=false)", text)
 
 
-def warn_of_passed_over(
+def warn_of_skipped_shards(
     options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], known: StreamOffset
 ) -> None:
     """Name the shards that an offset knows as unfinished and that count as done, since others cleared them away."""
-    for key, position in find_passed_over(rows, known).items():
+    for key, position in find_skipped(rows, known).items():
         _log.warning(
             "stream %s: the lease of shard %s is gone from table %s, and the shards that follow it have theirs, so it counts as "
             "done. This query's checkpoint location knows it up to %s only: what came behind that was read by another worker, or "
@@ -260,7 +260,7 @@ def rewind_leases(
         ClaimConflict: Leases changed while they were being set back; start the query again.
     """
     rows = scan_leases(table)
-    unknown = [row for row, _ in find_unknown_claims(rows.values(), worker, known.known)]
+    unknown = [row for row, _ in find_unknown_claims(rows.values(), worker, known.known_batches)]
     last = last_claimed_batch(unknown, worker)
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
     writes = plan_rewind(rows, known, worker, shards)

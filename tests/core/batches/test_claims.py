@@ -1,4 +1,4 @@
-"""The claim protocol: what a task reads, what a refused claim means, where the next batch starts."""
+"""The claim protocol: a task's range, a refused claim, the start of the next batch."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_replay_reads_to_the_claim_whoever_had_the_lease_in_between():
 
 
 def after(claim, batches):
-    """The claim that stands when a query went on for some batches."""
+    """The claim of a query that went on for some batches."""
     for number in range(batches):
         start, end = claim.end, at_record(str(1000 + number))
         claim = replace(
@@ -212,7 +212,7 @@ def test_a_refused_claim_means(row, mine, expected):
 @pytest.mark.parametrize("row", [MINE, replace(MINE, owner=OTHER)], ids=["back at once", "another's by now"])
 def test_a_task_whose_driver_has_gone_claims_nothing_on_a_lease_that_was_set_back_meanwhile(row):
     batch = Execution(ME, 5, "r1", END, seen=(4, "r1"))
-    assert judge_refused_claim(row, batch, FURTHER, before=(4, "r1")) == (RefusedClaim.MADE_ANEW, FURTHER)
+    assert judge_refused_claim(row, batch, FURTHER, before=(4, "r1")) == (RefusedClaim.ROW_RECREATED, FURTHER)
 
 
 # --- claims that are not needed any more ----------------------------------------------------------------------

@@ -50,7 +50,9 @@ def test_a_new_run_plans_from_the_next_batch_on():
 
 def test_batches_of_the_copy_that_a_location_was_restored_from_are_not_those_that_it_goes_on_with():
     restored = KnownBatches(5, ((1, "a"),))
-    following = KnownBatches(12, restored.runs_with("b"))  # numbered behind what was claimed on the leases
+    following = KnownBatches(
+        12, restored.runs_with("b")
+    )  # its numbers follow the highest claim on the leases
     assert following.has(claim(5, "a"))
     assert not any(following.has(claim(batch, "a")) for batch in range(6, 13))
 

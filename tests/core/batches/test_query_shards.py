@@ -1,4 +1,4 @@
-"""A query's shards between batches: where each goes on, what is given back, what becomes a checkpoint."""
+"""A query's shards between batches: next starts, releases and promotions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from penstock.core.batches.claims import BatchStart, ClaimNote, StartReason
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.batches.query_shards import (
     QueryShards,
-    Surprise,
+    UnexpectedStart,
     state_after,
 )
-from penstock.core.batches.recreation import find_missing, find_passed_over
+from penstock.core.batches.recreation import find_missing, find_skipped
 from penstock.core.batches.rewind import plan_rewind
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
@@ -80,25 +80,25 @@ def positions(shards):
 
 def test_a_shard_goes_on_where_its_batch_claimed():
     shards = holding("a")
-    told = settle(shards, done(), claimed())
+    settled = settle(shards, done(), claimed())
     assert positions(shards) == {"a": AT9}
-    assert (told.record_count, told.bytes_count, told.claim_count, told.kept_iterator_count) == (
+    assert (settled.record_count, settled.bytes_count, settled.claim_count, settled.kept_iterator_count) == (
         4,
         2048,
         1,
         0,
     )
-    assert told.surprises == ()
-    assert told.progress == (ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900)),)
+    assert settled.unexpected_starts == ()
+    assert settled.progress == (ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900)),)
     state = shards.states["a"]
-    assert (state.has_news, state.is_whole, state.tip_seen_ms, state.is_answered) == (False, True, 900, False)
+    assert (state.has_news, state.is_whole, state.tip_seen_ms, state.is_probed) == (False, True, 900, False)
 
 
 def test_throughput_counts_from_settlement_to_settlement():
     shards = holding("a")
     settle(shards, done(), claimed(), now_s=10.0)
-    told = settle(shards, done(2), claimed(start=AT5, batch=2), now_s=14.0)
-    assert told.progress[0].throughput_kbps == 0.5
+    settled = settle(shards, done(2), claimed(start=AT5, batch=2), now_s=14.0)
+    assert settled.progress[0].throughput_kbps == 0.5
 
 
 def test_a_shard_that_came_during_the_batch_starts_at_its_checkpoint():
@@ -140,7 +140,7 @@ def test_a_shard_that_was_given_back_and_comes_again_goes_on_there_although_its_
     shards = holding("a")
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP)]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP)]
     assert shards.promotions() == []
     shards.start(StartReader("a", 2, position, lease(), 0.0), 1000)
     assert positions(shards) == {"a": expected}
@@ -169,7 +169,7 @@ def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
     shards = holding("a", position=AT7)
     settle(shards, done(shards=()), lease(checkpoint=AT7))
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT7)]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT7)]
     shards.start(StartReader("a", 2, AT7, lease(checkpoint=AT7), 0.0), 1000)
     assert (positions(shards), shards.promotions()) == ({"a": AT7}, [])
 
@@ -192,16 +192,16 @@ def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
 @pytest.mark.parametrize(
     ("row", "limit", "expected"),
     [
-        (lease(), None, Surprise.NOT_READ),
-        (lease(), Limit(10, None, ("a",)), Surprise.NOT_READ),
+        (lease(), None, UnexpectedStart.NOT_READ),
+        (lease(), Limit(10, None, ("a",)), UnexpectedStart.NOT_READ),
         (lease(), Limit(10, None, ("b",)), None),
-        (None, None, Surprise.LEASE_GONE),
+        (None, None, UnexpectedStart.LEASE_GONE),
     ],
 )
 def test_what_a_user_should_hear_of_is_told(row, limit, expected):
     shards = holding("a")
-    told = settle(shards, done(limit=limit), *([] if row is None else [row]))
-    assert told.surprises == (() if expected is None else (("a", expected),))
+    settled = settle(shards, done(limit=limit), *([] if row is None else [row]))
+    assert settled.unexpected_starts == (() if expected is None else (("a", expected),))
     assert positions(shards) == {"a": AT5}
 
 
@@ -216,13 +216,13 @@ def test_a_finished_shard_is_drained_with_its_children():
 def test_a_shard_is_given_back_only_between_batches_and_with_what_is_done():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
-    shards.batch_begins()
+    shards.on_batch_start()
     shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
-    assert (shards.hand_back(), shards.hand_back_all(), shards.is_settled) == ([], [], False)
+    assert (shards.release_stopped(), shards.release_all(), shards.is_settled) == ([], [], False)
     settle(shards, done(2, shards=("a", "b")), claimed(end=AT12, batch=2), claimed("b", batch=2))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT12, TipMark(AT12, 900))]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT12, TipMark(AT12, 900))]
     assert shards.held == {"b"}
-    assert shards.hand_back_all() == [ReaderStopped("b", 2, AT9, TIP)]
+    assert shards.release_all() == [ReaderStopped("b", 2, AT9, TIP)]
     assert shards.held == frozenset()
 
 
@@ -231,7 +231,7 @@ def test_a_stop_for_an_earlier_ownership_or_an_unknown_shard_means_nothing():
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 7, StopWhy.HANDOVER))
     shards.stop(StopReader("z", 1, StopWhy.HANDOVER))
-    assert shards.hand_back() == []
+    assert shards.release_stopped() == []
 
 
 def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
@@ -239,19 +239,19 @@ def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.LOST))
     shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP)]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP)]
 
 
 def test_a_stolen_shard_is_given_back_with_its_claim_where_the_thief_left_it():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), replace(claimed(), owner=OTHER), replace(lease("b"), owner=OTHER))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP), ReaderStopped("b", 2, None)]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP), ReaderStopped("b", 2, None)]
 
 
 def test_where_nothing_is_done_yet_nothing_is_said():
     shards = holding("a", position=TRIM_HORIZON)
     settle(shards, done(shards=()), lease(checkpoint=TRIM_HORIZON))
-    assert shards.hand_back_all() == [ReaderStopped("a", 1, None)]
+    assert shards.release_all() == [ReaderStopped("a", 1, None)]
 
 
 def test_claims_are_promoted_once_and_only_forwards():
@@ -260,9 +260,9 @@ def test_claims_are_promoted_once_and_only_forwards():
     ended = claimed("c", end=SHARD_END)
     settle(shards, done(shards=("a", "b", "c")), claimed(), behind, ended)
     assert shards.promotions() == [Promote("a", ME, 1, AT9, 900)]
-    shards.note_promoted([""])
+    shards.on_promoted([""])
     assert shards.promotions() == [Promote("a", ME, 1, AT9, 900)]
-    shards.note_promoted(["a"])
+    shards.on_promoted(["a"])
     assert shards.promotions() == []
 
 
@@ -335,7 +335,7 @@ def test_a_batch_is_settled_until_the_next_one_begins():
     assert not shards.is_settled
     settle(shards, done(3), claimed(batch=3))
     assert (shards.is_settled_for(3), shards.is_settled_for(2)) == (True, False)
-    shards.batch_begins()
+    shards.on_batch_start()
     assert not shards.is_settled_for(3)
 
 
@@ -374,7 +374,7 @@ def test_a_shard_that_the_batch_did_not_read_keeps_what_its_last_probe_told():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
     idle = shards.states["b"]
-    idle.iterator, idle.is_answered = "kept", True
+    idle.iterator, idle.is_probed = "kept", True
     following = replace(reading(2, "a"), shards={"a": AT9, "b": AT9})
     settle(shards, following, claimed(start=AT9, end=AT12, batch=2), claimed("b"))
     assert shards.states["b"] is idle
@@ -384,19 +384,19 @@ def test_a_shard_whose_lease_was_not_asked_for_stays_as_it_is():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
     following = replace(reading(2, "a"), shards={"a": AT9, "b": AT9})
-    assert shards.to_look_at(following) == ["a"]
+    assert shards.rows_to_read(following) == ["a"]
     rows = {"a": claimed(start=AT9, end=AT12, batch=2)}
-    told = shards.settle(following, rows, 1000, 20.0, asked=["a"])
+    settled = shards.settle(following, rows, 1000, 20.0, asked=["a"])
     assert positions(shards) == {"a": AT12, "b": AT9}
-    assert (told.claim_count, told.surprises) == (1, ())
+    assert (settled.claim_count, settled.unexpected_starts) == (1, ())
 
 
 def test_a_shard_that_came_meanwhile_is_looked_at():
     shards = holding("a")
     settle(shards, done(), claimed())
-    shards.batch_begins()
+    shards.on_batch_start()
     shards.start(StartReader("b", 2, AT5, lease("b"), 0.0), 1000)
-    assert shards.to_look_at(reading(2, "a", shards=("a",))) == ["a", "b"]
+    assert shards.rows_to_read(reading(2, "a", shards=("a",))) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_the_claim_that_was_seen_last_is_remembered_whatever_older_rows_say():
     shards = holding("a")
     assert shards.seen_claim("a") is None
     settle(shards, done(2), claimed(batch=2))
-    shards.see(claimed(batch=1))
+    shards.on_row(claimed(batch=1))
     assert shards.seen_claim("a") == (2, "r1")
 
 
@@ -435,12 +435,12 @@ def test_a_claim_that_was_seen_and_may_be_gone_is_looked_up_before_it_counts():
     shards = holding("a")
     settle(shards, done(2), claimed(batch=2))
     shards.stop(StopReader("a", 1, StopWhy.LOST))
-    shards.hand_back()
+    shards.release_stopped()
     shards.start(StartReader("a", 2, AT9, lease(), 0.0), 1000)
-    assert (shards.seen_claim("a"), shards.doubtful) == ((2, "r1"), {"a"})
-    shards.see_exactly(["a"], {"a": lease()})
-    assert (shards.seen_claim("a"), shards.doubtful) == (None, set())
-    shards.see_exactly(["a", "b"], {"a": claimed(batch=3)})
+    assert (shards.seen_claim("a"), shards.unverified) == ((2, "r1"), {"a"})
+    shards.on_fresh_rows(["a"], {"a": lease()})
+    assert (shards.seen_claim("a"), shards.unverified) == (None, set())
+    shards.on_fresh_rows(["a", "b"], {"a": claimed(batch=3)})
     assert (shards.seen_claim("a"), shards.seen_claim("b")) == ((3, "r1"), None)
 
 
@@ -487,7 +487,7 @@ def test_what_comes_before_a_shard_that_the_location_knows_stays_done():
     }
     rows = {key: claimed(key, TRIM_HORIZON, batch=6) for key in ("child", "new")}
     known = StreamOffset(batch=3, worker=ME, shards={"p": AT5, "child": TRIM_HORIZON})
-    # What is before `new` may have been read by a batch that the location does not know.
+    # The ancestors of `new` may have been read by a batch that the location has no record of.
     assert list(plan_rewind(rows, known, ME, shards).values()) == [
         Create(starting_lease("p", SHARD_END, ("old",), FULL_RANGE)),
         Reset("child", 3, TRIM_HORIZON, forget=ME, is_followed=True),
@@ -526,8 +526,8 @@ def test_what_comes_behind_a_place_to_go_back_to_is_known_where_an_unknown_claim
 def test_a_shard_that_an_offset_knows_as_unfinished_and_whose_children_alone_have_leases_is_passed_over():
     rows = {"child": lease("child", parents=frozenset({"a", "done"}))}
     known = StreamOffset(batch=3, worker=ME, shards={"a": AT5, "done": SHARD_END, "gone": AT5})
-    assert find_passed_over(rows, known) == {"a": AT5}
-    assert find_passed_over(rows | {"a": lease("a", checkpoint=SHARD_END)}, known) == {}
+    assert find_skipped(rows, known) == {"a": AT5}
+    assert find_skipped(rows | {"a": lease("a", checkpoint=SHARD_END)}, known) == {}
 
 
 def test_a_shard_that_the_copy_knows_as_done_stays_done():
@@ -540,9 +540,9 @@ def test_a_shard_that_the_copy_knows_as_done_stays_done():
 
 def test_the_end_that_a_copys_batch_claimed_is_not_passed_and_not_promoted():
     shards = holding("a")
-    told = settle(shards, done(2, runs=RUNS), planned("r9", batch=2))
+    settled = settle(shards, done(2, runs=RUNS), planned("r9", batch=2))
     assert positions(shards) == {"a": AT5}
-    assert (told.claim_count, told.surprises) == (0, (("a", Surprise.NOT_READ),))
+    assert (settled.claim_count, settled.unexpected_starts) == (0, (("a", UnexpectedStart.NOT_READ),))
     assert shards.promotions() == []
 
 
@@ -624,8 +624,8 @@ def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_onc
             return super().get(key, default)
 
     rows = Rows((key, claimed(key)) for key in keys)
-    told = shards.settle(done(shards=keys), rows, 1000, 1.0)
-    assert (told.claim_count, Rows.asked) == (5000, 5000)
+    settled = shards.settle(done(shards=keys), rows, 1000, 1.0)
+    assert (settled.claim_count, Rows.asked) == (5000, 5000)
     offset = shards.next_offset(
         done(shards=keys),
         keys,
@@ -638,7 +638,7 @@ def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_onc
     assert len(offset.shards) == 5000
 
 
-# --- what a lost lease or an ended shard leaves behind ----------------------------------------------------------------
+# --- after a lost lease or an ended shard ----------------------------------------------------------------
 
 
 def test_a_shard_that_the_offset_knows_as_ended_stays_until_its_children_are_looked_up():
@@ -668,5 +668,5 @@ def test_where_a_lost_shard_stands_is_known_until_it_is_given_up():
     settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))
     shards.stop(StopReader("a", 1, StopWhy.LOST))
     assert shards.lost() == {"a": TIP}
-    shards.hand_back()
+    shards.release_stopped()
     assert shards.lost() == {}

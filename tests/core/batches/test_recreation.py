@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from penstock.core.batches.ended_shards import ENDED_MAX, EndedShards
 from penstock.core.batches.offsets import Limit, StreamOffset
-from penstock.core.batches.recreation import is_agreed, plan_lost, plan_recreation
+from penstock.core.batches.recreation import agrees_with, plan_lost, plan_recreation
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, TipMark
 from penstock.core.leases.lease_rules import apply_write
@@ -111,18 +111,18 @@ def test_leases_are_made_again_where_the_offset_and_the_lineage_say(says, table,
 def test_a_table_that_is_whole_is_left_alone():
     known = offset(**ENDED)
     table = rows(row("a"), row("c1"), row("c2", TRIM_HORIZON))
-    assert is_agreed(table, known)
+    assert agrees_with(table, known)
     assert plan_recreation(table, known, SHARDS, STREAM).writes == ()
-    assert not is_agreed(rows(row("a")), known)
-    assert not is_agreed(rows(row("a"), row("p", AT7)), known)
-    assert not is_agreed({}, known)
+    assert not agrees_with(rows(row("a")), known)
+    assert not agrees_with(rows(row("a"), row("p", AT7)), known)
+    assert not agrees_with({}, known)
 
 
 def test_an_ended_parent_gets_its_lease_again_when_its_child_waits_for_it():
     known = offset(a=SHARD_END, p=SHARD_END)
     table = rows(row("p", SHARD_END, MERGED), row("m", TRIM_HORIZON, MERGED))
     expected = {"a": SHARD_END, "p": SHARD_END, "m": TRIM_HORIZON}
-    assert not is_agreed(table, known)
+    assert not agrees_with(table, known)
     assert places(table, known, MERGED) == expected
     running = plan_lost(table, known, MERGED, STREAM)
     assert {key: lease.checkpoint for key, lease in after(table, running).items()} == expected
@@ -133,12 +133,12 @@ def test_a_parent_without_a_lease_is_not_ended_unless_the_offset_knows_its_end()
     table = rows(row("p", SHARD_END, MERGED), row("m", TRIM_HORIZON, MERGED))
     assert plan_recreation(table, known, MERGED, STREAM).writes == ()
     under_way = rows(row("p", SHARD_END, MERGED), row("m", AT9, MERGED))
-    assert is_agreed(under_way, offset(a=SHARD_END, p=SHARD_END))
+    assert agrees_with(under_way, offset(a=SHARD_END, p=SHARD_END))
 
 
 def test_a_lease_that_another_worker_has_is_not_ended_by_an_offset():
     table = rows(row("a"), row("p", AT7, owner=OTHER))
-    assert is_agreed(table, offset(**ENDED))
+    assert agrees_with(table, offset(**ENDED))
     assert places(table, offset(**ENDED)) == {"a": AT5, "p": AT7}
 
 
@@ -161,7 +161,7 @@ def test_a_merged_shard_gets_its_lease_when_one_of_its_parents_is_read():
 
 
 def test_a_merged_shard_does_not_make_another_workers_parent_read():
-    """Nobody knows here how far shard p was read: the lease coordinator finds that it lacks a lease."""
+    """The offset has no position of shard p: the lease coordinator creates its lease."""
     assert places({}, offset(a=SHARD_END, read=("a",)), MERGED) == {"a": SHARD_END, "m": TRIM_HORIZON}
 
 

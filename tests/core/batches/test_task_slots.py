@@ -1,4 +1,4 @@
-"""How many tasks a batch gets, and what is learned of the cluster from the processes that claim."""
+"""The number of tasks of a batch, from the processes that claimed in earlier ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.core.batches.task_slots import TaskSlots
 def run(slots, core_count, shard_count):
     """Run one batch on a cluster; return how many tasks it had."""
     task_count = slots.plan_count(shard_count)
-    slots.learn(task_count, min(task_count, core_count))
+    slots.on_batch_done(task_count, min(task_count, core_count))
     return task_count
 
 

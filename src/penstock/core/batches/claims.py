@@ -1,30 +1,33 @@
-"""The claim protocol: how the end of a batch becomes durable although it is found only while reading.
+"""The claim protocol: fixes the end of a batch, which is found only while the batch is read.
 
-A task reads a shard from the batch's start until its limit or the tip, and before it finishes it *claims* the end on the
+The offset that Spark logs before a batch runs has the batch's start in each shard, but not its end. A task reads a shard
+from that start to its limit or to the tip. Before it finishes, it *claims* the end: one conditional write on the shard's
 lease. The first claim of a batch is final. Every other execution of the batch (a retry, a speculative copy, a second
-action, a replay after a crash) finds the claim and reads exactly up to it. So every execution that Spark accepts holds the
-same records, whoever had the lease in between: a claim is in an attribute of its own, which no other worker's write clears.
-When the next batch is planned, the batch before is done, and the next one starts at its claims.
+action, a replay after a crash) finds the claim and reads exactly to it. So every execution that Spark accepts holds the
+same records. The next batch starts at the claims.
 
-A task that may not read (another worker has the lease, or another worker's checkpoint is past the start) claims that the
-batch holds nothing of the shard, so that this too is the same in every execution.
+Five rules complete the protocol:
 
-A driver remembers which claim it saw on each shard when it planned. A claim that is neither that one nor one of the batch
-itself was made by another driver, which works from the same checkpoint location and has gone on since. If the claim is
-gone, the row was created anew (after somebody emptied the table) and nothing has been claimed on it since. Then the batch is
-read from its start, at-least-once, as if the whole row were gone. An execution under which the claim goes is repeated instead:
-its driver may have gone too, and the next one has set the lease back. A number alone does not name a batch
-(`penstock.core.batches.known_batches`): a claim counts as one of a batch only if the same run of the driver planned it.
+1. A claim survives every change of owner. It is an attribute of the query's own, and no write of another worker removes it.
+2. A task that may not read claims that the batch holds nothing of the shard. It may not read if another worker has the
+   lease, or if another worker's checkpoint is past the batch's start. Without this claim a later execution could find the
+   lease free and read.
+3. The driver passes to each task the claim that it saw when it planned the batch. A claim that is neither that one nor one
+   of the batch itself was made by another driver on the same checkpoint location: the task fails. A batch is named by its
+   number and by the run of the driver that planned it (`penstock.core.batches.known_batches`).
+4. If the claim that the driver saw is missing before the task reads, the row was deleted and created again, and nothing has
+   been claimed on it since. The task reads from the batch's start, at-least-once, as if the row were missing. If the claim
+   disappears while the task reads, the task fails and is repeated: its driver may have been replaced, and the new driver
+   has reset the lease.
+5. A claim also keeps the ranges of the four batches before it. A driver that was paused during one of them finishes it with
+   the same records, because its sink may have begun to overwrite the output of the driver that followed. For an older batch
+   the task fails; it never returns fewer records.
 
-A claim keeps the ranges of a few batches before it. A driver that was paused in the middle of one of them finishes it with the
-same records, because its sink may have begun to overwrite what the successor wrote. Nothing is known of an older batch: the
-task fails, and never gives fewer records instead.
+Three pure functions hold the rules:
 
-Three questions are answered here, each by a pure function:
-
-- `plan_read`: a task looks at its lease: where does it read to?
-- `judge_refused_claim`: a claim was refused: what stands there, and what does that mean for what was read?
-- `resolve_start`: the driver plans the next batch: where does each shard start?
+- `plan_read`: a task has read its lease. To which position does it read the shard?
+- `judge_refused_claim`: a claim was refused. What does the row mean for the records that the task has read?
+- `resolve_start`: the driver plans the next batch. Where does each shard start?
 """
 
 from __future__ import annotations
@@ -44,10 +47,10 @@ from penstock.core.shard import ChildShard
 from penstock.errors import PositionError
 
 CLAIMS_MAX: Final = 8
-"""Claims of other workers that a row keeps at the most; the oldest go first."""
+"""Most claims of other workers that a row keeps; the oldest are dropped first."""
 
 PAST_CLAIMS_MAX: Final = 4
-"""Earlier batches whose ranges a claim keeps: with them a row stays below the kilobyte that one write unit buys."""
+"""Earlier batches whose ranges a claim keeps. With four, a row stays below 1 KB, the size of one write unit."""
 
 _NOTE_FORMAT: Final = 3
 _NOTE_LENGTH: Final = 12
@@ -55,22 +58,22 @@ _NOTE_LENGTH_MIN: Final = 9
 
 
 class ClaimNote(Struct, frozen=True):
-    """What a task tells the driver beside its claim.
+    """Figures that a task passes to the driver with its claim.
 
     Args:
-        has_more: Something was left to read behind the end, before the moment up to which the query reads.
+        has_more: Records were left to read behind the end, from before the moment up to which the query reads.
         tip_ms: Moment at which nothing at all was left behind the end, by the service's clock, or None.
         whole_record: The end is the last user record of its Kinesis record.
         record_count: User records in the range.
         bytes_count: Bytes of user data in the range.
         millis_behind_latest: Age of the oldest record behind the end, or 0 at the tip; None when it is not known.
         last_arrival_ms: Arrival of the last record of the range, or None when it is empty.
-        children: The shards that follow, when the end is SHARD_END.
+        children: The child shards, if the end is SHARD_END.
         kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
-        query: Spark's id of the streaming query, or None where Spark does not tell.
-        process: Tells the process that made the claim from the others that read the batch; None in older claims.
-        pushed_count: User records in the range that a subscription brought.
-        push_ends: How often subscriptions ended under the reading, by the reason.
+        query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
+        process: Identifies the process that made the claim among those that read the batch; None in older claims.
+        pushed_count: User records in the range that a subscription delivered.
+        push_ends: Number of subscriptions that ended during the read, by reason.
     """
 
     has_more: bool = False
@@ -112,7 +115,7 @@ class ClaimNote(Struct, frozen=True):
 
 
 def parse_note(note: bytes) -> ClaimNote | None:
-    """Read a note; None for a claim that fixes nothing but that its batch holds nothing, or for damaged bytes."""
+    """Parse a note; None for a claim of an empty range or for damaged bytes."""
     try:
         found = json.loads(note)
         if found[0] != _NOTE_FORMAT:
@@ -145,15 +148,15 @@ def parse_note(note: bytes) -> ClaimNote | None:
 
 
 class Execution(Struct, frozen=True):
-    """One batch in one shard, as the driver gave it out.
+    """One batch in one shard, as the driver passes it to a task.
 
     Args:
         worker: The query's worker id.
         batch: The batch's number.
-        run: The life of the driver that gave it out.
+        run: The run of the driver that made the task.
         start: Where the batch starts in this shard.
-        seen: The query's own claim as the driver saw it, as (batch, run), or None where there was none.
-        planned_by: The life of the driver that planned it, as its offset says; None where that is not known.
+        seen: The query's own claim that the driver saw, as (batch, run), or None if it saw none.
+        planned_by: The run of the driver that planned the batch, from its offset; None if it is not known.
     """
 
     worker: str
@@ -165,11 +168,11 @@ class Execution(Struct, frozen=True):
 
 
 class ReadFreely(Struct, frozen=True):
-    """No end is fixed yet: read to the limit or the tip, then claim."""
+    """No end is claimed yet: read to the limit or the tip, then claim."""
 
 
 class ReadTo(Struct, frozen=True):
-    """An execution of this batch has fixed the end: read exactly up to and including it."""
+    """The end is claimed: read exactly up to and including it."""
 
     end: Position
 
@@ -179,7 +182,7 @@ class NothingReason(Enum):
 
     LEASE_LOST = "another worker has the lease now and reads on from its checkpoint"
     DONE_ELSEWHERE = (
-        "another worker's checkpoint has passed the batch's start: what follows it comes in the next batch"
+        "another worker's checkpoint has passed the batch's start; the next batch starts at that checkpoint"
     )
 
 
@@ -196,17 +199,17 @@ class ClaimedElsewhere(Struct, frozen=True):
 
 
 class ReadUnclaimed(Struct, frozen=True):
-    """The lease is gone, so no end can be fixed: read to the tip, at-least-once, and say so loudly."""
+    """The lease is missing, so no end can be claimed: read to the tip, at-least-once, and log a warning."""
 
 
 ReadPlan: TypeAlias = ReadFreely | ReadTo | ReadNothing | ClaimedElsewhere | ReadUnclaimed
 
 
 def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
-    """Decide what an execution of a batch reads in one shard.
+    """Decide how far an execution of a batch reads in one shard.
 
     Args:
-        lease: The shard's lease as it stands, or None when the row is gone.
+        lease: The shard's current lease, or None if the row is missing.
         execution: The batch.
     """
     if lease is None:
@@ -220,14 +223,14 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     if lease.reader != execution.worker:
         return ReadNothing(NothingReason.LEASE_LOST)
     if _is_passed(execution.start, lease):
-        # While the lease was this query's, no checkpoint passed the start of its batch.
+        # While this query held the lease, no checkpoint passed the start of its batch.
         return ReadNothing(NothingReason.DONE_ELSEWHERE)
     return ReadFreely()
 
 
 def _is_passed(position: Position, lease: Lease) -> bool:
-    # A starting point on the lease says nothing of what was read: a shard that has a parent is read from its beginning also
-    # where its row says LATEST, which is "further on" than TRIM_HORIZON.
+    # A starting point (TRIM_HORIZON, LATEST) does not show that anything was read. LATEST orders behind TRIM_HORIZON, but a
+    # shard that has a parent is read from its beginning even if its row has LATEST.
     return lease.checkpoint.is_in_shard and position < lease.checkpoint
 
 
@@ -235,16 +238,16 @@ def _is_passed(position: Position, lease: Lease) -> bool:
 
 
 class RefusedClaim(Enum):
-    """What a refused claim means for the task that wrote it."""
+    """Meaning of a refused claim for the task that wrote it."""
 
-    AGREES = "the end that stands is the one that was read to"
-    READ_ON = "the end that stands is further on: read on to it"
-    REPEAT = "the end that stands comes before what was given out: the task must be repeated"
-    CLAIM_AGAIN = "the row changed, but no end is fixed: claim again with what stands there now"
-    MADE_ANEW = (
-        "the claim before is gone, so the row was set back or made anew meanwhile: the task must be repeated"
+    AGREES = "the claimed end is the one that the task read to"
+    READ_ON = "the claimed end is further on: read on to it"
+    REPEAT = "the task emitted records beyond the claimed end: the task must be repeated"
+    CLAIM_AGAIN = "the row changed, but no end is claimed: claim again against the current row"
+    ROW_RECREATED = (
+        "the earlier claim is gone, so the row was reset or created again: the task must be repeated"
     )
-    LOST = "the lease is another worker's now, and no end was fixed before: the task must be repeated"
+    LOST = "another worker has the lease, and no end had been claimed: the task must be repeated"
     ANOTHER_DRIVER = "another driver has claimed from the same checkpoint location"
     GONE = "the lease does not exist any more"
 
@@ -252,28 +255,28 @@ class RefusedClaim(Enum):
 def judge_refused_claim(
     row: Lease | None, execution: Execution, mine: Position, before: tuple[int, str] | None = None
 ) -> tuple[RefusedClaim, Position]:
-    """Decide what to do after a refused claim.
+    """Decide the next step of a task whose claim was refused.
 
     Args:
-        row: The lease as it stands now.
+        row: The current lease.
         execution: The batch.
         mine: The end that this execution read to.
-        before: The query's own claim that was to be replaced, as (batch, run), or None where none was seen.
+        before: The query's own claim that the refused write meant to replace, as (batch, run), or None if there was none.
 
     Returns:
-        What it means, and the end that stands (`mine` where none does).
+        The decision, and the claimed end (`mine` if there is none).
     """
     plan = plan_read(row, execution)
-    # The query began anew from an earlier state of its location, and this task is of the driver before. A claim of it would move
-    # the checkpoint past what is to be read again, and stop the new driver when it comes to this shard.
+    # The query was restarted from an earlier state of its checkpoint location, and this task belongs to the driver before.
+    # Its claim would move the checkpoint past records that are read again, and would stop the new driver at this shard.
     is_anew = row is not None and before is not None and row.claim_of(execution.worker) is None
     match plan:
         case ReadUnclaimed():
             return (RefusedClaim.GONE, mine)
         case ReadFreely():
-            return (RefusedClaim.MADE_ANEW if is_anew else RefusedClaim.CLAIM_AGAIN, mine)
+            return (RefusedClaim.ROW_RECREATED if is_anew else RefusedClaim.CLAIM_AGAIN, mine)
         case ReadNothing():
-            return (RefusedClaim.MADE_ANEW if is_anew else RefusedClaim.LOST, mine)
+            return (RefusedClaim.ROW_RECREATED if is_anew else RefusedClaim.LOST, mine)
         case ClaimedElsewhere():
             return (RefusedClaim.ANOTHER_DRIVER, mine)
         case ReadTo(end):
@@ -287,16 +290,16 @@ def judge_refused_claim(
 def plan_dropped_claims(lease: Lease, worker: str, kept_after_ms: int) -> tuple[tuple[str, int], ...]:
     """Return the claims of other workers that a claim drops.
 
-    A claim is needed as long as its batch can be repeated: until its records have left the stream. A query that has gone
-    for good leaves its claim behind, so the row keeps a bounded number of them.
+    A claim is needed as long as its batch can be repeated: until its records have left the stream. A query that ended for
+    good leaves its claim behind, so the number of claims in a row is bounded.
 
     Args:
         lease: The row.
-        worker: Whose claim is to be written.
-        kept_after_ms: Claims made before this moment hold only records that have left the stream.
+        worker: The worker whose claim is written.
+        kept_after_ms: Claims made before this moment cover only records that have left the stream.
 
     Returns:
-        (worker, batch) of each claim that goes, in the order of workers.
+        (worker, batch) of each dropped claim, ordered by worker.
     """
     others = [claim for claim in lease.claims if claim.worker != worker]
     oldest = sorted(others, key=lambda claim: claim.made_ms)[: max(0, len(others) - CLAIMS_MAX)]
@@ -308,16 +311,16 @@ def plan_dropped_claims(lease: Lease, worker: str, kept_after_ms: int) -> tuple[
 
 
 class StartReason(Enum):
-    """Where a shard's start comes from."""
+    """Reason for a shard's start in the next batch."""
 
-    CLAIMED = "the end that was claimed last"
+    CLAIMED = "the end of the last claim"
     CHECKPOINT = "the lease's checkpoint"
-    NOT_READ = "the batch before did not read the shard to an end: its start again"
+    NOT_READ = "the batch before claimed no end in the shard: its start again"
     LEASE_GONE = "the lease was deleted: the start of the batch before again"
 
 
 class BatchStart(Struct, frozen=True):
-    """Where a shard starts in the next batch, and why."""
+    """Start of a shard in the next batch, and the reason."""
 
     position: Position
     reason: StartReason
@@ -330,13 +333,13 @@ def resolve_start(
     """Decide where the next batch starts in one shard.
 
     Args:
-        lease: The shard's lease, or None when the row is gone.
+        lease: The shard's lease, or None if the row is missing.
         worker: The query's worker id.
         known: The batches up to the one before, which is done.
-        planned: Where that batch started in this shard, or None when it did not include the shard.
+        planned: Where that batch started in this shard, or None if it did not include the shard.
 
     Returns:
-        The start; None when nothing is known of the shard (no lease, and not in the batch before).
+        The start; None if there is neither a lease nor a start in the batch before.
     """
     if lease is None:
         return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
@@ -355,7 +358,7 @@ def resolve_start(
         if note is not None or claim.end != lease.checkpoint:
             return BatchStart(claim.end, StartReason.CLAIMED, note)
     if planned is None or is_done or _is_passed(planned, lease):
-        # Somebody else had it meanwhile and went on: while it was ours, the checkpoint never passed the start.
+        # While this query held the lease, no checkpoint passed the start of its batch: another worker held it and read on.
         return BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
     return BatchStart(planned, StartReason.NOT_READ)
 
@@ -363,31 +366,31 @@ def resolve_start(
 def find_unknown_claims(
     rows: Iterable[Lease], worker: str, known: KnownBatches
 ) -> list[tuple[Lease, BatchClaim]]:
-    """Return the rows, and their claims of a query, whose batches the query's checkpoint location does not know.
+    """Return the rows with this worker's claims of batches that the checkpoint location has no record of.
 
-    They are later than its last one, or another run of the driver planned them: the location was restored from a copy, or
-    another driver works from one.
+    Such a batch is later than the location's last one, or another run of the driver planned it. So the location was
+    restored from a copy, or another driver works from a copy.
     """
     claims = ((row, row.claim_of(worker)) for row in rows)
     return [(row, claim) for row, claim in claims if claim is not None and not known.has(claim)]
 
 
 def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
-    """Return the highest batch that a query has claimed on any of these leases; -1 where it has claimed none."""
+    """Return the highest batch that a query has claimed on any of these leases; -1 if it has claimed none."""
     claims = (row.claim_of(worker) for row in rows)
     return max((claim.batch for claim in claims if claim is not None), default=-1)
 
 
 def may_promote(lease: Lease, worker: str, known: KnownBatches, done: Position) -> bool:
-    """Whether a claim that stands on a lease may become the checkpoint now.
+    """Whether a claim may become the checkpoint now.
 
-    Only forwards. A claim of an earlier batch counts too: the shard had nothing to read since.
+    The checkpoint only moves forwards. The claim of an earlier batch counts too: the shard had nothing to read since.
 
     Args:
-        lease: The lease as it stands.
+        lease: The current lease.
         worker: The query's worker id.
         known: The batches up to the last one that is done.
-        done: Where the shard goes on: everything up to and including it is done.
+        done: Everything in the shard up to and including this position is done.
     """
     claim = lease.claim_of(worker)
     return claim is not None and known.has(claim) and lease.checkpoint < claim.end <= done

@@ -1,7 +1,7 @@
-"""The shards that a query has read to their end and that nothing else in its offset shows as done.
+"""Shards that a query has read to their end while no child of theirs is in its offset.
 
-A shard's lease may be lost with its table. Then the offset must tell that the shard is not to be read again. As soon as a child
-is in the offset, the child tells it.
+If the lease table is lost, the offset must show that such a shard is not read again. As soon as the offset has a child of
+the shard, the child shows it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from penstock.core.position import SHARD_END, Position
 
 ENDED_MAX: Final = 10_000
-"""Ended shards that an offset keeps, those with the highest ids: others have taken all of their children."""
+"""Ended shards that an offset keeps, those with the highest ids: children of older ones are long taken."""
 
 
 class EndedShards:
@@ -22,16 +22,16 @@ class EndedShards:
         self._parents: dict[str, frozenset[str]] = {}
 
     def add(self, key: str, parents: frozenset[str]) -> None:
-        """Observe that a shard is read to its end."""
+        """Add a shard that is read to its end."""
         self._parents[key] = parents
 
     def positions(
         self, logged: Mapping[str, Position], held: Mapping[str, frozenset[str]]
     ) -> dict[str, Position]:
-        """Return the ended shards that the next offset names.
+        """Return the ended shards that the next offset lists.
 
         Args:
-            logged: What the offset before has.
+            logged: Positions in the offset before.
             held: The shards that the query has now, with their parents; they are read on.
         """
         before = {key for key, position in logged.items() if position.is_shard_end}

@@ -1,9 +1,9 @@
 """The offset of a streaming query: where a batch starts in every shard, as canonical JSON.
 
-Spark logs a batch's end offset before the batch runs, when nobody can say yet where a shard will be read to. So the
-offset with number n says where batch n *starts*; where it ended is on the leases (`penstock.core.batches.claims`). Spark
-compares offsets as JSON texts, so the same content must always give the same text: keys are sorted, sequence numbers are
-strings, and sentinels have one spelling.
+Spark logs a batch's end offset before the batch runs, when its end in each shard is not known yet. So the offset with
+number n has the *start* of batch n; its end is on the leases (`penstock.core.batches.claims`). Spark compares offsets as
+JSON texts, so the same content always gives the same text: keys are sorted, sequence numbers are strings, and each sentinel
+has one spelling.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FORMAT_VERSION: Final = 1
 
 
 SHARE_BYTES_MIN: Final = 1024 * 1024
-"""A shard's part of a limit in bytes is not cut smaller: an ordinary record fits into it."""
+"""Smallest part of a byte limit that one shard gets: an ordinary record fits into it."""
 
 
 class Share(Struct, frozen=True):
@@ -52,10 +52,10 @@ class Limit(Struct, frozen=True):
     shards: tuple[str, ...]
 
     def shares(self) -> dict[str, Share]:
-        """Return the part of each shard that is read in this batch; parts sum up to the limits exactly.
+        """Return the part of each shard that is read in this batch; the parts sum up to the limits exactly.
 
-        Where the limits are too small for all, the first ones are read and the others wait for a later batch. One of
-        them, the first, may exceed the bytes by a record: one that is larger than any part must be read some time.
+        If the limits are too small for all shards, the first ones are read and the others wait for a later batch. The first
+        shard may exceed the bytes by one record: a record that is larger than any part must be read at some point.
         """
         count = len(self.shards)
         if self.record_count_max is not None:
@@ -82,7 +82,7 @@ class StreamOffset(Struct, frozen=True):
     Args:
         batch: Our own number of the batch, growing by at least one; 0 before the first.
         worker: The query's worker id in the lease table; empty before the first batch.
-        stream_arn: With `stream_created_ms` it tells this stream from a later one of the same name.
+        stream_arn: With `stream_created_ms` it distinguishes this stream from a later one of the same name.
         stream_created_ms: Milliseconds since the epoch.
         shards: Shard id to the position that the batch starts from: everything up to and including it is done. A shard that
             the query has read to its end is there, at SHARD_END, until one of its children is.
@@ -90,11 +90,11 @@ class StreamOffset(Struct, frozen=True):
         limit: Which shards the batch reads, and how much; None in the offset before the first batch, and in those of
             early versions, which read all shards up to the tip.
         tips: Shard id to the moment at which nothing was left behind the shard's start, by the service's clock; of the
-            shards that are read, as far as it is known.
-        deaggregates: Whether KPL aggregates are taken apart: what the positions count.
-        runs: Which run of the driver planned the batches up to this one, as `KnownBatches` has it.
-        lease_table: Where the batch's claims are, as option leaseTable has it; empty in the offset before the first batch, and
-            in those of early versions.
+            shards that are read, if it is known.
+        deaggregates: Whether KPL aggregates are taken apart. If so, positions count user records.
+        runs: The runs of the driver that planned the batches up to this one, as in `KnownBatches`.
+        lease_table: The lease table with the batch's claims, as in option leaseTable; empty in the offset before the first
+            batch, and in those of early versions.
     """
 
     batch: int = 0
@@ -110,12 +110,12 @@ class StreamOffset(Struct, frozen=True):
     lease_table: str = ""
 
     @property
-    def known(self) -> KnownBatches:
+    def known_batches(self) -> KnownBatches:
         """The batches up to this one."""
         return KnownBatches(self.batch, self.runs)
 
     def shares(self) -> dict[str, Share]:
-        """Return what the batch reads of each shard."""
+        """Return each shard's part of the batch."""
         if self.limit is None:
             return dict.fromkeys(self.shards, Share())
         return {key: share for key, share in self.limit.shares().items() if key in self.shards}
@@ -152,7 +152,7 @@ INITIAL_OFFSET: Final = StreamOffset()
 
 
 def parse_offset(document: Any) -> StreamOffset:
-    """Read an offset that an earlier run logged.
+    """Parse an offset that an earlier run logged.
 
     Raises:
         PositionError: Not an offset of this source, or one of a later format.
@@ -233,7 +233,7 @@ def encode_position(position: Position) -> list[Any]:
 
 
 def decode_position(entry: Any) -> Position:
-    """Read what `encode_position` gave.
+    """Parse the result of `encode_position`.
 
     Raises:
         PositionError: Anything else.

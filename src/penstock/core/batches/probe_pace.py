@@ -1,9 +1,10 @@
-"""How soon a shard is asked for news again: often just after it was read, and never beyond the reads that the service grants.
+"""When an idle shard is probed next: soon after it was read, but never faster than the service's read quota.
 
-A shard that was read a moment ago is likely to have more soon: for one interval it is asked four times as often. And a query
-with three batches a second reads a shard as often as the service allows, five times a second, with its probes and its tasks
-together. A probe beyond that is refused, and so may be the read of the task that follows. So the query counts what it has read
-itself. A refusal all the same means that others read the shard too: they get their turn, and the interval counts.
+A shard that was read a moment ago is likely to have more soon, so for one interval it is probed four times as often. A
+query with three batches a second reads a shard, with probes and tasks together, as often as the service allows: five times
+a second. The service refuses a probe beyond that, and perhaps also the task's read that follows. So the query counts its
+own reads. If a probe is refused all the same, other consumers read the shard too; then the query probes at the plain
+interval again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Final
 
 READ_COST_S: Final = 0.2
 """The service grants a shard five reads a second."""
-_BURST_S: Final = 1.0  # it grants them also at once
-_READS_OF_NEWS: Final = 2  # the probe, and the task that reads what it found
+_BURST_S: Final = 1.0  # the five reads may also be made at once
+_READS_OF_NEWS: Final = 2  # the probe, and the task's read if it finds records
 _SOON_COUNT: Final = 4
 
 
@@ -21,30 +22,28 @@ class ProbePace:
     """The probes of one shard. Not thread-safe.
 
     Args:
-        read_cost_s: A read may follow another one after so many seconds in the long run, at most half a second; 0 where there
-            is no quota.
+        read_cost_s: Seconds from one read to the next in the long run, at most half a second; 0 if there is no quota.
     """
 
     __slots__ = ("_cost_s", "_soon_left", "_spent_s")
 
     def __init__(self, read_cost_s: float = READ_COST_S) -> None:
         self._cost_s = read_cost_s
-        self._spent_s = float(
-            "-inf"
-        )  # until then the quota would be needed for what was read, without its burst
+        # The reads so far use up the quota until this moment, if the burst is left out.
+        self._spent_s = float("-inf")
         self._soon_left = 0
 
     def on_batch(self, now_s: float) -> None:
-        """Observe that a batch has read records of the shard."""
+        """Handle a batch that has read records of the shard."""
         self._spend(now_s)
         self._soon_left = _SOON_COUNT
 
     def on_probe(self, now_s: float, interval_s: float) -> float:
-        """Observe that a probe is sent; return the moment of the next one, should this one find nothing.
+        """Handle a probe that is sent. Return the moment of the next one if this one finds nothing.
 
         Args:
             now_s: Monotonic seconds.
-            interval_s: Between two probes of a shard that is quiet.
+            interval_s: Between two probes of a quiet shard.
         """
         self._spend(now_s)
         if not self._soon_left:
@@ -53,13 +52,13 @@ class ProbePace:
         return now_s + interval_s / _SOON_COUNT
 
     def on_refusal(self, now_s: float) -> None:
-        """Observe that the service has refused a probe for its rate."""
+        """Handle a probe that the service has refused for its rate."""
         self._spent_s = max(self._spent_s, now_s + _BURST_S)
         self._soon_left = 0
 
     @property
     def ready_s(self) -> float:
-        """The moment from which the quota has room for a probe and for what it leads to."""
+        """Return the moment from which the quota has room for a probe and for the read after it."""
         return self._spent_s - (_BURST_S - _READS_OF_NEWS * self._cost_s)
 
     def _spend(self, now_s: float) -> None:

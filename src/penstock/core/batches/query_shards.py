@@ -1,16 +1,17 @@
 """The shards of one streaming query: a pure machine between the lease coordinator and the claim protocol.
 
-The coordinator (`penstock.core.leases.coordinator`) decides which shards are this query's: `StartReader` and
-`StopReader`. The claims (`penstock.core.batches.claims`) tell where each was read to. A batch runs between two looks at the
-table and cannot be told to stop, so shards come and go only between batches:
+The coordinator (`penstock.core.leases.coordinator`) assigns shards to this query and takes them away: `StartReader` and
+`StopReader`. The claims (`penstock.core.batches.claims`) have the end of a batch in each shard. A running batch cannot be
+stopped, so shards are added and removed only between batches:
 
+- `start` and `stop` handle the coordinator's commands.
 - `settle` is called when a batch is done. It resolves every shard's next start from its row.
-- `hand_back` answers the coordinator for shards that must go, with what is done in them, and `drained` for those that are
-  read to their end. Each is the last event about a shard, as from a reader of the plain consumer.
-- `promotions` are the claims that may become checkpoints while there is nothing else to do.
-- `next_offset` begins the next batch with what is left.
+- `release_stopped` and `drained` release the shards that must stop and those that are read to their end. They return the
+  answers for the coordinator; each is the last event about its shard, as from a reader of the plain consumer.
+- `promotions` returns the claims that may become checkpoints while the query is idle.
+- `next_offset` plans the next batch over the remaining shards.
 
-The simulator runs this very machine (`penstock.sim`).
+The simulator runs this machine too (`penstock.sim`).
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ _GONE_BY_FORCE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
 
 
 class ShardState(Struct):
-    """What is known of one shard between batches.
+    """State of one shard between batches.
 
     Args:
         position: Where the next batch starts.
-        has_news: Something is there to read.
+        has_news: Records are there to read.
         is_whole: No user record follows behind `position` in its own Kinesis record.
-        is_finished: Closed, and nothing left: ready to end.
-        children: What follows a finished shard.
-        millis_behind_latest: Age of the oldest unread record as last heard, 0 at the tip; None when it is not known.
+        is_finished: The shard is closed and read to its end, so its lease can end.
+        children: The child shards of a finished shard.
+        millis_behind_latest: Last reported age of the oldest unread record, 0 at the tip; None if it is not known.
         tip_seen_ms: Moment when nothing was left behind `position`, by the service's clock, or None.
         iterator: Kept for the next probe.
         due_s: Earliest next probe, on the monotonic clock.
-        arrival_ms: Arrival of the first unread record, when a probe saw it.
-        bytes_count: Bytes of the last batch; how heavy the shard is.
-        unread_since_ms: What is behind `position` came then or later, by the service's clock: a probe has found its record, and
-            the iterator goes on from there. None when that is not known.
-        is_answered: A probe of this run has told whether anything is there.
-        is_foreign: `position` is the checkpoint of a worker that does not note when nothing was left.
+        arrival_ms: Arrival of the first unread record, if a probe saw it.
+        bytes_count: Bytes of the last batch, as the shard's weight.
+        unread_since_ms: Earliest arrival of the records behind `position`, by the service's clock: a probe has found the
+            record at `position`, and the iterator reads on from there. None if it is not known.
+        is_probed: A probe of this run has shown whether there are records to read.
+        is_foreign: `position` is the checkpoint of a worker that does not record tip marks.
     """
 
     position: Position
@@ -79,28 +80,30 @@ class ShardState(Struct):
     arrival_ms: int | None = None
     bytes_count: int = 0
     unread_since_ms: int | None = None
-    is_answered: bool = False
+    is_probed: bool = False
     is_foreign: bool = False
 
     @property
     def tip(self) -> TipMark | None:
-        """Return where nothing was left to read, and when, for the lease; None when that is not known."""
+        """Return the tip mark for the lease; None if it is not known."""
         if self.tip_seen_ms is None or not self.position.is_record:
             return None
         return TipMark(self.position, self.tip_seen_ms)
 
 
 def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
-    """Return a shard's state where a batch ended, from what its task told or the lease says.
+    """Return a shard's state at the end of a batch, from its task's note or from its lease.
 
     Args:
-        begin: Where the shard goes on.
+        begin: Where the next batch starts.
         row: Its lease.
-        now_ms: The time of day, which a LATEST that nobody has pinned yet means.
+        now_ms: Time of day: the moment that a LATEST without a fixed moment means.
     """
     position, note = pin_latest(begin.position, now_ms), begin.note
     tips = (None if note is None else note.tip_ms, None if row is None else row.tip_ms_at(position))
-    tip_ms = max((each for each in tips if each is not None), default=None)  # the later one says more
+    tip_ms = max(
+        (each for each in tips if each is not None), default=None
+    )  # of two marks the later one counts
     if note is None:
         is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
         return ShardState(
@@ -122,15 +125,15 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     )
 
 
-class Surprise(Enum):
-    """What a user should hear of when a batch is settled."""
+class UnexpectedStart(Enum):
+    """Reason for a warning when a batch is settled."""
 
     NOT_READ = "the batch did not read the shard to its end"
     LEASE_GONE = "the lease was deleted"
 
 
 class _Held(Struct):
-    """A shard that the coordinator gave to this query."""
+    """A shard that the coordinator assigned to this query."""
 
     epoch: int
     position: Position
@@ -139,26 +142,26 @@ class _Held(Struct):
 
 
 class Settlement(Struct, frozen=True):
-    """What a done batch came to.
+    """Result of a done batch.
 
     Args:
-        record_count: User records of the batch, as its tasks told.
+        record_count: User records of the batch, from its claims.
         bytes_count: Bytes of user data.
         claim_count: Shards whose end its tasks claimed.
-        kept_iterator_count: Of those, how many were begun with an iterator that was kept from an earlier batch.
-        surprises: Shards whose start is not simply the end of the batch before, and why.
+        kept_iterator_count: Of those, how many began with an iterator that was kept from an earlier batch.
+        unexpected_starts: Shards that do not start at the end of the batch before, and why.
         progress: For the coordinator's watch and its balance by throughput.
         queries: Spark's ids of the queries whose tasks made the claims of this worker.
         processes: The processes that made the claims.
-        pushed_count: User records of the batch that subscriptions brought.
-        push_ends: How often subscriptions ended under the reading, by the reason.
+        pushed_count: User records of the batch that a subscription delivered.
+        push_ends: Number of subscriptions that ended during reads, by reason.
     """
 
     record_count: int
     bytes_count: int
     claim_count: int
     kept_iterator_count: int
-    surprises: tuple[tuple[str, Surprise], ...]
+    unexpected_starts: tuple[tuple[str, UnexpectedStart], ...]
     progress: tuple[ReaderProgress, ...]
     queries: frozenset[str] = frozenset()
     processes: frozenset[str] = frozenset()
@@ -167,13 +170,13 @@ class Settlement(Struct, frozen=True):
 
 
 class QueryShards:
-    """Which shards the query has, and where each stands. Not thread-safe.
+    """The query's shards and the position of each. Not thread-safe.
 
-    `doubtful` holds shards of which it is not known whether the claim that was seen last still stands.
+    `unverified` holds shards whose last seen claim may have been removed since.
 
     Args:
         worker: The query's worker id.
-        last_batch: Batches up to this number were used already, whatever the offset says.
+        last_batch: Batches up to this number were used before, whatever the offset says.
     """
 
     def __init__(self, worker: str, last_batch: int = 0) -> None:
@@ -184,78 +187,78 @@ class QueryShards:
         self._settled_batch: int | None = None
         self._settled_s: float | None = None
         self._promotions: dict[str, Promote] = {}
-        self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
+        self._released: dict[str, tuple[ShardState, Promote | None]] = {}
         self._ended = EndedShards()
         self._seen: dict[str, tuple[int, str]] = {}
         self._not_held: dict[str, Lease] = {}
-        """This query's rows of the batch that was settled last whose shards the coordinator had not given to it yet."""
-        self.doubtful: set[str] = set()
+        """Rows read when the last batch was settled that name this query, of shards not yet assigned by the coordinator."""
+        self.unverified: set[str] = set()
         self._last_batch = last_batch
 
     @property
     def is_settled(self) -> bool:
-        """Whether no batch is under way as far as this machine knows."""
+        """Whether no batch is under way."""
         return self._settled_batch is not None
 
     def is_settled_for(self, batch: int) -> bool:
-        """Whether this batch was the one that was settled last."""
+        """Whether this batch is the one that was settled last."""
         return self._settled_batch == batch
 
     @property
     def held(self) -> frozenset[str]:
-        """The shards that are the query's now, those on their way out included."""
+        """The query's shards, including those that must stop."""
         return frozenset(self._held)
 
     # --- the coordinator's commands -----------------------------------------------------------------------
 
     def start(self, effect: StartReader, now_ms: int) -> None:
-        """Add a shard. It is read from the next batch on."""
+        """Handle StartReader: add a shard, which is read from the next batch on."""
         held = self._held[effect.key] = _Held(effect.epoch, effect.position, effect.lease)
         row = self._not_held.pop(effect.key, effect.lease)
-        if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator saw it
+        if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator read it
             effect = replace(effect, lease=row)
         if effect.lease.claim_of(self.worker) is None and effect.key in self._seen:
-            self.doubtful.add(
-                effect.key
-            )  # an older row, or the claim was too old and is gone: only the table tells
-        self.see(effect.lease)
+            # Either the row is an older copy, or the claim was dropped as too old. Only a new read of the row can show it.
+            self.unverified.add(effect.key)
+        self.on_row(effect.lease)
         if self.is_settled:
             state = self._begin_again(held, effect, now_ms)
             if state is not None:
                 self.states[effect.key] = state
 
     def _begin_again(self, held: _Held, effect: StartReader, now_ms: int) -> ShardState | None:
-        given = self._given_back.pop(effect.key, None)
+        given = self._released.pop(effect.key, None)
         if given is not None and not (held.position.is_record and given[0].position < held.position):
-            # It was this query's a moment ago. The row that came with the command can be older than its last claim.
+            # The query released this shard a moment ago. The row in the command can be older than its last claim.
             if given[1] is not None:
                 self._promotions[effect.key] = given[1]
             return given[0]
         begin = (
             BatchStart(held.position, StartReason.CHECKPOINT)
             if given is not None
-            else self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.known)
+            else self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.known_batches)
         )
         if begin is None:
             return None
         state = state_after(begin, effect.lease, now_ms)
-        if may_promote(effect.lease, self.worker, self._last.known, begin.position):
+        if may_promote(effect.lease, self.worker, self._last.known_batches, begin.position):
             self._plan_promotion(effect.lease, state)
         return state
 
-    def see(self, row: Lease) -> None:
-        """Remember a row's own claim: what a task of the next batch finds must be this one, or its own batch's.
+    def on_row(self, row: Lease) -> None:
+        """Remember a row's own claim. A task of the next batch must find this claim, or one of its own batch.
 
-        A row can be older than one that was seen before; batches only grow, so the later one counts.
+        The row may be older than one that was seen before. Batch numbers only grow, so the claim with the higher number
+        counts.
         """
         claim = row.claim_of(self.worker)
         if claim is not None and claim.batch >= self._seen.get(row.key, (-1, ""))[0]:
             self._seen[row.key] = claim.identity
 
-    def see_exactly(self, keys: Iterable[str], rows: Mapping[str, Lease]) -> None:
-        """Remember the own claims, or that there are none, of rows that were read just now."""
+    def on_fresh_rows(self, keys: Iterable[str], rows: Mapping[str, Lease]) -> None:
+        """Replace the remembered claims of rows that were read just now; a missing claim is remembered as missing."""
         for key in keys:
-            self.doubtful.discard(key)
+            self.unverified.discard(key)
             claim = rows[key].claim_of(self.worker) if key in rows else None
             if claim is None:
                 self._seen.pop(key, None)
@@ -263,19 +266,19 @@ class QueryShards:
                 self._seen[key] = claim.identity
 
     def seen_claim(self, key: str) -> tuple[int, str] | None:
-        """Return a shard's own claim as it was seen last, as (batch, run), or None."""
+        """Return the shard's own claim that was seen last, as (batch, run), or None."""
         return self._seen.get(key)
 
-    def to_look_at(self, start: StreamOffset) -> list[str]:
-        """Return the shards whose leases tell where a done batch ended: those that it read, and those that came since."""
+    def rows_to_read(self, start: StreamOffset) -> list[str]:
+        """Return the shards whose leases are read to settle a batch: those that it read, and those added since."""
         return sorted({*start.shares(), *(key for key in self._held if key not in self.states)})
 
     def unclaimed(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:
-        """Return the shards of a done batch whose end nobody has fixed, although they are this query's.
+        """Return the shards of a done batch that belong to this query and have no claim of the batch.
 
         Args:
             start: The offset of the batch.
-            rows: Its shards' leases as they stand.
+            rows: Its shards' current leases.
         """
         found = []
         for key in start.shares():
@@ -283,12 +286,12 @@ class QueryShards:
             if row is None or row.reader != self.worker:
                 continue
             claim = row.claim_of(self.worker)
-            if claim is None or claim.batch != start.batch or not start.known.has(claim):
+            if claim is None or claim.batch != start.batch or not start.known_batches.has(claim):
                 found.append(key)
         return found
 
     def stop(self, effect: StopReader) -> None:
-        """Note that a shard is to go; `hand_back` answers when no batch is under way."""
+        """Handle StopReader: mark a shard for release. `release_stopped` answers when no batch is under way."""
         held = self._held.get(effect.key)
         if held is not None and held.epoch == effect.epoch and held.leaving not in _GONE_BY_FORCE:
             held.leaving = effect.why
@@ -303,23 +306,24 @@ class QueryShards:
         now_s: float,
         asked: Collection[str] | None = None,
     ) -> Settlement:
-        """Resolve where every shard goes on, now that the batch of this offset is done.
+        """Resolve the next start of every shard, now that the batch of this offset is done.
 
         Args:
             start: The done batch's offset.
-            rows: Leases as they stand after the batch.
+            rows: The leases after the batch.
             now_ms: Time of day.
             now_s: Monotonic seconds.
-            asked: The shards that `rows` speaks of, at least `to_look_at(start)`; None for all.
+            asked: The shards whose rows were read, at least `rows_to_read(start)`; None for all. A shard that was read and is
+                not in `rows` has no lease.
         """
         before, self.states = self.states, {}
-        # The claims of shards that nobody looks at now still stand: only this query could replace them.
+        # The claims of shards whose rows were not read still count: only this query could replace them.
         self._promotions = {} if asked is None else _without(self._promotions, asked)
-        self._given_back = {}
+        self._released = {}
         self._not_held = {
             key: row for key, row in rows.items() if key not in self._held and row.reader == self.worker
         }
-        surprises: list[tuple[str, Surprise]] = []
+        unexpected_starts: list[tuple[str, UnexpectedStart]] = []
         progress: list[ReaderProgress] = []
         elapsed_s = None if self._settled_s is None else now_s - self._settled_s
         notes: list[ClaimNote] = []
@@ -331,24 +335,24 @@ class QueryShards:
                 continue
             row = rows.get(key)
             if row is not None:
-                self.see(row)
+                self.on_row(row)
                 if row.reader != self.worker:
-                    held.leaving = StopWhy.LOST  # handed back with what its tasks have claimed, if anything
-            begin = self._begin(held, row, start.shards.get(key), start.known)
+                    held.leaving = StopWhy.LOST  # released with the end that its tasks claimed, if any
+            begin = self._begin(held, row, start.shards.get(key), start.known_batches)
             if begin is None:
                 continue
             is_read = key in shares
-            surprise = _surprise(begin.reason, is_read=is_read)
-            if surprise is not None:
-                surprises.append((key, surprise))
+            unexpected = _why_unexpected(begin.reason, is_read=is_read)
+            if unexpected is not None:
+                unexpected_starts.append((key, unexpected))
             state = state_after(begin, row, now_ms)
             kept = before.get(key)
             if not is_read and kept is not None and kept.position == state.position and not kept.is_finished:
-                state = kept  # nothing was done in it: what its last probe told still holds
+                state = kept  # the batch read nothing of it: the result of its last probe still holds
             self.states[key] = state
             if begin.note is not None and is_read:
                 notes.append(begin.note)
-            if row is not None and may_promote(row, self.worker, start.known, state.position):
+            if row is not None and may_promote(row, self.worker, start.known_batches, state.position):
                 self._plan_promotion(row, state)
             progress.append(_progress(key, held.epoch, state, state.bytes_count if is_read else 0, elapsed_s))
         self._last_batch = max(start.batch, self._last_batch)
@@ -358,7 +362,7 @@ class QueryShards:
             bytes_count=sum(note.bytes_count for note in notes),
             claim_count=len(notes),
             kept_iterator_count=sum(note.kept_iterator for note in notes),
-            surprises=tuple(surprises),
+            unexpected_starts=tuple(unexpected_starts),
             progress=tuple(progress),
             queries=frozenset(note.query for note in notes if note.query is not None),
             processes=frozenset(note.process for note in notes if note.process is not None),
@@ -381,11 +385,12 @@ class QueryShards:
                 or claim.end <= row.checkpoint
             )
         ):
-            return None  # whoever has it goes on from its checkpoint
+            return None  # its owner reads on from the checkpoint
         begin = resolve_start(row, self.worker, known, planned)
         if planned is not None:
             return begin
-        # What the coordinator says can be ahead of the row (an earlier reader's late checkpoint) or be another beginning.
+        # The coordinator's position can be ahead of the row (an earlier reader's late checkpoint) or be another starting
+        # point.
         is_ahead = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
         if begin is not None and is_ahead and not begin.position < held.position:
             return begin
@@ -393,12 +398,12 @@ class QueryShards:
 
     def _plan_promotion(self, row: Lease, state: ShardState) -> None:
         claim = row.claim_of(self.worker)
-        if claim is not None and claim.end.is_record:  # the shard's end has a write of its own
+        if claim is not None and claim.end.is_record:  # SHARD_END is written by a write of its own
             tip_ms = state.tip_seen_ms if claim.end == state.position else None
             self._promotions[row.key] = Promote(row.key, self.worker, claim.batch, claim.end, tip_ms)
 
     def progress(self) -> list[ReaderProgress]:
-        """Return where idle shards stand, and when nothing was left to read there."""
+        """Return the positions of idle shards with their tip marks."""
         idle = [(key, state) for key, state in sorted(self.states.items()) if key in self._held and state.tip]
         return [_progress(key, self._held[key].epoch, state, 0, None) for key, state in idle]
 
@@ -409,13 +414,13 @@ class QueryShards:
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
     def lost(self) -> dict[str, TipMark]:
-        """Return where the shards stand whose leases are another worker's now, or were deleted, until they are given up."""
+        """Return the positions of shards whose leases were lost or deleted, until the shards are released."""
         lost = [key for key, held in self._held.items() if held.leaving is StopWhy.LOST and self.is_settled]
         states = {key: self.states[key] for key in lost if key in self.states}
         return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}
 
     def drained(self, looked_up: Mapping[str, tuple[ChildShard, ...]] = _NOTHING) -> list[ShardDrained]:
-        """Give up the shards that are read to their end; the coordinator creates the children and then ends the leases.
+        """Release the shards that are read to their end. The coordinator creates the children and then ends the leases.
 
         Args:
             looked_up: The children of some of the `childless`; the others stay.
@@ -428,39 +433,39 @@ class QueryShards:
             held = self._held.pop(key)
             state = self.states.pop(key)
             state.children = state.children or looked_up[key]
-            self._given_back[key] = (state, None)
+            self._released[key] = (state, None)
             self._ended.add(key, held.lease.parents)
             events.append(ShardDrained(key, held.epoch, state.children))
         return events
 
-    def hand_back(self) -> list[ReaderStopped]:
-        """Give up the shards that are to go, with what is done in them; nothing while a batch is under way."""
+    def release_stopped(self) -> list[ReaderStopped]:
+        """Release the shards that must stop, with their positions; none while a batch is under way."""
         if not self.is_settled:
             return []
         leaving = [key for key, held in sorted(self._held.items()) if held.leaving is not None]
-        return [self._give_back(key) for key in leaving]
+        return [self._release(key) for key in leaving]
 
-    def hand_back_all(self) -> list[ReaderStopped]:
-        """Give up every shard: the query ends while no batch is under way."""
+    def release_all(self) -> list[ReaderStopped]:
+        """Release every shard, because the query ends; none while a batch is under way."""
         if not self.is_settled:
             return []
-        return [self._give_back(key) for key in sorted(self._held)]
+        return [self._release(key) for key in sorted(self._held)]
 
-    def _give_back(self, key: str) -> ReaderStopped:
+    def _release(self, key: str) -> ReaderStopped:
         held = self._held.pop(key)
         state = self.states.pop(key, None)
         promotion = self._promotions.pop(key, None)
         if state is None or not state.position.is_record:
             return ReaderStopped(key, held.epoch, None)
-        self._given_back[key] = (state, promotion)
+        self._released[key] = (state, promotion)
         return ReaderStopped(key, held.epoch, state.position, state.tip)
 
     def promotions(self) -> list[Promote]:
         """Return the claims of the done batch that may become checkpoints."""
         return list(self._promotions.values())
 
-    def note_promoted(self, keys: Iterable[str]) -> None:
-        """Forget promotions that were written or never will be."""
+    def on_promoted(self, keys: Iterable[str]) -> None:
+        """Drop promotions that were written or never will be."""
         for key in keys:
             self._promotions.pop(key, None)
 
@@ -479,18 +484,18 @@ class QueryShards:
         deaggregates: bool = True,
         lease_table: str = "",
     ) -> StreamOffset:
-        """Return the offset of the next batch: it starts where every shard is now.
+        """Return the offset of the next batch: it starts at the current position of every shard.
 
         Args:
             start: The offset of the batch before, which is settled.
             wanted: The shards that have something to read; at least one. The batch reads no other.
-            run: This life of the driver, which plans it.
+            run: The run of the driver that plans it.
             stream: The stream that is read.
             record_count_max: User records in the batch, or None.
             bytes_max: Bytes of user data in the batch, or None.
             until_ms: Records that arrived at or after it stay for later, or None.
             deaggregates: Whether KPL aggregates are taken apart.
-            lease_table: Where the claims of the batch will be.
+            lease_table: The table of the batch's claims.
         """
         batch = self._last_batch = max(self._last_batch, start.batch) + 1
         ordered = sorted(wanted)
@@ -509,12 +514,12 @@ class QueryShards:
             limit=Limit(record_count_max, bytes_max, tuple(ordered[turn:] + ordered[:turn])),
             tips={key: tip_ms for key, tip_ms in tips if tip_ms is not None},
             deaggregates=deaggregates,
-            runs=start.known.runs_with(run),
+            runs=start.known_batches.runs_with(run),
             lease_table=lease_table,
         )
 
-    def batch_begins(self) -> None:
-        """Note that tasks were given out: no shard comes or goes until the next `settle`."""
+    def on_batch_start(self) -> None:
+        """Handle the start of a batch: no shard is added or removed until the next `settle`."""
         self._settled_batch = None
 
 
@@ -522,10 +527,10 @@ def _without(promotions: Mapping[str, Promote], keys: Collection[str]) -> dict[s
     return {key: write for key, write in promotions.items() if key not in keys}
 
 
-def _surprise(reason: StartReason, *, is_read: bool) -> Surprise | None:
+def _why_unexpected(reason: StartReason, *, is_read: bool) -> UnexpectedStart | None:
     if reason is StartReason.LEASE_GONE:
-        return Surprise.LEASE_GONE
-    return Surprise.NOT_READ if reason is StartReason.NOT_READ and is_read else None
+        return UnexpectedStart.LEASE_GONE
+    return UnexpectedStart.NOT_READ if reason is StartReason.NOT_READ and is_read else None
 
 
 def _progress(

@@ -1,8 +1,8 @@
-"""How many tasks a batch gets where no option says it: as many as the cluster runs at once.
+"""The number of tasks of a batch if no option sets it: as many as the cluster runs at once.
 
-Spark does not tell a source in Python how many cores there are. But a claim names the process that made it, and Spark has a
-Python process for each task that runs. So a batch with more tasks than processes shows how many run at once, and after one
-that had a process for each task more are tried.
+Spark does not pass the number of cores to a source in Python. But a claim names the process that made it, and Spark has a
+Python process for each running task. So a batch with more tasks than processes shows how many tasks run at once. After a
+batch that had a process for each task, more tasks are tried.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Final
 
 SHARDS_PER_TASK_MAX: Final = 32
 _KNOWN_FOR_BATCHES: Final = 16
-"""Then more tasks are tried: the cluster may have grown, or had been busy."""
+"""Batches after which more tasks are tried: the cluster may have grown, or was busy before."""
 
 
 class TaskSlots:
-    """What is known of the cluster. Not thread-safe."""
+    """Estimate of the tasks that the cluster runs at once. Not thread-safe."""
 
     def __init__(self) -> None:
         self._slot_count = 1
         self._known_for = 0  # batches for which more tasks are not tried
 
     def plan_count(self, shard_count: int) -> int:
-        """Return how many tasks to make for so many shards."""
+        """Return how many tasks to make for this many shards."""
         count = self._slot_count
         if self._known_for == 0:
             count = max(count, math.ceil(math.sqrt(shard_count)))
         return min(shard_count, max(count, -(-shard_count // SHARDS_PER_TASK_MAX)))
 
-    def learn(self, task_count: int, process_count: int) -> None:
-        """Learn from a batch that is done.
+    def on_batch_done(self, task_count: int, process_count: int) -> None:
+        """Handle a batch that is done.
 
         Args:
             task_count: Its tasks.
@@ -39,7 +39,7 @@ class TaskSlots:
         if process_count < task_count:
             self._slot_count, self._known_for = process_count, _KNOWN_FOR_BATCHES
         elif task_count < self._slot_count:
-            pass  # a small batch says nothing of a larger one
+            pass  # a small batch does not show how many tasks of a larger one would run at once
         elif self._known_for > 0:
             self._known_for -= 1
         else:
