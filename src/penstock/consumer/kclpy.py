@@ -80,8 +80,8 @@ class RecordProcessorBase:
         """The worker stops; the last chance to checkpoint."""
 
 
-class Record:
-    """A record as amazon_kclpy presents it."""
+class KclpyRecord:
+    """A record as amazon_kclpy presents it; there, its name is `Record`."""
 
     def __init__(self, record: PenstockRecord) -> None:
         self._record = record
@@ -139,6 +139,9 @@ class Record:
 
     def __str__(self) -> str:
         return json.dumps(self.json_dict)
+
+
+Record = KclpyRecord
 
 
 class Checkpointer:
@@ -207,7 +210,7 @@ class ProcessRecordsInput:
     """What `process_records` gets."""
 
     def __init__(self, batch: Batch, checkpointer: Checkpointer) -> None:
-        self.records = [Record(record) for record in batch]
+        self.records = [KclpyRecord(record) for record in batch]
         self.millis_behind_latest = batch.millis_behind_latest
         self.checkpointer = checkpointer
 

@@ -65,8 +65,8 @@ class Following:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What is known of one shard; `lock` is held while it is read."""
+class _ReadShard:
+    """A shard and its newest records; `lock` is held while it is read."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     found: Following | PenstockError | None = None
@@ -89,7 +89,7 @@ class NextRecordReader:
         self._kinesis = kinesis
         self._clock = clock
         self._lock = threading.Lock()
-        self._shards: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._shards: OrderedDict[tuple[str, str], _ReadShard] = OrderedDict()
 
     def fetch(self, stream: str, shard: str, checkpoint: str) -> Following:
         """Return what follows a checkpoint.
@@ -103,7 +103,7 @@ class NextRecordReader:
             ServiceError, PositionError: The shard cannot be read from there.
         """
         with self._lock:
-            kept = self._shards.setdefault((stream, shard), _Kept())
+            kept = self._shards.setdefault((stream, shard), _ReadShard())
             self._shards.move_to_end((stream, shard))
             if len(self._shards) > _SHARDS_KEPT_MAX:
                 self._shards.popitem(last=False)
@@ -120,7 +120,7 @@ class NextRecordReader:
             raise found.with_traceback(None)  # or it grows with each raise
         return found
 
-    def _is_due(self, kept: _Kept, checkpoint: str) -> bool:
+    def _is_due(self, kept: _ReadShard, checkpoint: str) -> bool:
         age_s = self._clock.monotonic_s() - kept.read_s
         if checkpoint != kept.checkpoint:
             return age_s >= _READ_EVERY_S

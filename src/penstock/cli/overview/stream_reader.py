@@ -43,8 +43,8 @@ _log: Final = logging.getLogger("penstock.overview")
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What is known of one stream."""
+class _ReadStream:
+    """A stream and its newest figures."""
 
     look: StreamLook | None = None
     read_s: float = 0.0
@@ -74,7 +74,7 @@ class StreamReader:
         self._connection = tuple(connection)
         self._pool = ThreadPool("penstock-streams", _STREAMS_AT_ONCE)
         self._condition = threading.Condition()
-        self._streams: OrderedDict[str, _Kept] = OrderedDict()
+        self._streams: OrderedDict[str, _ReadStream] = OrderedDict()
 
     def look(self, stream: str, shards: Sequence[Shard], wait_s: float = 0.0) -> StreamLook | None:
         """Return what is known of a stream, and have it read again where that is older than a minute.
@@ -89,7 +89,7 @@ class StreamReader:
         """
         open_shards = sorted((each for each in shards if each.is_open), key=lambda each: each.hash_range)
         with self._condition:
-            kept = self._streams.setdefault(stream, _Kept())
+            kept = self._streams.setdefault(stream, _ReadStream())
             self._streams.move_to_end(stream)
             if len(self._streams) > _STREAMS_KEPT_MAX:
                 self._streams.popitem(last=False)
@@ -100,7 +100,7 @@ class StreamReader:
             self._condition.wait_for(lambda: not kept.is_being_read, wait_s)
             return kept.look
 
-    def _read(self, kept: _Kept, stream: str, open_shards: Sequence[Shard]) -> None:
+    def _read(self, kept: _ReadStream, stream: str, open_shards: Sequence[Shard]) -> None:
         try:
             look = fetch_stream(
                 self._kinesis,
