@@ -15,7 +15,8 @@
     │   ├── NotFound                 the stream, shard or table does not exist
     │   ├── ResourceBusy             being created, updated or used; wait
     │   ├── AccessDenied             credentials or policy; trying again cannot help
-    │   └── Rejected                 the request itself is wrong; trying again cannot help
+    │   ├── Rejected                 the request itself is wrong; trying again cannot help
+    │   └── UnknownRefusal           refused with an unknown code, or by a proxy; it may pass: try again for a while
     ├── SchemaError                  a payload and its schema do not go together: trying again cannot help
     │   ├── NoSchemaHeader           the data does not begin with the header of a schema registry's serializer
     │   ├── UnknownSchema            the registry has no such schema or version; check region and account first
@@ -116,6 +117,10 @@ class AccessDenied(ServiceError):
 
 class Rejected(ServiceError):
     """The service found a mistake in the request; sending it again cannot help."""
+
+
+class UnknownRefusal(ServiceError):
+    """The refusal has an unknown code, or none: from a proxy in between, perhaps. Nothing is known to have happened; try again."""
 
 
 class SchemaError(PenstockError):

@@ -18,6 +18,7 @@ from penstock.errors import (
     Throttled,
     Unavailable,
     UnknownOutcome,
+    UnknownRefusal,
 )
 
 QUICK = AwsOptions(retry_base_s=0.001, retry_cap_s=0.001, attempts_max=4, deadline_s=60)
@@ -61,7 +62,12 @@ def refusal(code, status=400):
         ("ValidationException", 400, Rejected, Rejected),
         ("InvalidArgumentException", 400, Rejected, Rejected),
         ("com.amazonaws.kinesis#ResourceNotFoundException", 400, NotFound, NotFound),
-        ("SomethingNew", 400, Rejected, Rejected),
+        ("SomethingNew", 400, UnknownRefusal, UnknownRefusal),
+        ("NotAuthorized", 400, AccessDenied, AccessDenied),
+        ("SomethingNew", 403, AccessDenied, AccessDenied),
+        ("", 400, UnknownRefusal, UnknownRefusal),
+        ("404", 404, UnknownRefusal, UnknownRefusal),
+        ("403", 403, AccessDenied, AccessDenied),
     ],
 )
 def test_a_code_means_the_same_everywhere_and_a_failed_write_is_unknown(code, status, read, write):
@@ -108,6 +114,27 @@ def test_the_way_out_is_named():
     assert f'"{url}"; check the region and the endpoint' in str(closed)
 
 
+def test_a_key_that_cannot_be_used_is_named_and_not_the_role():
+    ours = translate(refusal("KMSInvalidStateException"), "GetRecords", "stream s", is_write=False)
+    assert "check the KMS key" in str(ours)
+    assert "role" not in str(ours)
+
+
+def test_a_refusal_without_a_code_names_who_may_have_answered():
+    ours = translate(refusal("404", 404), "GetRecords", "stream s", is_write=False)
+    assert "404" in str(ours)
+    assert "what answers in between" in str(ours)
+
+
+def test_an_unknown_refusal_is_tried_again_inside_the_bound_and_named():
+    sender = Sender(refusal("SomethingNew"), refusal("404", 404), "done")
+    assert call(sender, "Op", "stream s", QUICK) == "done"
+    sender = Sender(refusal("SomethingNew"))
+    with pytest.raises(UnknownRefusal, match="SomethingNew"):
+        call(sender, "Op", "stream s", QUICK)
+    assert sender.count == 4
+
+
 def test_a_sentence_of_the_service_is_followed_by_the_way_out_as_one_sentence():
     error = sdk.ClientError(
         {"Error": {"Code": "ResourceNotFoundException", "Message": "Stream s not found."}}, "ListShards"
@@ -147,7 +174,7 @@ def test_a_redirection_says_where_to():
     answered = {"HTTPStatusCode": 301, "HTTPHeaders": {"location": "https://portal.example/"}}
     error = sdk.ClientError({"Error": {"Code": "301", "Message": ""}, "ResponseMetadata": answered}, "Op")
     ours = translate(error, "Op", "stream s", is_write=True)
-    assert type(ours) is Rejected
+    assert type(ours) is UnknownRefusal
     assert "redirected to https://portal.example/" in str(ours)
     assert "check the endpoint" in str(ours)
 

@@ -14,13 +14,11 @@ from uuid import UUID
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
-from penstock.aws.service_calls import call
+from penstock.aws.service_calls import PASSING, call
 from penstock.errors import (
     NotFound,
     Rejected,
     ResourceBusy,
-    Throttled,
-    Unavailable,
     UnknownOutcome,
     UnsupportedSchema,
 )
@@ -33,7 +31,7 @@ from penstock.ports.schema_registry import (
 )
 
 _Word = TypeVar("_Word", bound=Enum)
-_RETRIED: Final = (Throttled, Unavailable, UnknownOutcome, ResourceBusy)
+_RETRIED: Final = (*PASSING, UnknownOutcome, ResourceBusy)
 """Every call may be repeated: registering a definition a second time returns the version of the first time.
 Of producers that register at once, the registry refuses all but one (ConcurrentModificationException)."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import answers_of, child_shards, encode_entries, page_of
-from penstock.aws.service_calls import call
+from penstock.aws.service_calls import PASSING, call
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
 from penstock.core.shard import Shard, StreamSummary
@@ -31,7 +31,7 @@ class AwsKinesis:
 
     def __init__(self, options: AwsOptions, *, is_patient: bool = True) -> None:
         self._options = options
-        self._retried: tuple[type[ServiceError], ...] = (Throttled, Unavailable) if is_patient else ()
+        self._retried: tuple[type[ServiceError], ...] = PASSING if is_patient else ()
 
     def without_retries(self) -> AwsKinesis:
         """Return the same service; each call is sent once."""

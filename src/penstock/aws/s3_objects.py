@@ -9,13 +9,15 @@ from typing import Any, Final
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
-from penstock.errors import NotFound, OptionError, ServiceError
+from penstock.errors import NotFound, OptionError, ServiceError, Throttled, Unavailable
 from penstock.ports.object_store import StoredObject
 from penstock.runtime.threads import map_on_daemons
 
 _THREADS_MAX: Final = 16
 _REFUSED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _MISSING: Final = frozenset({"NoSuchKey", "404"})
+_RETRIED: Final = (Throttled, Unavailable)
+"""Some servers of S3's protocol answer without a code that an object is missing or has changed: no unknown refusal."""
 _PROBE: Final = "penstock-probe-"
 
 
@@ -46,7 +48,14 @@ class S3Objects:
 
     def _call(self, operation: str, send: Callable[[], Any], *, is_write: bool = False) -> Any:
         try:
-            return call(send, operation, f"lease table {self.url}", self._options, is_write=is_write)
+            return call(
+                send,
+                operation,
+                f"lease table {self.url}",
+                self._options,
+                is_write=is_write,
+                retried=_RETRIED,
+            )
         except ServiceError as error:
             if error.code == "NoSuchBucket":
                 raise NotFound(

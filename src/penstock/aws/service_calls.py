@@ -29,7 +29,7 @@ from penstock.aws.connecting import (
 from penstock.aws.connection import note_credentials, region_of, renew_credentials
 from penstock.aws.credential_errors import is_of_credentials, sdk_error
 from penstock.core.backoff import GiveUp
-from penstock.core.service_codes import STALE_CREDENTIALS, kind_of
+from penstock.core.service_codes import STALE_CREDENTIALS, is_of_key, kind_of
 from penstock.errors import (
     AccessDenied,
     NotFound,
@@ -38,12 +38,15 @@ from penstock.errors import (
     Throttled,
     Unavailable,
     UnknownOutcome,
+    UnknownRefusal,
 )
 
 _log: Final = logging.getLogger("penstock.aws")
 _Answer = TypeVar("_Answer")
 
 _DENIED: Final = "check the credentials, the role and its policy"
+_KEY_UNUSABLE: Final = "check the KMS key that encrypts it: its state, and whether its policy permits its use"
+_UNKNOWN_SENDER: Final = "the answer has no code of the service: check the endpoint, and what answers in between (a proxy, a gateway)"
 _NO_CREDENTIALS: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or run where a role is attached; those of an embedded Kinesis: "
     'eval "$(penstock local --export)"'
@@ -52,6 +55,8 @@ _NO_PROFILE: Final = "check its name (AWS_PROFILE, profile), and ~/.aws/config a
 _NO_CONNECTION: Final = "check the region and the endpoint, and whether it can be reached from here"
 _STATUS_OF_PROXY: Final = 407
 _STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {
+    401: AccessDenied,
+    403: AccessDenied,
     _STATUS_OF_PROXY: AccessDenied,
     408: Unavailable,
     429: Throttled,
@@ -77,7 +82,8 @@ _NO_ANSWER: Final = (
     ResponseParserError,
     OSError,
 )
-_RETRIED: Final = (Throttled, Unavailable)
+PASSING: Final = (Throttled, Unavailable, UnknownRefusal)
+"""Errors after which a call that did nothing is repeated."""
 
 
 def pages_of(send: Callable[..., Any], token: str, passed_as: str, **arguments: Any) -> Iterator[Any]:
@@ -151,11 +157,14 @@ def _translate_answer(
     code = str(answer.get("Error", {}).get("Code", "")).rpartition("#")[2]
     message = answer.get("Error", {}).get("Message", "")
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
-    kind = kind_of(code) or _STATUS_KINDS.get(status) or (Unavailable if status >= 500 else Rejected)
+    kind = kind_of(code) or _STATUS_KINDS.get(status) or (Unavailable if status >= 500 else UnknownRefusal)
     if kind is Unavailable and is_write:
         # A server that failed may have failed after the write.
         kind = UnknownOutcome
-    way_out = f"; {_DENIED}" if kind is AccessDenied else ""
+    has_code = code not in ("", str(status))
+    way_out = "" if has_code or status >= 500 else f"; {_UNKNOWN_SENDER}"
+    if kind is AccessDenied:
+        way_out = f"; {_KEY_UNUSABLE if is_of_key(code) else _DENIED}"
     if kind is NotFound:
         asked = "the region" if region is None else f"the region ({region})"
         way_out = (
@@ -166,7 +175,7 @@ def _translate_answer(
     if status == _STATUS_OF_PROXY:
         way_out = f"; {PROXY_WAY_OUT}"
     redirected_to = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("location")
-    if code in ("", str(status)) and redirected_to and 300 <= status < 400:
+    if not has_code and redirected_to and 300 <= status < 400:
         message = f"redirected to {redirected_to:.200}"
         way_out = "; check the endpoint, and what answers in between (a proxy, the login of a network)"
     if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of a gateway in between
@@ -185,7 +194,7 @@ def call(
     options: AwsOptions,
     *,
     is_write: bool = False,
-    retried: tuple[type[ServiceError], ...] = _RETRIED,
+    retried: tuple[type[ServiceError], ...] = PASSING,
 ) -> _Answer:
     """Send a request, and retry it while that can help, with full jitter, a bound and a deadline.
 

@@ -1,11 +1,11 @@
 """The meaning of the service's error codes, in the answer to a call or to one entry of PutRecords.
 
-A code means the same in both places. Codes that are not listed here are judged by their name if it says enough. Of
-all others nothing is known, and the caller decides how long to go on trying.
+A code means the same in both places. Codes that are not listed here are judged by their name if it says enough. All
+others are unknown: the call is repeated until the caller's deadline, and the error names the code.
 
 Source:
     The API references' common errors, and those of the operations used; botocore's lists of throttling and transient
-    codes (`botocore.retries.standard`).
+    codes (`botocore.retries.standard`); S3's list of error responses.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.errors import (
     AccessDenied,
     ExpiredIterator,
     NotFound,
+    Rejected,
     ResourceBusy,
     ServiceError,
     Throttled,
@@ -27,6 +28,7 @@ _KINDS: Final[Mapping[str, type[ServiceError]]] = {
     "ProvisionedThroughputExceededException": Throttled,
     "ProvisionedThroughputExceeded": Throttled,
     "LimitExceededException": Throttled,
+    "LimitExceeded": Throttled,
     "RequestLimitExceeded": Throttled,
     "BandwidthLimitExceeded": Throttled,
     "TooManyRequestsException": Throttled,
@@ -35,35 +37,88 @@ _KINDS: Final[Mapping[str, type[ServiceError]]] = {
     "RequestTimeout": Unavailable,
     "RequestTimeoutException": Unavailable,
     "TransactionInProgressException": Unavailable,
+    "TransactionConflictException": Unavailable,
+    "ReplicatedWriteConflictException": Unavailable,
+    "OperationAborted": Unavailable,
+    "IDPCommunicationError": Unavailable,
     "ExpiredIteratorException": ExpiredIterator,
     "OperationTimeoutException": Unavailable,
     "ResourceNotFoundException": NotFound,
+    "ResourceNotFound": NotFound,
+    "TableNotFoundException": NotFound,
     "EntityNotFoundException": NotFound,
     "ResourceInUseException": ResourceBusy,
     "ConcurrentModificationException": ResourceBusy,
-    "AccessDeniedException": AccessDenied,
-    "AccessDenied": AccessDenied,
+    "ConflictException": ResourceBusy,
+    "ResourceConflict": ResourceBusy,
     "UnrecognizedClientException": AccessDenied,
     "InvalidClientTokenId": AccessDenied,
+    "InvalidAccessKeyId": AccessDenied,
+    "InvalidToken": AccessDenied,
+    "InvalidIdentityToken": AccessDenied,
+    "InvalidSecurity": AccessDenied,
     "InvalidSignatureException": AccessDenied,
     "SignatureDoesNotMatch": AccessDenied,
     "IncompleteSignature": AccessDenied,
+    "IncompleteSignatureException": AccessDenied,
     "RequestTimeTooSkewed": AccessDenied,
     "RequestExpired": AccessDenied,
     "MissingAuthenticationToken": AccessDenied,
     "MissingAuthenticationTokenException": AccessDenied,
     "ExpiredTokenException": AccessDenied,
     "ExpiredToken": AccessDenied,
+    "TokenRefreshRequired": AccessDenied,
+    "AuthFailure": AccessDenied,
+    "AccountProblem": AccessDenied,
+    "AllAccessDisabled": AccessDenied,
+    "NotSignedUp": AccessDenied,
+    "RegionDisabledException": AccessDenied,
+    "IDPRejectedClaim": AccessDenied,
     "OptInRequired": AccessDenied,
-    "KMSAccessDeniedException": AccessDenied,
     "KMSDisabledException": AccessDenied,
+    "KmsKeyDisabledException": AccessDenied,
     "KMSInvalidStateException": AccessDenied,
     "KMSNotFoundException": AccessDenied,
+    "KmsKeyNotFoundException": AccessDenied,
     "KMSOptInRequired": AccessDenied,
+    "AlreadyExistsException": Rejected,
+    "AuthorizationHeaderMalformed": Rejected,
+    "ConditionalCheckFailedException": Rejected,
+    "ConditionalRequestConflict": Rejected,
+    "DryRunOperationException": Rejected,
+    "EntityTooLarge": Rejected,
+    "ExpiredNextTokenException": Rejected,
+    "ItemCollectionSizeLimitExceededException": Rejected,
+    "MethodNotAllowed": Rejected,
+    "NoSuchBucket": Rejected,
+    "NoSuchKey": Rejected,
+    "NotImplemented": Rejected,
+    "PermanentRedirect": Rejected,
+    "PreconditionFailed": Rejected,
+    "RequestEntityTooLargeException": Rejected,
+    "ResourceNumberLimitExceededException": Rejected,
+    "SerializationException": Rejected,
+    "TransactionCanceledException": Rejected,
+    "UnknownOperationException": Rejected,
 }
 
+_DENIALS: Final = ("AccessDenied", "NotAuthorized", "Unauthorized", "Forbidden")
+_MISTAKES: Final = ("Invalid", "Malformed", "Missing", "Unsupported", "Validation")
+"""Names that begin so are of a mistake in the request."""
+_FAILURES: Final = frozenset(
+    {"InternalFailure", "InternalServer", "InternalService", "Internal", "KMSInternal"}
+)
+
 STALE_CREDENTIALS: Final = frozenset(
-    {"ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException", "InvalidClientTokenId"}
+    {
+        "ExpiredTokenException",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidToken",
+        "TokenRefreshRequired",
+        "UnrecognizedClientException",
+    }
 )
 """The service does not accept these credentials, or no longer; others may have been issued since."""
 
@@ -80,12 +135,13 @@ def kind_of(code: str) -> type[ServiceError] | None:
     name = code.removesuffix("Exception").removesuffix("Error")
     if "Throttl" in name:  # Throttling, ThrottlingException, RequestThrottled, KMSThrottlingException, ...
         return Throttled
-    if name.endswith("Unavailable") or name in {
-        "InternalFailure",
-        "InternalServer",
-        "InternalService",
-        "Internal",
-        "KMSInternal",
-    }:
+    if any(each in name for each in _DENIALS):
+        return AccessDenied
+    if name.endswith("Unavailable") or name in _FAILURES:
         return Unavailable
-    return None
+    return Rejected if name.startswith(_MISTAKES) else None
+
+
+def is_of_key(code: str) -> bool:
+    """Return whether a code is of the KMS key that encrypts the resource."""
+    return code.upper().startswith("KMS")

@@ -15,14 +15,22 @@ from msgspec import Struct
 
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import Failure, FetchShards, PutRequest, PutResult
-from penstock.errors import AccessDenied, ResourceBusy, ServiceError, Throttled, Unavailable, UnknownOutcome
+from penstock.errors import (
+    AccessDenied,
+    ResourceBusy,
+    ServiceError,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+    UnknownRefusal,
+)
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.metrics import Metrics
 from penstock.producer.placement import Placement
 
 _log: Final = logging.getLogger("penstock.producer")
-_RETRIED: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome)
+_RETRIED: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome, UnknownRefusal)
 """After these a call is made again; every other error of the service is final."""
 
 

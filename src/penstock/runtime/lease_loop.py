@@ -75,6 +75,7 @@ from penstock.errors import (
     PenstockError,
     Rejected,
     UnknownOutcome,
+    UnknownRefusal,
     WorkerIdInUse,
 )
 from penstock.ports.clock import Chance, Clock
@@ -321,7 +322,7 @@ class LeaseLoop(Loop[Event]):
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
             log.warning("lease table %s is not ready: %s", self._table.name, error)
             if (
-                isinstance(error, Rejected | AccessDenied)
+                isinstance(error, Rejected | AccessDenied | UnknownRefusal)
                 and self._table_looked_s is None
                 and self.on_unusable_table is not None
             ):

@@ -40,7 +40,11 @@ _WAIT_MAX_S: Final = 1.0  # for answers, before what has come is used
 _WAIT_WITH_NEWS_S: Final = 0.2  # a batch need not wait for a thousand shards of which ten have news
 _MANY_SHARDS: Final = 64  # fewer have answered by then, and make one batch instead of two
 _NAMED_MAX: Final = 5
-_FOR_A_TASK: Final = (FailureMeaning.UNKNOWN_SHARD, FailureMeaning.POSITION_REFUSED)
+_FOR_A_TASK: Final = (
+    FailureMeaning.UNKNOWN_SHARD,
+    FailureMeaning.POSITION_REFUSED,
+    FailureMeaning.REQUEST_REFUSED,
+)
 _WITHOUT_ITERATOR: Final = (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED)
 
 

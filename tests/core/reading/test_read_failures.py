@@ -13,6 +13,7 @@ from penstock.errors import (
     Throttled,
     Unavailable,
     UnknownOutcome,
+    UnknownRefusal,
 )
 
 
@@ -26,6 +27,8 @@ from penstock.errors import (
         (Unavailable("500"), FailureMeaning.PASSES),
         (UnknownOutcome("reset"), FailureMeaning.PASSES),
         (ResourceBusy("updating"), FailureMeaning.PASSES),
+        (UnknownRefusal("SomethingNew", code="SomethingNew"), FailureMeaning.PASSES),
+        (AccessDenied("no", code="NotAuthorized"), FailureMeaning.STUBBORN),
         (AccessDenied("old", code="ExpiredTokenException"), FailureMeaning.PASSES),
         (AccessDenied("no", code="AccessDeniedException"), FailureMeaning.STUBBORN),
         (PenstockError("a defect"), FailureMeaning.FINAL),
@@ -35,5 +38,18 @@ def test_each_error_has_one_meaning(error, meaning):
     assert judge_failure(error, has_iterator=True) is meaning
 
 
-def test_a_refusal_without_an_iterator_is_about_the_position():
-    assert judge_failure(Rejected("no"), has_iterator=False) is FailureMeaning.POSITION_REFUSED
+def test_a_refused_sequence_number_is_about_the_position():
+    error = Rejected("its SequenceNumber did not come from this stream", code="InvalidArgumentException")
+    assert judge_failure(error, has_iterator=False) is FailureMeaning.POSITION_REFUSED
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Rejected("the StreamARN cannot be one", code="InvalidArgumentException"),
+        Rejected("Value at 'shardId' failed to satisfy constraint", code="ValidationException"),
+        Rejected("no such parameter"),
+    ],
+)
+def test_another_mistake_is_not_about_the_position(error):
+    assert judge_failure(error, has_iterator=False) is FailureMeaning.REQUEST_REFUSED

@@ -46,6 +46,7 @@ from penstock.errors import (
     StreamChanged,
     Throttled,
     Unavailable,
+    UnknownRefusal,
 )
 
 CHILD = ChildShard("shardId-1", ("shardId-0",), HashRange(0, 9))
@@ -327,11 +328,31 @@ def test_a_latest_iterator_that_expires_goes_on_from_the_moment_it_first_meant()
 
 def test_a_position_that_the_service_refuses_says_that_the_stream_was_made_anew():
     machine = reader(at_record("5"))
-    machine.on_failure(Rejected("not of this stream"), 0.0, 0.5)
+    machine.on_failure(
+        Rejected("it did not come from this stream", code="InvalidArgumentException"), 0.0, 0.5
+    )
     step = machine.plan_step(0.0)
     assert isinstance(step, Failed)
     assert isinstance(step.error, StreamChanged)
     assert "--reset-to" in str(step.error)
+
+
+@pytest.mark.parametrize("code", ["SomethingNew", "404", ""])
+def test_a_refusal_that_is_unknown_is_retried_to_the_deadline_and_says_nothing_of_positions(code):
+    machine = reader(at_record("5"), deadline_s=600.0)
+    for now_s in range(0, 600, 20):
+        machine.on_failure(UnknownRefusal(f"{code}: no", code=code), float(now_s), 0.5)
+        assert not machine.is_final
+    assert machine.plan_step(599.0) == FetchIterator(at_record("5"))
+    machine.on_failure(UnknownRefusal(f"{code}: no", code=code), 600.0, 0.5)
+    assert str(machine.final.error) == f"{code}: no"
+
+
+def test_another_mistake_in_the_request_ends_the_reading_with_its_own_text():
+    machine = reader(at_record("5"))
+    for _ in range(10):
+        machine.on_failure(Rejected("no such shard id", code="ValidationException"), 0.0, 0.5)
+    assert str(machine.final.error) == "no such shard id"
 
 
 def test_an_iterator_that_the_service_refuses_is_replaced_after_a_pause():

@@ -16,9 +16,13 @@ from penstock.errors import (
     Throttled,
     Unavailable,
     UnknownOutcome,
+    UnknownRefusal,
 )
 
 _EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+_POSITION_CODE: Final = "InvalidArgumentException"
+_POSITION_WORDS: Final = ("SequenceNumber", "equence number", "did not come from this stream")
+"""Of the service's messages about a position; it refuses other arguments with the same code."""
 
 
 class FailureMeaning(Enum):
@@ -28,6 +32,7 @@ class FailureMeaning(Enum):
     ITERATOR_EXPIRED = "the iterator is too old: fetch another one at the last record that was read"
     ITERATOR_REFUSED = "the iterator is refused as such: fetch another one, and not many times"
     POSITION_REFUSED = "no iterator can begin at the position: it is of another shard or stream"
+    REQUEST_REFUSED = "the service finds a mistake in the request that is not its position"
     UNKNOWN_SHARD = "the service does not know the shard: gone from the stream, or a mistake"
     STUBBORN = "waiting seldom cures it"
     FINAL = "it is no answer of the service, and calling again cannot help"
@@ -41,7 +46,12 @@ def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning
         has_iterator: The call was made with an iterator; else it asked for one.
     """
     if isinstance(error, Rejected):
-        return FailureMeaning.ITERATOR_REFUSED if has_iterator else FailureMeaning.POSITION_REFUSED
+        if has_iterator:
+            return FailureMeaning.ITERATOR_REFUSED
+        is_of_position = error.code == _POSITION_CODE and any(
+            words in str(error) for words in _POSITION_WORDS
+        )
+        return FailureMeaning.POSITION_REFUSED if is_of_position else FailureMeaning.REQUEST_REFUSED
     if isinstance(error, AccessDenied) and error.code in _EXPIRED_CREDENTIALS:
         return FailureMeaning.PASSES  # new ones may be on their way
     return next((meaning for kinds, meaning in _MEANINGS if isinstance(error, kinds)), FailureMeaning.FINAL)
@@ -50,6 +60,6 @@ def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning
 _MEANINGS: Final = (
     (ExpiredIterator, FailureMeaning.ITERATOR_EXPIRED),
     (NotFound, FailureMeaning.UNKNOWN_SHARD),
-    (Throttled | Unavailable | UnknownOutcome | ResourceBusy, FailureMeaning.PASSES),
+    (Throttled | Unavailable | UnknownOutcome | ResourceBusy | UnknownRefusal, FailureMeaning.PASSES),
     (ServiceError, FailureMeaning.STUBBORN),
 )

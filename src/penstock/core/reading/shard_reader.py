@@ -17,7 +17,7 @@ is so far behind that unread records may be leaving the stream begins again at i
 | an iterator expired | another one at the last record, at once; from the second failure in a row on after a pause |
 | an iterator is refused | another one after a pause; `stubborn_failures_max` in a row end the reading |
 | a position is refused | the stream was deleted and created again: `StreamChanged` |
-| throttled, unavailable, no answer | a pause with full jitter; the same call again, until `deadline_s` |
+| throttled, unavailable, no answer, an unknown refusal | a pause with full jitter; the same call again, until `deadline_s` |
 | the shard is unknown | the listing is asked; gone only when it is unknown and unlisted twice |
 | the shard is unknown, and so is the stream | `NotFound` |
 | the shard is gone | a loss; if losses are allowed its children follow |
