@@ -25,7 +25,7 @@ from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Refu
 from penstock.core.leases.table_part import TablePart
 from penstock.errors import Rejected, Throttled, UnknownOutcome
 from penstock.ports.lease_table import LeaseScan, SkippedRow
-from penstock.ports.object_store import ObjectStore, StoredObject
+from penstock.ports.object_store import OBJECT_BYTES_MAX, ObjectStore, StoredObject
 
 _SUFFIX: Final = ".json"
 
@@ -36,6 +36,13 @@ class _Row(Struct, frozen=True):
     lease: Lease
     tag: str
     unknown: dict[str, Any]
+
+
+class _NoRow(Struct, frozen=True):
+    """An object that cannot be read as a lease, as long as its tag is this one."""
+
+    skipped: SkippedRow
+    tag: str
 
 
 class ObjectLeaseTable:
@@ -53,6 +60,7 @@ class ObjectLeaseTable:
         self._rows: dict[
             str, _Row
         ] = {}  # as they were read or written last; another worker may have changed them
+        self._no_rows: dict[str, _NoRow] = {}  # by the object's name, as the last scan found them
         self._row_count = 0
 
     def __repr__(self) -> str:
@@ -76,32 +84,35 @@ class ObjectLeaseTable:
     # --- reading ------------------------------------------------------------------------------------------
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        """Read every row, or those of a part. Only rows that have changed are fetched."""
+        """Read every row, or those of a part. Only objects that have changed are fetched."""
         with self._lock:
-            known = dict(self._rows)
-        found = self._store.read_all({_name_of(key): row.tag for key, row in known.items()})
-        leases, skipped = [], []
+            known, no_rows = dict(self._rows), self._no_rows
+        tags = {name: each.tag for name, each in no_rows.items()}
+        tags |= {_name_of(key): row.tag for key, row in known.items()}
         read: dict[str, _Row] = {}
-        for name, stored in found.items():
+        skipped: dict[str, _NoRow] = {}
+        for name, stored in self._store.read_all(tags, _SUFFIX).items():
             key = _key_of(name)
-            if stored is None:
+            if not key:
+                continue
+            if stored is not None:
+                try:
+                    read[key] = _read(name, stored)
+                except NotALease as error:
+                    skipped[name] = _no_row(name, stored, error)
+            elif key in known and name == _name_of(key):
                 read[key] = known[key]
             else:
-                try:
-                    read[key] = _read(stored)
-                except NotALease as error:
-                    skipped.append(SkippedRow(key, str(error)))
-        for key, row in read.items():
-            if part is None or part.holds(key):
-                leases.append(row.lease)
+                skipped[name] = no_rows[name]
+        leases = tuple(row.lease for key, row in read.items() if part is None or part.holds(key))
+        told = (each.skipped for each in skipped.values())
         with self._lock:
             # What was written meanwhile is newer than the listing.
             kept = {key: row for key, row in self._rows.items() if known.get(key) is not row}
             self._rows = {**read, **kept}
-            self._row_count = len(found)
-        if part is not None:
-            skipped = [row for row in skipped if part.holds(row.key)]
-        return LeaseScan(tuple(leases), tuple(skipped))
+            self._no_rows = skipped
+            self._row_count = len(read)
+        return LeaseScan(leases, tuple(row for row in told if part is None or part.holds(row.key)))
 
     def fetch(self, key: str) -> Lease | None:
         """Read one row."""
@@ -112,20 +123,20 @@ class ObjectLeaseTable:
         """Read the rows with these keys."""
         leases, skipped = [], []
         for name, stored in self._store.read_many([_name_of(key) for key in keys]).items():
-            key = _key_of(name)
             try:
-                row = _read(stored)
+                row = _read(name, stored)
             except NotALease as error:
-                skipped.append(SkippedRow(key, str(error)))
+                skipped.append(_no_row(name, stored, error).skipped)
             else:
-                self._keep(key, row)
+                self._keep(row.lease.key, row)
                 leases.append(row.lease)
         return LeaseScan(tuple(leases), tuple(skipped))
 
     def _fetch(self, key: str) -> _Row | None:
-        stored = self._store.read(_name_of(key))
+        name = _name_of(key)
+        stored = self._store.read(name)
         try:
-            row = None if stored is None else _read(stored)
+            row = None if stored is None else _read(name, stored)
         except NotALease as error:
             raise Rejected(
                 f"lease table {self.name}, row {key!r} cannot be read as a lease: {error}; repair or delete the object",
@@ -230,7 +241,23 @@ def _no_json(value: Any) -> Any:
     raise TypeError(f"a lease holds a {type(value).__name__}, which JSON cannot hold")
 
 
-def _read(stored: StoredObject) -> _Row:
+def _no_row(name: str, stored: StoredObject, error: NotALease) -> _NoRow:
+    """Return the report of an object that is no row, under its lease's key or, if it has another name, under that name."""
+    key = _key_of(name)
+    return _NoRow(SkippedRow(key if _name_of(key) == name else name, str(error)), stored.tag)
+
+
+def _read(name: str, stored: StoredObject) -> _Row:
+    """Read the row of a lease from the object with a name.
+
+    Raises:
+        NotALease: It is no row, or that of another lease.
+    """
+    key = _key_of(name)
+    if _name_of(key) != name:
+        raise NotALease(f"its name is not that of a lease's object ({_name_of(key)})")
+    if len(stored.data) > OBJECT_BYTES_MAX:
+        raise NotALease(f"it is larger than {OBJECT_BYTES_MAX} bytes, and no lease is")
     try:
         item = _with_bytes(msgspec.json.decode(stored.data))
     except (msgspec.DecodeError, ValueError) as error:
@@ -238,6 +265,8 @@ def _read(stored: StoredObject) -> _Row:
     if not isinstance(item, dict) or not all(isinstance(value, dict) for value in item.values()):
         raise NotALease("it is no row of a lease table")
     lease = read_item(item)
+    if lease.key != key:
+        raise NotALease(f"it holds the row of lease {lease.key}: was the object copied or renamed?")
     known = write_item(lease).keys()
     return _Row(lease, stored.tag, {name: value for name, value in item.items() if name not in known})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
@@ -9,8 +10,8 @@ from typing import Any, Final
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
-from penstock.errors import NotFound, OptionError, ServiceError, Throttled, Unavailable
-from penstock.ports.object_store import StoredObject
+from penstock.errors import NotFound, OptionError, Rejected, ServiceError, Throttled, Unavailable
+from penstock.ports.object_store import OBJECT_BYTES_MAX, StoredObject
 from penstock.runtime.threads import map_on_daemons
 
 _THREADS_MAX: Final = 16
@@ -68,7 +69,7 @@ class S3Objects:
 
     def prepare(self) -> bool:
         """Make sure that the bucket exists and honours conditions; True when nothing is there yet."""
-        is_new = not self._page({"MaxKeys": 1}).get("Contents")
+        is_new = not any(self._list())  # the console marks a folder by an object without a name
         if is_new:
             self._probe_conditions()
         return is_new
@@ -90,23 +91,40 @@ class S3Objects:
                 "two workers could own one lease. Use Amazon S3, a server that does, or a DynamoDB table"
             )
 
-    def read_all(self, known: Mapping[str, str]) -> Mapping[str, StoredObject | None]:
-        """Return every object by name; None for one whose tag is the known one. One listing, and a read for each change."""
+    def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
+        """Return the objects of a suffix by name; None for one whose tag is the known one.
+
+        This costs one listing, and a read for each object that has changed.
+        """
+        tags = {name: tag for name, tag in self._list().items() if name.endswith(suffix) and name != suffix}
+        changed = self.read_many([name for name, tag in tags.items() if known.get(name) != tag])
+        return {
+            name: changed.get(name) for name, tag in tags.items() if name in changed or known.get(name) == tag
+        }
+
+    def _list(self) -> dict[str, str]:
+        """List the tags of the objects right below the prefix, by name."""
         tags: dict[str, str] = {}
         following: dict[str, Any] = {}
         while True:
             page = self._page(following)
             for each in page.get("Contents", ()):
-                tags[each["Key"].removeprefix(self._prefix)] = each["ETag"]
+                name = each["Key"].removeprefix(self._prefix)
+                if "/" not in name:  # a server may not know the delimiter
+                    tags[name] = each["ETag"]
             if not page.get("IsTruncated"):
-                break
-            following = {"ContinuationToken": page["NextContinuationToken"]}
-        names = [name for name in tags if not name.startswith(_PROBE)]
-        changed = self.read_many([name for name in names if known.get(name) != tags[name]])
-        return {name: changed.get(name) for name in names if name in changed or known.get(name) == tags[name]}
+                return tags
+            token = page.get("NextContinuationToken")
+            if token in (None, following.get("ContinuationToken")):
+                raise Rejected(
+                    f"the listing of {self.url} does not go on: its pages name no next one",
+                    operation="ListObjectsV2",
+                    resource=self.url,
+                )
+            following = {"ContinuationToken": token}
 
     def _page(self, arguments: dict[str, Any]) -> Any:
-        wanted = {"Bucket": self._bucket, "Prefix": self._prefix, **arguments}
+        wanted = {"Bucket": self._bucket, "Prefix": self._prefix, "Delimiter": "/", **arguments}
         return self._call("ListObjectsV2", lambda: self._client.list_objects_v2(**wanted))
 
     def read(self, name: str) -> StoredObject | None:
@@ -114,7 +132,11 @@ class S3Objects:
 
         def fetch() -> tuple[bytes, str]:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
-            return answer["Body"].read(), answer["ETag"]
+            with contextlib.closing(answer["Body"]) as body:
+                data = body.read(OBJECT_BYTES_MAX + 1)
+                if len(data) <= OBJECT_BYTES_MAX:
+                    data += body.read()  # only a read to the end checks that none of it is missing
+            return data, answer["ETag"]
 
         try:
             data, tag = self._call("GetObject", fetch)

@@ -6,16 +6,19 @@ Implemented by `penstock.runtime.file_objects` (a folder of this machine) and `p
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
+
+OBJECT_BYTES_MAX: Final = 1024 * 1024
+"""No lease comes near this: a row of DynamoDB has at most 400 KB."""
 
 
 class StoredObject(Struct, frozen=True):
     """An object as it was read.
 
     Args:
-        data: Its content.
+        data: Its content; of one that is larger than `OBJECT_BYTES_MAX` the beginning, one byte more than that.
         tag: Names this content: a write of the object changes it.
     """
 
@@ -43,8 +46,14 @@ class ObjectStore(Protocol):
             OptionError: It does not honour conditions, so that two writers could both believe that they have won.
         """
 
-    def read_all(self, known: Mapping[str, str]) -> Mapping[str, StoredObject | None]:
-        """Return every object by name; None for one whose tag is the known one."""
+    def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
+        """Return the objects by name whose names end in a suffix; None for one whose tag is the known one.
+
+        Objects that are further below (a folder in the folder, a longer prefix) belong to others. They are not read.
+
+        Raises:
+            Rejected: The listing does not end.
+        """
 
     def read(self, name: str) -> StoredObject | None:
         """Return one object, or None."""

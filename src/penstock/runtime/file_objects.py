@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import random
+import stat
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.core.backoff import Backoff
-from penstock.errors import AccessDenied, OptionError, Unavailable
-from penstock.ports.object_store import StoredObject
+from penstock.errors import AccessDenied, OptionError, Rejected, Unavailable
+from penstock.ports.object_store import OBJECT_BYTES_MAX, StoredObject
 
 _LOCK: Final = ".lock"
 _PAUSES: Final = Backoff(base_s=0.002, cap_s=0.1)
@@ -56,12 +57,17 @@ class FileObjects:
             self._folder.mkdir(parents=True, exist_ok=True)
         return is_new
 
-    def read_all(self, known: Mapping[str, str]) -> Mapping[str, StoredObject | None]:
-        """Return every object; None for one whose tag is the known one."""
+    def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
+        """Return the files of a suffix by name; None for one whose tag is the known one."""
         with self._errors("read"):
             if not self._folder.exists():
                 return {}
-            names = [each.name for each in os.scandir(self._folder) if not each.name.startswith(".")]
+            with os.scandir(self._folder) as entries:
+                names = [
+                    each.name
+                    for each in entries
+                    if each.name.endswith(suffix) and not each.name.startswith(".") and each.is_file()
+                ]
         found = self.read_many(names)
         return {name: None if known.get(name) == each.tag else each for name, each in found.items()}
 
@@ -69,7 +75,14 @@ class FileObjects:
         """Return one object, or None."""
         with self._errors("read"):
             try:
-                data = (self._folder / name).read_bytes()
+                if not stat.S_ISREG((self._folder / name).stat().st_mode):
+                    raise Rejected(
+                        f"{self.url}: {name} is no file; remove it or rename it",
+                        operation="read",
+                        resource=self.url,
+                    )
+                with (self._folder / name).open("rb") as file:
+                    data = file.read(OBJECT_BYTES_MAX + 1)
             except FileNotFoundError:
                 return None
         return StoredObject(data, _tag_of(data))
