@@ -1,4 +1,4 @@
-"""The command line and several streams: leases of a shared table, what `top` and `dashboard` look at, and records."""
+"""The command line and several streams: leases of a shared table, what `top` and `dashboard` snapshot at, and records."""
 
 import json
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ pytest.importorskip("httptools")
 from penstock.cli import main as cli
 from penstock.cli.lease_streams import choose_stream, streams_of
 from penstock.cli.overview.cells import short_shard
-from penstock.cli.overview.watcher import ApplicationWatcher, LookOptions
+from penstock.cli.overview.watcher import ApplicationWatcher, WatchOptions
 from penstock.cli.record_lines import record_document, record_text
 from penstock.consumer.records import Record
 from penstock.core.leases.lease import Lease
@@ -101,14 +101,14 @@ def test_a_stream_that_the_table_does_not_have_is_refused(kinesis, table, capsys
 def test_a_look_knows_the_shards_and_lags_of_every_stream(kinesis, table):
     options = AwsOptions(**kinesis.connection())
     watcher = ApplicationWatcher(
-        open_lease_table(table, options), open_kinesis(options), SystemClock(), LookOptions()
+        open_lease_table(table, options), open_kinesis(options), SystemClock(), WatchOptions()
     )
-    look = watcher.look()
-    assert look.stream == "orders, returns"
-    assert look.problems == ()
+    snapshot = watcher.take_snapshot()
+    assert snapshot.stream == "orders, returns"
+    assert snapshot.problems == ()
     keys = {f"{ORDERS}:{SHARD}", f"{RETURNS}:{SHARD}"}
-    assert {shard.shard_id for shard in look.lineage} == keys
-    lags = {row.shard: row.lag_ms for row in look.shards}
+    assert {shard.shard_id for shard in snapshot.lineage} == keys
+    lags = {row.shard: row.lag_ms for row in snapshot.shards}
     assert lags.keys() == keys
     assert lags[f"{ORDERS}:{SHARD}"] == 0
     assert lags[f"{RETURNS}:{SHARD}"] is not None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.consumer import Consumer
     from penstock.ports.lease_table import LeaseTable
 
-_LOOK_INTERVAL_S: Final = 0.1
+_CHECK_INTERVAL_S: Final = 0.1
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def when_caught_up(
 
     def watch() -> None:
         is_caught_up = False
-        while not has_ended.wait(_LOOK_INTERVAL_S):
+        while not has_ended.wait(_CHECK_INTERVAL_S):
             if not is_caught_up and not _is_caught_up(consumer, table, lag_max_ms()):
                 continue
             if shard_ids and _are_ended(table, shard_ids):

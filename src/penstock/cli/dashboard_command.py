@@ -21,7 +21,7 @@ DESCRIPTION = (
 )
 _TOKEN_VARIABLE: Final = "PENSTOCK_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,}")
-_LOOK_EVERY_S: Final = 1.0
+_CHECK_EVERY_S: Final = 1.0
 _STREAM_WAIT_S: Final = 2.0  # then the page comes without figures, and asks again
 
 
@@ -57,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals
     from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
     from penstock.cli.overview.lag_history import LagHistory
-    from penstock.cli.overview.looking import LookThread, open_fleet_watcher
     from penstock.cli.overview.next_records import NextRecordReader
     from penstock.cli.overview.stream_reader import StreamReader
+    from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher
     from penstock.cli.service_options import connection_arguments_of, open_cloudwatch_queries, open_kinesis
     from penstock.wiring import SystemClock
 
@@ -70,16 +70,16 @@ def run(args: argparse.Namespace) -> int:
     watcher = open_fleet_watcher(args, silent_after_s=30.0)
     with (
         exit_on_signals(CLEAN_STOP),
-        LookThread(watcher, args.interval, history.add) as looks,
+        WatchThread(watcher, args.interval, history.add) as snapshots,
     ):
         kinesis, clock = open_kinesis(args), SystemClock()
         streams = StreamReader(kinesis, open_cloudwatch_queries(args), clock, connection_arguments_of(args))
         contents = Contents(
-            newest=looks.newest,
+            newest=snapshots.newest,
             history=history,
             lag_limit_s=args.lag_warn,
             interval_s=args.interval,
-            look_at_stream=partial(streams.look, wait_s=_STREAM_WAIT_S),
+            fetch_stream_snapshot=partial(streams.take_snapshot, wait_s=_STREAM_WAIT_S),
             fetch_next=NextRecordReader(kinesis, clock).fetch,
             shows_records=args.show_records,
         )
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             host = f"[{args.host}]" if ":" in args.host else args.host
             print(f"http://{host}:{server.port}/{'' if token is None else '?token=...'}", flush=True)
             while True:
-                looks.wait_until_failed(_LOOK_EVERY_S)
+                snapshots.wait_until_failed(_CHECK_EVERY_S)
 
 
 def check_token(host: str, token: str | None) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.ports.clock import Clock
     from penstock.ports.lease_table import LeaseScan, LeaseTable
 
-_LOOK_EVERY_S = 0.5
+_SCAN_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
     while clock.monotonic_s() - began_s < observe_s and any(
         lease.owner and not lease.is_ended and not view.was_renewed(lease.key) for lease in view
     ):
-        clock.sleep(min(_LOOK_EVERY_S, observe_s))
+        clock.sleep(min(_SCAN_EVERY_S, observe_s))
         scan = table.scan()
         view.on_scan(scan.leases, clock.monotonic_s())
     sightings = [

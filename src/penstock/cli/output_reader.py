@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LOOK_INTERVAL_S: Final = 0.25
+_CHECK_INTERVAL_S: Final = 0.25
 
 
 @contextlib.contextmanager
@@ -31,7 +31,7 @@ def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading
     is_gone = threading.Event()
 
     def watch() -> None:
-        while not has_ended.wait(_LOOK_INTERVAL_S):
+        while not has_ended.wait(_CHECK_INTERVAL_S):
             if _is_reader_gone():
                 is_gone.set()
                 request_stop()

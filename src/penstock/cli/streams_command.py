@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "List, describe, create, delete and change streams."
 _WAIT_S: Final = 900.0
-_LOOK_INTERVAL_S: Final = 0.5
+_CHECK_INTERVAL_S: Final = 0.5
 _RETENTION: Final = re.compile(r"(\d+)\s*([hd]?)")
 _RETENTION_HOURS: Final = (24, 8760)
 
@@ -269,7 +269,7 @@ def _wait(args: argparse.Namespace) -> None:
             raise
         if status == "ACTIVE" and args.action != "delete":
             return
-        time.sleep(_LOOK_INTERVAL_S)
+        time.sleep(_CHECK_INTERVAL_S)
     raise PenstockError(
         f"stream {args.stream} is {status} after {_WAIT_S:.0f} s; look later with `penstock streams describe`"
     )

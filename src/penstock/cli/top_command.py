@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     import argparse
 
-    from penstock.cli.overview.look import ApplicationLook, Look
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, Snapshot
     from penstock.cli.service_options import Subparsers
 
 DESCRIPTION = "Watch applications live: shards, owners, lag, hand-overs and what is wrong, trouble first."
@@ -24,25 +24,27 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser("top", help=DESCRIPTION, description=f"{DESCRIPTION} {_KEYS}", epilog=COST)
     parser.add_argument(
-        "--once", action="store_true", help="print one look as text and end, as always where no terminal is"
+        "--once",
+        action="store_true",
+        help="print one snapshot as text and end, as always where no terminal is",
     )
-    parser.add_argument("--json", action="store_true", help="print one look as JSON and end")
+    parser.add_argument("--json", action="store_true", help="print one snapshot as JSON and end")
     add_look_arguments(parser, interval_s=5.0)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch, or print one look; return the exit status."""
-    from penstock.cli.overview.look import document_of
-    from penstock.cli.overview.looking import LookThread, open_fleet_watcher
+    """Watch, or print one snapshot; return the exit status."""
+    from penstock.cli.overview.snapshot import document_of
+    from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher
 
     check_look_arguments(args)
     if args.once or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        look = open_fleet_watcher(args, silent_after_s=4.0).look_once()
+        snapshot = open_fleet_watcher(args, silent_after_s=4.0).take_last_snapshot()
         if args.json:
-            print(safe_json(document_of(look), indent=2))
+            print(safe_json(document_of(snapshot), indent=2))
         else:
-            print_look(look)
-        return int(any(each.problems and not each.shards for each in look.applications))
+            print_snapshot(snapshot)
+        return int(any(each.problems and not each.shards for each in snapshot.applications))
     if importlib.util.find_spec("rich") is None:
         raise PenstockError(
             "the live view needs the package rich, which is not installed: pip install 'penstock[cli]'; --once and --json "
@@ -55,50 +57,52 @@ def run(args: argparse.Namespace) -> int:
     from penstock.wiring import SystemClock
 
     place = Place(Page.SHARDS, args.applications[0]) if len(args.applications) == 1 else Place()
-    with LookThread(open_fleet_watcher(args, silent_after_s=30.0), args.interval) as looks:
+    with WatchThread(open_fleet_watcher(args, silent_after_s=30.0), args.interval) as snapshots:
         streams = StreamReader(
             open_kinesis(args), open_cloudwatch_queries(args), SystemClock(), connection_arguments_of(args)
         )
-        run_live(looks, place, streams.look)
+        run_live(snapshots, place, streams.take_snapshot)
     return 0
 
 
-def print_look(look: Look) -> None:
-    """Print a look as text."""
+def print_snapshot(snapshot: Snapshot) -> None:
+    """Print a snapshot as text."""
     from penstock.cli.overview.cells import APPLICATION_COLUMNS, RIGHT, application_cells
 
     output = Output()
-    for problem in look.problems:
+    for problem in snapshot.problems:
         warn(problem)
-    if not look.applications:
+    if not snapshot.applications:
         output.line("no lease table was found: name an application, or check the region")
-    elif len(look.applications) > 1:
-        output.table(APPLICATION_COLUMNS, [application_cells(each) for each in look.applications], RIGHT)
-    for each in look.applications:
-        if len(look.applications) > 1:
+    elif len(snapshot.applications) > 1:
+        output.table(APPLICATION_COLUMNS, [application_cells(each) for each in snapshot.applications], RIGHT)
+    for each in snapshot.applications:
+        if len(snapshot.applications) > 1:
             output.line("")
         _print_application(output, each)
 
 
-def _print_application(output: Output, look: ApplicationLook) -> None:
+def _print_application(output: Output, snapshot: ApplicationSnapshot) -> None:
     from penstock.cli.overview.cells import RIGHT, SHARD_COLUMNS, counted, duration, shard_cells, stream_name
     from penstock.cli.terminal import escape_text
 
-    for problem in look.problems:
-        warn(f"{look.application}: {problem}")
-    ended = len(look.shards) - look.unfinished_count
+    for problem in snapshot.problems:
+        warn(f"{snapshot.application}: {problem}")
+    ended = len(snapshot.shards) - snapshot.unfinished_count
     output.line(
         escape_text(
-            f"{look.application}: stream {stream_name(look.stream)}, {counted(look.unfinished_count, 'shard')}, "
-            f"{look.trouble_count} in trouble, {ended} ended, lag {duration(look.lag_ms)}"
+            f"{snapshot.application}: stream {stream_name(snapshot.stream)}, {counted(snapshot.unfinished_count, 'shard')}, "
+            f"{snapshot.trouble_count} in trouble, {ended} ended, lag {duration(snapshot.lag_ms)}"
         ),
         style="bold",
     )
-    unfinished = [shard_cells(row) for row in look.shards if row.state != "ended"]
+    unfinished = [shard_cells(row) for row in snapshot.shards if row.state != "ended"]
     if unfinished:
         output.table(SHARD_COLUMNS, unfinished, RIGHT)
         output.bars(
-            "leases per worker", {row.worker: row.lease_count for row in look.workers}, "nobody owns a lease"
+            "leases per worker",
+            {row.worker: row.lease_count for row in snapshot.workers},
+            "nobody owns a lease",
         )
-    elif not look.shards and not look.problems:
+    elif not snapshot.shards and not snapshot.problems:
         output.line("no leases yet")

@@ -73,7 +73,7 @@ class World:
         ]
         self.numbers = {shard["ShardId"]: self.put(shard, 3) for shard in self.shards}
         hot = next(shard for shard in self.shards if shard["ShardId"] == HOT)
-        # Its lease stands behind them: who looks for its lag reads nothing large.
+        # Its lease stands behind them: who snapshots for its lag reads nothing large.
         self.numbers[HOT] = self.put(hot, 54, 1000 * KIB)
         server.faults.throttle("PutRecords", shard=STOPPED, count=1)
         refused = next(shard for shard in self.shards if shard["ShardId"] == STOPPED)
@@ -153,7 +153,7 @@ def visit(browser, address, path, **context):
         page.on("requestfailed", lambda request: problems.extend(failures_of(request)))
         page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
         page.goto(address + path)
-        # Before the first look there is only a heading; the page's own script fetches it again.
+        # Before the first snapshot there is only a heading; the page's own script fetches it again.
         page.wait_for_selector("main .card, main table")
         yield page
     assert problems == []

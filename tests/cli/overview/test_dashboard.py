@@ -25,7 +25,6 @@ pytest.importorskip("httptools")
 from penstock.cli import main as cli
 from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
 from penstock.cli.overview.lag_history import LagHistory
-from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow
 from penstock.cli.overview.next_records import (
     RECORDS_MAX,
     Following,
@@ -35,6 +34,7 @@ from penstock.cli.overview.next_records import (
 )
 from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY, address_of
 from penstock.cli.overview.shard_rows import worker_rows
+from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, ShardRow, Snapshot
 from penstock.cli.overview.trouble import TroubleLimits, judge
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.hash_key import HashRange
@@ -61,7 +61,7 @@ def application(name, stream="orders"):
         TroubleLimits(),
     )
     lineage = tuple(Shard(f"shardId-{n:012d}", HashRange(n * 2**127, (n + 1) * 2**127 - 1)) for n in range(2))
-    return ApplicationLook(
+    return ApplicationSnapshot(
         name, stream, 1_000, rows, worker_rows(rows), lineage, (), (Event(500, None, "began"),)
     )
 
@@ -70,12 +70,14 @@ def hostile():
     rows = judge([ShardRow(HOSTILE, "stopped", HOSTILE, HOSTILE, stopped_reason=HOSTILE)], TroubleLimits())
     lineage = (Shard(HOSTILE, HashRange(0, 5), (HOSTILE + "2",)),)
     events = (Event(0, HOSTILE, HOSTILE),)
-    return ApplicationLook(HOSTILE, HOSTILE, 0, rows, worker_rows(rows), lineage, (HOSTILE,), events)
+    return ApplicationSnapshot(HOSTILE, HOSTILE, 0, rows, worker_rows(rows), lineage, (HOSTILE,), events)
 
 
-def contents(*looks, problems=(), fetch_next=None, shows_records=False, look_at_stream=lambda *_: None):
+def contents(
+    *snapshots, problems=(), fetch_next=None, shows_records=False, fetch_stream_snapshot=lambda *_: None
+):
     history = LagHistory()
-    newest = Look(1_000, looks, problems) if looks else None
+    newest = Snapshot(1_000, snapshots, problems) if snapshots else None
     if newest is not None:
         history.add(newest)
         history.add(newest)
@@ -84,7 +86,7 @@ def contents(*looks, problems=(), fetch_next=None, shows_records=False, look_at_
         history=history,
         lag_limit_s=60.0,
         interval_s=10.0,
-        look_at_stream=look_at_stream,
+        fetch_stream_snapshot=fetch_stream_snapshot,
         fetch_next=fetch_next or (lambda *_: Following("7.0", ())),
         shows_records=shows_records,
     )
@@ -225,7 +227,9 @@ def test_a_shard_without_a_lease_is_status_404_and_tells_why_it_is_not_known():
     assert gone.status == 404
     assert "It has no lease of this shard." in gone.body
     assert "<b>" not in gone.body
-    denied = contents(ApplicationLook("billing", "orders", 0, problems=("Scan: no",))).answer("/shard", SHARD)
+    denied = contents(ApplicationSnapshot("billing", "orders", 0, problems=("Scan: no",))).answer(
+        "/shard", SHARD
+    )
     assert denied.status == 404
     assert {"Scan: no", "The leases cannot be read."} <= set(Page(denied.body).text)
     assert contents(application("audit")).answer("/shard", SHARD).status == 404

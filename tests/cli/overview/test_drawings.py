@@ -8,7 +8,7 @@ import pytest
 from penstock.cli.overview.drawings import LEGEND, colour_of, draw_lag, draw_lineage, draw_spark
 from penstock.cli.overview.lag_history import POINTS_MAX, LagHistory, LagPoint
 from penstock.cli.overview.lineage import place_shards
-from penstock.cli.overview.look import ApplicationLook, Look, ShardRow, Trouble
+from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Snapshot, Trouble
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.shard import Shard
 
@@ -84,7 +84,9 @@ def test_a_lineage_is_a_picture_with_every_shard_and_escapes_what_others_wrote()
         ShardRow("first", "read", owner=hostile, lag_ms=7),
         ShardRow("merged", "stopped", trouble=Trouble.STOPPED),
     )
-    drawn = draw_lineage(ApplicationLook("a", "s", 0, rows, lineage=(*LINEAGE, shard(hostile, 0, 3))), 60.0)
+    drawn = draw_lineage(
+        ApplicationSnapshot("a", "s", 0, rows, lineage=(*LINEAGE, shard(hostile, 0, 3))), 60.0
+    )
     root = ET.fromstring(drawn)
     groups = root.findall("g")
     assert [group.get("class") for group in groups] == ["unread"] * 3 + ["lag0", "unread", "bad", "unread"]
@@ -92,7 +94,7 @@ def test_a_lineage_is_a_picture_with_every_shard_and_escapes_what_others_wrote()
     assert titles[3].startswith("first, 25.00% of the keys, open, from left, read, owner ")
     assert hostile in titles[3]
     assert "<script" not in drawn
-    assert draw_lineage(ApplicationLook("a", None, 0, rows), 60.0) == ""
+    assert draw_lineage(ApplicationSnapshot("a", None, 0, rows), 60.0) == ""
 
 
 def test_a_lag_is_drawn_from_the_second_look_on_with_the_limit_where_it_is_in_sight():
@@ -123,11 +125,11 @@ def test_points_at_one_moment_and_without_any_lag_are_drawn_too():
     assert "nan" not in draw_lag([LagPoint(5, 0, 0), LagPoint(5, 0, 0)], 60.0)
 
 
-def look(at_ms, **lags):
-    return Look(
+def snapshot(at_ms, **lags):
+    return Snapshot(
         at_ms,
         tuple(
-            ApplicationLook(
+            ApplicationSnapshot(
                 name, None, at_ms, tuple(ShardRow(str(n), "read", lag_ms=lag) for n, lag in enumerate(each))
             )
             for name, each in lags.items()
@@ -137,8 +139,8 @@ def look(at_ms, **lags):
 
 def test_the_worst_and_the_median_lag_are_remembered():
     history = LagHistory()
-    history.add(look(1, a=[1, 2, 9, None], b=[None]))
-    history.add(look(2, a=[5], b=[]))
+    history.add(snapshot(1, a=[1, 2, 9, None], b=[None]))
+    history.add(snapshot(2, a=[5], b=[]))
     assert history.points_of("a") == (LagPoint(1, 9, 2), LagPoint(2, 5, 5))
     assert history.points_of("b") == history.points_of("c") == ()
 
@@ -146,7 +148,7 @@ def test_the_worst_and_the_median_lag_are_remembered():
 def test_what_is_remembered_has_a_bound_and_applications_that_have_gone_are_forgotten():
     history = LagHistory()
     for at_ms in range(POINTS_MAX + 5):
-        history.add(look(at_ms, a=[at_ms], b=[0]))
+        history.add(snapshot(at_ms, a=[at_ms], b=[0]))
     assert [point.at_ms for point in history.points_of("a")] == list(range(5, POINTS_MAX + 5))
-    history.add(look(9999, b=[0]))
+    history.add(snapshot(9999, b=[0]))
     assert history.points_of("a") == ()

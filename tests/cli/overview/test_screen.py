@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
 from penstock.cli.overview.shard_rows import worker_rows
-from penstock.cli.overview.stream_load import Advice, Load, ShardLoad, StreamLook
+from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, ShardRow, Snapshot
+from penstock.cli.overview.stream_load import Advice, Load, ShardLoad, StreamSnapshot
 from penstock.cli.overview.trouble import TroubleLimits, judge
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard
@@ -19,10 +19,10 @@ def application(name, count=3, **more):
     rows = judge(
         [ShardRow(f"shardId-{n:012d}", "read", f"w{n}", lag_ms=n) for n in range(count)], TroubleLimits()
     )
-    return ApplicationLook(name, "orders", 0, rows, worker_rows(rows), **more)
+    return ApplicationSnapshot(name, "orders", 0, rows, worker_rows(rows), **more)
 
 
-LOOK = Look(0, (application("a"), application("b"), application("c")))
+SNAPSHOT = Snapshot(0, (application("a"), application("b"), application("c")))
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_keys_are_found_in_what_a_terminal_sends(data, keys):
     assert parse_keys(data) == keys
 
 
-def press(place, *keys, look=LOOK):
+def press(place, *keys, snapshot=SNAPSHOT):
     for key in keys:
-        place = place.press(key, look)
+        place = place.press(key, snapshot)
     return place
 
 
@@ -74,17 +74,19 @@ def test_s_shows_the_stream_of_an_application_and_escape_leads_back():
 
 def test_what_is_selected_stays_selected_when_rows_move_and_what_has_gone_does_not():
     place = press(Place(), Key.DOWN)
-    moved = Look(0, tuple(reversed(LOOK.applications)))
+    moved = Snapshot(0, tuple(reversed(SNAPSHOT.applications)))
     assert place.application_of(moved).application == "b"
-    assert place.application_of(Look(0, LOOK.applications[:1])).application == "a"
-    assert Place(Page.SHARD, "a", "gone").shard_of(LOOK) is None
-    assert Place(Page.SHARDS, "a", "gone").shard_of(LOOK).shard == LOOK.applications[0].shards[0].shard
+    assert place.application_of(Snapshot(0, SNAPSHOT.applications[:1])).application == "a"
+    assert Place(Page.SHARD, "a", "gone").shard_of(SNAPSHOT) is None
+    assert (
+        Place(Page.SHARDS, "a", "gone").shard_of(SNAPSHOT).shard == SNAPSHOT.applications[0].shards[0].shard
+    )
 
 
 @pytest.mark.parametrize("page", list(Page))
 def test_nothing_to_select_is_no_error(page):
-    empty = Look(0, ())
-    place = press(Place(page), *Key, look=empty)
+    empty = Snapshot(0, ())
+    place = press(Place(page), *Key, snapshot=empty)
     assert place.application_of(empty) is None
     assert place.shard_of(empty) is None
 
@@ -110,16 +112,16 @@ def busy(stream, shards, count=40):
     )
     total = Load({"written bytes": 4.5 * 1024 * 1024, "reads": 20.0}, 1, 0, count)
     advice = (Advice(HOSTILE, "penstock streams split orders 25 --wait"),)
-    return StreamLook(stream, 0, False, total, loads, problems=(HOSTILE,), advice=advice)
+    return StreamSnapshot(stream, 0, False, total, loads, problems=(HOSTILE,), advice=advice)
 
 
-def drawn(look, place, width=100, height=20, look_at_stream=busy):
+def drawn(snapshot, place, width=100, height=20, fetch_stream_snapshot=busy):
     console = pytest.importorskip("rich.console")
     from penstock.cli.overview.live_view import render
 
     out = io.StringIO()
     console.Console(file=out, width=width, force_terminal=False).print(
-        render(look, place, height, look_at_stream)
+        render(snapshot, place, height, fetch_stream_snapshot)
     )
     return out.getvalue()
 
@@ -128,8 +130,8 @@ def drawn(look, place, width=100, height=20, look_at_stream=busy):
 @pytest.mark.parametrize("page", list(Page))
 def test_every_page_fits_and_shows_what_is_selected(page, height):
     events = tuple(Event(0, f"shardId-{n:012d}", f"event {n}") for n in range(20))
-    look = Look(0, (application("orders-app", 40, events=events),))
-    text = drawn(look, Place(page, "orders-app", "shardId-000000000025"), height=height)
+    snapshot = Snapshot(0, (application("orders-app", 40, events=events),))
+    text = drawn(snapshot, Place(page, "orders-app", "shardId-000000000025"), height=height)
     assert len(text.splitlines()) <= height
     assert "orders-app" in text
     assert all(len(line) <= 100 for line in text.splitlines())
@@ -143,7 +145,9 @@ def test_every_page_fits_and_shows_what_is_selected(page, height):
 
 
 def test_a_stream_has_its_figures_what_to_do_and_its_hottest_shard():
-    lines = [" ".join(line.split()) for line in drawn(LOOK, Place(Page.STREAM, "a"), height=24).splitlines()]
+    lines = [
+        " ".join(line.split()) for line in drawn(SNAPSHOT, Place(Page.STREAM, "a"), height=24).splitlines()
+    ]
     assert "penstock streams split orders 25 --wait" in lines
     assert "written bytes 4.50 MiB/s of 40.00 MiB/s 11% ██" in lines
     assert "written records - of 40,000/s -" in lines
@@ -151,30 +155,32 @@ def test_a_stream_has_its_figures_what_to_do_and_its_hottest_shard():
     columns = next(at for at, line in enumerate(lines) if line.startswith("shard"))
     assert lines[columns + 1] == "25 62.5% to 65.0% 25.0 KiB/s - - 1 - 2%"
     assert lines[columns + 2].startswith("39")
-    assert "asking CloudWatch" in drawn(LOOK, Place(Page.STREAM, "a"), look_at_stream=lambda *_: None)
-    unnamed = Look(0, (ApplicationLook("a", None, 0),))
+    assert "asking CloudWatch" in drawn(
+        SNAPSHOT, Place(Page.STREAM, "a"), fetch_stream_snapshot=lambda *_: None
+    )
+    unnamed = Snapshot(0, (ApplicationSnapshot("a", None, 0),))
     assert "give --stream" in drawn(unnamed, Place(Page.STREAM, "a"))
 
 
 def test_a_page_says_that_its_shard_or_all_applications_have_gone():
-    assert "has no lease any more" in drawn(LOOK, Place(Page.SHARD, "a", "gone"))
-    assert "no lease table was found" in drawn(Look(0, ()), Place())
-    assert "no leases yet" in drawn(Look(0, (application("a", 0),)), Place(Page.SHARDS, "a"))
+    assert "has no lease any more" in drawn(SNAPSHOT, Place(Page.SHARD, "a", "gone"))
+    assert "no lease table was found" in drawn(Snapshot(0, ()), Place())
+    assert "no leases yet" in drawn(Snapshot(0, (application("a", 0),)), Place(Page.SHARDS, "a"))
 
 
 def test_what_others_wrote_acts_on_no_terminal():
     rows = judge([ShardRow(HOSTILE, "stopped", HOSTILE, stopped_reason=HOSTILE)], TroubleLimits())
-    look = Look(
+    snapshot = Snapshot(
         0,
         (
-            ApplicationLook(
+            ApplicationSnapshot(
                 HOSTILE, HOSTILE, 0, rows, worker_rows(rows), (), (HOSTILE,), (Event(0, HOSTILE, HOSTILE),)
             ),
         ),
         (HOSTILE,),
     )
     for page in Page:
-        text = drawn(look, Place(page, HOSTILE, HOSTILE), width=400)
+        text = drawn(snapshot, Place(page, HOSTILE, HOSTILE), width=400)
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "[/x]" in text

@@ -11,7 +11,7 @@ from penstock.cli.overview.stream_load import (
     Load,
     LoadPoint,
     ShardLoad,
-    StreamLook,
+    StreamSnapshot,
     advise,
     history_of,
     lacking_metrics,
@@ -85,10 +85,10 @@ def test_the_hour_has_the_minutes_that_are_over_without_gaps():
 
 
 def test_shards_that_refuse_writes_come_first_and_then_the_fullest():
-    look = StreamLook(
+    snapshot = StreamSnapshot(
         "orders", 0, shards=(shard(0, share=0.5), shard(1, share=0.9), shard(2, refused=1), shard(3))
     )
-    assert [each.shard.shard_id[-1] for each in look.hottest_first] == ["2", "1", "0", "3"]
+    assert [each.shard.shard_id[-1] for each in snapshot.hottest_first] == ["2", "1", "0", "3"]
 
 
 SINGLE_SECONDS = "single seconds were too much, so let the writers spread them, or split it"
@@ -152,8 +152,8 @@ def test_what_a_shard_sends_by_fan_out_makes_it_neither_hot_nor_one_to_split():
     load = load_of(sums, NOW_MS)
     assert (load.sent_bytes_per_s, load.hottest, load.is_hot) == (4.5 * MIB, (0.5, QUOTAS[0]), False)
     assert advise("orders", stream(0.1), [ShardLoad(shard(0).shard, load)], on_demand=False) == []
-    look = StreamLook("orders", 0, shards=(ShardLoad(shard(0).shard, load),))
-    (told,) = stream_document(look)["shards"]
+    snapshot = StreamSnapshot("orders", 0, shards=(ShardLoad(shard(0).shard, load),))
+    (told,) = stream_document(snapshot)["shards"]
     assert (told["sent_bytes_per_s"], told["read_bytes_share"]) == (4.5 * MIB, None)
 
 
@@ -214,7 +214,7 @@ def test_how_to_see_single_shards_is_said_with_the_command():
 
 
 def test_a_look_at_a_stream_is_a_document():
-    look = StreamLook(
+    snapshot = StreamSnapshot(
         "orders",
         0,
         on_demand=False,
@@ -222,7 +222,7 @@ def test_a_look_at_a_stream_is_a_document():
         shards=(shard(1, share=0.25, refused=2),),
         history=(LoadPoint(MINUTE_MS, 10.0, 20.0),),
     )
-    document = stream_document(look)
+    document = stream_document(snapshot)
     assert document["load"]["written_bytes_share"] == 0.5
     assert document["load"]["reads_per_s"] is None
     (only,) = document["shards"]

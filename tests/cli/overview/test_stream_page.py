@@ -7,8 +7,8 @@ import pytest
 
 from penstock.cli.overview.dashboard_server import Contents
 from penstock.cli.overview.lag_history import LagHistory
-from penstock.cli.overview.look import ApplicationLook, Look
-from penstock.cli.overview.stream_load import Advice, Load, LoadPoint, ShardLoad, StreamLook
+from penstock.cli.overview.snapshot import ApplicationSnapshot, Snapshot
+from penstock.cli.overview.stream_load import Advice, Load, LoadPoint, ShardLoad, StreamSnapshot
 from penstock.cli.overview.stream_page import colour_of_share
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard
@@ -30,7 +30,7 @@ SHARDS = (
     ShardLoad(shard(3, 2, 1), Load({"written bytes": 0.2 * MIB, "written records": 20.0}, 1234, None)),
     ShardLoad(shard(4, 3, 1), Load({})),
 )
-LOOK = StreamLook(
+SNAPSHOT = StreamSnapshot(
     stream="arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
     taken_ms=1_000,
     on_demand=False,
@@ -43,29 +43,29 @@ LOOK = StreamLook(
 
 
 def contents(found, *streams):
-    looks = tuple(
-        ApplicationLook(f"application {n}", stream, 1_000, lineage=(SHARDS[0].shard,) * n)
+    snapshots = tuple(
+        ApplicationSnapshot(f"application {n}", stream, 1_000, lineage=(SHARDS[0].shard,) * n)
         for n, stream in enumerate(streams)
     )
     asked = []
 
-    def look_at_stream(stream, shards):
+    def fetch_stream_snapshot(stream, shards):
         asked.append((stream, len(shards)))
         return found
 
-    newest = Look(1_000, looks)
+    newest = Snapshot(1_000, snapshots)
     shown = Contents(
         newest=lambda: newest,
         history=LagHistory(),
         lag_limit_s=60.0,
         interval_s=10.0,
-        look_at_stream=look_at_stream,
+        fetch_stream_snapshot=fetch_stream_snapshot,
         fetch_next=lambda *_: None,
     )
     return shown, asked
 
 
-def page(found, stream=LOOK.stream):
+def page(found, stream=SNAPSHOT.stream):
     shown, _ = contents(found, stream, stream)
     return shown.answer("/stream", {"name": [stream]})
 
@@ -77,7 +77,7 @@ def cells(body, heading):
 
 
 def test_a_stream_has_its_figures_against_the_quotas_of_its_shards():
-    answer = page(LOOK)
+    answer = page(SNAPSHOT)
     assert answer.status == 200
     assert cells(answer.body, "Against the quotas") == [
         ["written bytes", "1.50 MiB/s", "3.00 MiB/s", "", "50%"],
@@ -95,7 +95,7 @@ def test_a_stream_has_its_figures_against_the_quotas_of_its_shards():
 
 
 def test_the_shards_are_listed_hottest_first():
-    assert cells(page(LOOK).body, "Hottest first") == [
+    assert cells(page(SNAPSHOT).body, "Hottest first") == [
         ["3", "50.0% to 75.0%", "204.8 KiB/s", "20/s", "-", "1,234", "-", "", "20%"],
         ["0", "0.0% to 50.0%", "102.4 KiB/s", "900/s", "0.0 KiB/s", "0", "3", "", "90%"],
         ["4", "75.0% to 100.0%", "-", "-", "-", "-", "-", "", "-"],
@@ -103,7 +103,7 @@ def test_the_shards_are_listed_hottest_first():
 
 
 def test_the_shards_are_bars_over_all_hash_keys_in_the_colour_of_what_they_use():
-    drawn = page(LOOK).body.partition('<svg class="ranges edged"')[2].partition("</svg>")[0]
+    drawn = page(SNAPSHOT).body.partition('<svg class="ranges edged"')[2].partition("</svg>")[0]
     bars = re.findall(
         r'<g class="(\w+)">.*?<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="([\d.]+)"', drawn
     )
@@ -130,15 +130,17 @@ def test_while_nothing_is_known_the_page_comes_again_soon():
 
 
 def test_without_figures_what_is_known_is_shown():
-    look = StreamLook("orders", 0, None, shards=tuple(ShardLoad(each.shard, Load({})) for each in SHARDS))
-    body = page(look, "orders").body
+    snapshot = StreamSnapshot(
+        "orders", 0, None, shards=tuple(ShardLoad(each.shard, Load({})) for each in SHARDS)
+    )
+    body = page(snapshot, "orders").body
     assert "mode unknown, 3 open shards" in body
     assert "Against the quotas" not in body
     assert body.count('<g class="unknown">') == 3
 
 
 def test_only_streams_of_watched_applications_are_looked_at_with_the_shards_that_are_known():
-    shown, asked = contents(LOOK, "orders", "orders", "other")
+    shown, asked = contents(SNAPSHOT, "orders", "orders", "other")
     for path in ("/stream", "/api/stream"):
         assert shown.answer(path, {"name": ["nosuch"]}).status == 404
     assert asked == []
@@ -152,14 +154,16 @@ def test_each_stream_of_an_application_that_reads_several_has_a_page_with_its_ow
         for stream, number in (("1:a:7", 0), ("1:a:7", 1), ("1:b:8", 0))
     )
     streams = {"1:a:7": "arn:aws:kinesis:eu-west-1:1:stream/a", "1:b:8": "b"}
-    look = Look(0, (ApplicationLook("all", "a, b", 0, lineage=keyed, streams=streams),))
+    snapshot = Snapshot(0, (ApplicationSnapshot("all", "a, b", 0, lineage=keyed, streams=streams),))
     asked = []
     shown = Contents(
-        newest=lambda: look,
+        newest=lambda: snapshot,
         history=LagHistory(),
         lag_limit_s=60.0,
         interval_s=10.0,
-        look_at_stream=lambda stream, shards: asked.append((stream, [each.shard_id for each in shards])),
+        fetch_stream_snapshot=lambda stream, shards: asked.append(
+            (stream, [each.shard_id for each in shards])
+        ),
         fetch_next=lambda *_: None,
     )
     for stream, status in ((streams["1:a:7"], 200), ("b", 200), ("a, b", 404)):
@@ -171,7 +175,7 @@ def test_each_stream_of_an_application_that_reads_several_has_a_page_with_its_ow
 
 
 def test_the_document_has_the_same():
-    shown, _ = contents(LOOK, "orders")
+    shown, _ = contents(SNAPSHOT, "orders")
     document = json.loads(shown.answer("/api/stream", {"name": ["orders"]}).body)
     assert [each["writes_refused"] for each in document["shards"]] == [0, 1234, None]
     assert document["advice"][0]["command"] == "penstock streams split orders 3 --wait"
@@ -180,14 +184,14 @@ def test_the_document_has_the_same():
 
 
 def test_what_others_wrote_is_text():
-    look = StreamLook(
+    snapshot = StreamSnapshot(
         HOSTILE,
         0,
         shards=(ShardLoad(Shard(HOSTILE, HashRange(0, 5)), Load({}, 1)),),
         problems=(HOSTILE,),
         advice=(Advice(HOSTILE, HOSTILE),),
     )
-    body = page(look, HOSTILE).body
+    body = page(snapshot, HOSTILE).body
     assert "<img" not in body
     assert not {"\u202e", "\x1b"} & set(body)
     assert not re.search(r"<[^>]+ style=", body)
@@ -202,7 +206,7 @@ def test_of_a_thousand_shards_the_hottest_are_listed_and_all_are_drawn():
         )
         for n in range(1000)
     )
-    body = page(StreamLook("orders", 0, shards=many), "orders").body
+    body = page(StreamSnapshot("orders", 0, shards=many), "orders").body
     assert body.count("<rect class") == 1000 + 100  # the room of each, and the bars of the table
     assert "and 900 more, which /api/stream names" in body
     assert cells(body, "Hottest first")[0][0] == "999"

@@ -43,14 +43,14 @@ class Service:
         return QueryAnswer([sums.get(query, {}) for query in queries], self.problems)
 
 
-def look(service, shards=SHARDS):
+def snapshot(service, shards=SHARDS):
     return fetch_stream(service, service, "arn:aws:kinesis:r:1:stream/orders", shards, NOW_MS)
 
 
 def test_a_stream_and_its_shards_are_asked_for_what_there_is():
     sums = {("IncomingRecords", None): {NOW_MS: 600.0}, ("IncomingBytes", SHARDS[1].shard_id): {NOW_MS: 60.0}}
     service = Service(replace(SUMMARY, shard_metrics=("IncomingBytes",)), sums)
-    found = look(service)
+    found = snapshot(service)
     assert service.asked == [
         *((metric, None) for metric in STREAM_METRICS),
         *(("IncomingBytes", shard.shard_id) for shard in SHARDS),
@@ -66,13 +66,13 @@ def test_a_stream_and_its_shards_are_asked_for_what_there_is():
 def test_the_commands_have_the_options_of_the_view():
     service = Service(replace(SUMMARY, shard_metrics=()))
     reader = StreamReader(service, service, Clock(), ["--profile", "blue"])
-    (advice,) = reader.look("orders", SHARDS, wait_s=DEADLINE_S).advice
+    (advice,) = reader.take_snapshot("orders", SHARDS, wait_s=DEADLINE_S).advice
     assert advice.command.endswith(" --profile blue")
 
 
 def test_without_enhanced_monitoring_the_streams_own_figures_are_shown():
     service = Service(replace(SUMMARY, shard_metrics=()), {("IncomingRecords", None): {NOW_MS: 600.0}})
-    found = look(service)
+    found = snapshot(service)
     assert len(service.asked) == len(STREAM_METRICS)
     assert found.load.per_s["written records"] == 10.0
     assert [each.load.hottest for each in found.shards] == [None, None]
@@ -81,7 +81,7 @@ def test_without_enhanced_monitoring_the_streams_own_figures_are_shown():
 
 
 def test_what_cloudwatch_may_not_tell_is_said_beside_the_rest():
-    found = look(Service(sums=AccessDenied("GetMetricData on stream orders: no")))
+    found = snapshot(Service(sums=AccessDenied("GetMetricData on stream orders: no")))
     assert found.problems == (
         "CloudWatch tells no figures: allow cloudwatch:GetMetricData (GetMetricData on stream orders: no)",
     )
@@ -94,7 +94,7 @@ def test_what_cloudwatch_failed_to_answer_is_unknown_and_told():
         sums={("IncomingBytes", None): None, ("IncomingBytes", SHARDS[0].shard_id): None},
     )
     service.problems = ("CloudWatch did not answer",)
-    found = look(service)
+    found = snapshot(service)
     assert found.problems[0] == "CloudWatch did not answer"
     assert found.problems.count("CloudWatch did not answer") == 1
     assert "written bytes" not in found.load.per_s
@@ -103,7 +103,7 @@ def test_what_cloudwatch_failed_to_answer_is_unknown_and_told():
 
 def test_without_the_summary_only_metrics_that_have_something_are_taken_for_known():
     sums = {("IncomingBytes", SHARDS[1].shard_id): {NOW_MS: 60.0}, ("IncomingBytes", None): {NOW_MS: 60.0}}
-    found = look(Service(AccessDenied("DescribeStreamSummary on stream orders: no"), sums))
+    found = snapshot(Service(AccessDenied("DescribeStreamSummary on stream orders: no"), sums))
     (problem,) = found.problems
     assert problem.startswith("DescribeStreamSummary on stream orders: no; without kinesis:DescribeStream")
     assert [each.load.per_s for each in found.shards] == [{"written bytes": 0.0}, {"written bytes": 1.0}]
@@ -112,7 +112,7 @@ def test_without_the_summary_only_metrics_that_have_something_are_taken_for_know
 
 def test_of_a_stream_that_is_gone_cloudwatch_is_not_asked():
     service = Service(NotFound("DescribeStreamSummary on stream orders: no such stream"))
-    found = look(service)
+    found = snapshot(service)
     assert (found.problems, service.asked) == (
         ("DescribeStreamSummary on stream orders: no such stream",),
         [],
@@ -120,7 +120,7 @@ def test_of_a_stream_that_is_gone_cloudwatch_is_not_asked():
 
 
 def test_shards_that_are_not_known_and_figures_that_are_not_there_are_told():
-    problems = look(Service(), ()).problems
+    problems = snapshot(Service(), ()).problems
     assert [problem.partition(",")[0] for problem in problems] == [
         "the stream's shards are not known",
         "CloudWatch has no figures of the last hour: nothing was written or read",
@@ -158,25 +158,25 @@ def test_a_view_that_stays_open_reads_once_a_minute_and_is_never_kept_waiting():
     service, clock = Slow(), Clock()
     reader = StreamReader(service, service, clock)
     closed = replace(SHARDS[0], shard_id="shardId-closed", ending_sequence_number="9")
-    assert reader.look("orders", (*SHARDS, closed)) is None
-    assert reader.look("orders", SHARDS) is None
+    assert reader.take_snapshot("orders", (*SHARDS, closed)) is None
+    assert reader.take_snapshot("orders", SHARDS) is None
     service.may_answer.set()
-    first = reader.look("orders", SHARDS, wait_s=DEADLINE_S)
+    first = reader.take_snapshot("orders", SHARDS, wait_s=DEADLINE_S)
     assert [each.shard for each in first.shards] == list(SHARDS)
     clock.now_s += READ_EVERY_S - 1
-    assert reader.look("orders", SHARDS) is first
+    assert reader.take_snapshot("orders", SHARDS) is first
     assert service.summaries == 1
     service.may_answer.clear()
     clock.now_s += 1
-    assert reader.look("orders", SHARDS) is first  # the next one is under way
+    assert reader.take_snapshot("orders", SHARDS) is first  # the next one is under way
     service.may_answer.set()
 
 
 def test_a_defect_is_shown_and_the_stream_is_read_again_later(caplog):
     service, clock = Service(ZeroDivisionError("x")), Clock()
     reader = StreamReader(service, service, clock)
-    assert reader.look("orders", SHARDS, wait_s=DEADLINE_S).problems == ("ZeroDivisionError: x",)
-    assert "the look at stream orders failed" in caplog.text
+    assert reader.take_snapshot("orders", SHARDS, wait_s=DEADLINE_S).problems == ("ZeroDivisionError: x",)
+    assert "the snapshot of stream orders failed" in caplog.text
 
 
 # --- for real ---------------------------------------------------------------------------------------------
@@ -199,7 +199,9 @@ def test_the_figures_are_those_that_the_server_has():
         options = AwsOptions(**server.connection())
         ours, cloudwatch = open_kinesis(options), open_cloudwatch_queries(options)
         shards = ours.fetch_shards("orders").shards
-        found = StreamReader(ours, cloudwatch, SystemClock()).look("orders", shards, wait_s=DEADLINE_S)
+        found = StreamReader(ours, cloudwatch, SystemClock()).take_snapshot(
+            "orders", shards, wait_s=DEADLINE_S
+        )
         assert (found.problems, found.on_demand, found.advice) == ((), False, ())
         assert found.load.per_s["written bytes"] == 30 / 60
         assert [each.load.per_s["written records"] for each in found.shards] == [1 / 60, 2 / 60]

@@ -1,4 +1,4 @@
-"""`penstock top` against the embedded Kinesis: one look, and the live view in a terminal."""
+"""`penstock top` against the embedded Kinesis: one snapshot, and the live view in a terminal."""
 
 import json
 import os

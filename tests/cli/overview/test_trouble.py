@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.cli.overview.cells import application_cells
-from penstock.cli.overview.look import ApplicationLook, ShardRow, Trouble, application_document
+from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Trouble, application_document
 from penstock.cli.overview.trouble import TroubleLimits, judge, sort_applications, trouble_of
 
 LIMITS = TroubleLimits(lag_s=60, standing_s=120)
@@ -79,41 +79,45 @@ def test_trouble_comes_first_then_the_lag_and_what_is_ended_last():
 
 
 def test_an_application_that_cannot_be_read_comes_before_one_with_a_stopped_shard():
-    stopped = ApplicationLook("b", None, 0, judge([ShardRow("s", "stopped")], LIMITS))
-    unread = ApplicationLook("z", None, 0, problems=("no permission",))
-    fine = ApplicationLook("a", None, 0, judge([ShardRow("s", "read", lag_ms=1)], LIMITS))
-    later = ApplicationLook("c", None, 0, judge([ShardRow("s", "read", lag_ms=2)], LIMITS))
+    stopped = ApplicationSnapshot("b", None, 0, judge([ShardRow("s", "stopped")], LIMITS))
+    unread = ApplicationSnapshot("z", None, 0, problems=("no permission",))
+    fine = ApplicationSnapshot("a", None, 0, judge([ShardRow("s", "read", lag_ms=1)], LIMITS))
+    later = ApplicationSnapshot("c", None, 0, judge([ShardRow("s", "read", lag_ms=2)], LIMITS))
     found = sort_applications([fine, stopped, later, unread])
-    assert [look.application for look in found] == ["z", "b", "c", "a"]
+    assert [snapshot.application for snapshot in found] == ["z", "b", "c", "a"]
 
 
 GIVEN_BACK = [ShardRow("a", "ended"), ShardRow("b", "unowned", lag_ms=90_000), ShardRow("c", "no lease")]
 
 
-def look_of(*rows):
-    return ApplicationLook("app", "s", 0, judge(rows, LIMITS))
+def snapshot_of(*rows):
+    return ApplicationSnapshot("app", "s", 0, judge(rows, LIMITS))
 
 
 def test_an_application_whose_workers_have_ended_on_purpose_is_in_no_trouble():
-    look = look_of(*GIVEN_BACK)
-    assert [row.trouble for row in look.shards] == [Trouble.IDLE, Trouble.IDLE, Trouble.NONE]
-    assert (look.trouble_count, look.state) == (0, "no worker runs")
-    assert look.shards[0].why == "the workers have ended and given their leases back"
-    assert application_cells(look)[2] == "no worker runs"
-    document = application_document(look)
+    snapshot = snapshot_of(*GIVEN_BACK)
+    assert [row.trouble for row in snapshot.shards] == [Trouble.IDLE, Trouble.IDLE, Trouble.NONE]
+    assert (snapshot.trouble_count, snapshot.state) == (0, "no worker runs")
+    assert snapshot.shards[0].why == "the workers have ended and given their leases back"
+    assert application_cells(snapshot)[2] == "no worker runs"
+    document = application_document(snapshot)
     assert (document["state"], document["trouble"]) == ("no worker runs", None)
 
 
 @pytest.mark.parametrize("other", [ShardRow("d", "read", "w"), ShardRow("d", "owner silent", "w")])
 def test_an_application_of_which_a_worker_runs_or_died_is_in_trouble(other):
-    look = look_of(*GIVEN_BACK, other)
+    snapshot = snapshot_of(*GIVEN_BACK, other)
     assert {"b": Trouble.UNOWNED, "c": Trouble.NO_LEASE}.items() <= {
-        r.shard: r.trouble for r in look.shards
+        r.shard: r.trouble for r in snapshot.shards
     }.items()
-    assert look.state == "running"
+    assert snapshot.state == "running"
 
 
 def test_an_application_that_has_read_every_shard_to_its_end_is_finished():
-    look = look_of(ShardRow("a", "ended"), ShardRow("b", "ended", "w"))
-    assert (look.trouble_count, look.state, application_cells(look)[2]) == (0, "finished", "finished")
-    assert look_of(ShardRow("a", "read", "w")).state == "running"
+    snapshot = snapshot_of(ShardRow("a", "ended"), ShardRow("b", "ended", "w"))
+    assert (snapshot.trouble_count, snapshot.state, application_cells(snapshot)[2]) == (
+        0,
+        "finished",
+        "finished",
+    )
+    assert snapshot_of(ShardRow("a", "read", "w")).state == "running"

@@ -1,4 +1,4 @@
-"""Looking again and again: what is read, and what is concluded from two looks."""
+"""The watcher: its calls, and its conclusions from two snapshots."""
 
 import logging
 import threading
@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from moved_clock import MovedClock
-from penstock.cli.overview.look import Trouble
-from penstock.cli.overview.watcher import APPLICATIONS_MAX, ApplicationWatcher, FleetWatcher, LookOptions
+from penstock.cli.overview.snapshot import Trouble
+from penstock.cli.overview.watcher import APPLICATIONS_MAX, ApplicationWatcher, FleetWatcher, WatchOptions
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import Lease
 from penstock.core.position import SHARD_END, parse_position
@@ -89,34 +89,34 @@ def kinesis(clock):
 
 
 def watcher_of(table, kinesis, clock, **options):
-    return ApplicationWatcher(table, kinesis, clock, LookOptions(**options))
+    return ApplicationWatcher(table, kinesis, clock, WatchOptions(**options))
 
 
-def rows_of(look):
-    return {row.shard: row for row in look.shards}
+def rows_of(snapshot):
+    return {row.shard: row for row in snapshot.shards}
 
 
 def test_the_stream_is_taken_from_the_leases_and_listed_twice_a_minute(kinesis, clock):
     watcher = watcher_of(Table(lease("s0"), lease("s1")), kinesis, clock)
-    look = watcher.look()
-    assert look.stream == ARN
-    assert [shard.shard_id for shard in look.lineage] == ["s0", "s1"]
+    snapshot = watcher.take_snapshot()
+    assert snapshot.stream == ARN
+    assert [shard.shard_id for shard in snapshot.lineage] == ["s0", "s1"]
     clock.sleep(20)
-    watcher.look()
+    watcher.take_snapshot()
     assert kinesis.listings == 1
     clock.sleep(20)
-    watcher.look()
+    watcher.take_snapshot()
     assert kinesis.listings == 2
 
 
 def test_a_lease_of_a_new_shard_lets_the_shards_be_listed_at_once_and_only_once(kinesis, clock):
     table = Table(lease("s0"), lease("s1"))
     watcher = watcher_of(table, kinesis, clock)
-    watcher.look()
+    watcher.take_snapshot()
     table.leases["s9"] = lease("s9")
     for _ in range(3):
         clock.sleep(1)
-        watcher.look()
+        watcher.take_snapshot()
     assert kinesis.listings == 2
 
 
@@ -124,31 +124,33 @@ def test_shards_that_cannot_be_listed_are_asked_for_no_more_often_and_every_look
     kinesis.listing_error = NotFound("ListShards on stream orders: no such stream")
     watcher = watcher_of(Table(lease("s0"), lease("s1")), kinesis, clock)
     for _ in range(3):
-        assert watcher.look().problems == ("ListShards on stream orders: no such stream",)
+        assert watcher.take_snapshot().problems == ("ListShards on stream orders: no such stream",)
         clock.sleep(1)
     assert kinesis.listings == 1
     kinesis.listing_error = None
     clock.sleep(30)
-    look = watcher.look()
-    assert (kinesis.listings, look.problems) == (2, ())
-    assert [shard.shard_id for shard in look.lineage] == ["s0", "s1"]
+    snapshot = watcher.take_snapshot()
+    assert (kinesis.listings, snapshot.problems) == (2, ())
+    assert [shard.shard_id for shard in snapshot.lineage] == ["s0", "s1"]
 
 
 def test_an_application_that_is_done_may_outlive_its_stream(kinesis, clock):
     kinesis.listing_error = NotFound("ListShards on stream orders: no such stream")
-    look = watcher_of(Table(lease("s0", checkpoint=SHARD_END), lease("s1", None)), kinesis, clock).look()
-    assert (look.problems, look.state) == ((), "no worker runs")
+    snapshot = watcher_of(
+        Table(lease("s0", checkpoint=SHARD_END), lease("s1", None)), kinesis, clock
+    ).take_snapshot()
+    assert (snapshot.problems, snapshot.state) == ((), "no worker runs")
 
 
 def test_a_lag_that_grows_and_one_that_shrinks(kinesis, clock):
     kinesis.arrival_s = {"s0": 990.0, "s1": 900.0}
     watcher = watcher_of(Table(lease("s0"), lease("s1")), kinesis, clock)
-    first = rows_of(watcher.look())
+    first = rows_of(watcher.take_snapshot())
     assert (first["s0"].lag_ms, first["s0"].lag_change) == (10_000, None)
     assert first["s1"].trouble is Trouble.BEHIND
     clock.sleep(10)
     kinesis.arrival_s["s1"] = 950.0
-    second = rows_of(watcher.look())
+    second = rows_of(watcher.take_snapshot())
     assert (second["s0"].lag_ms, second["s0"].lag_change) == (20_000, 1.0)
     assert (second["s1"].lag_ms, second["s1"].lag_change) == (60_000, -4.0)
 
@@ -156,17 +158,17 @@ def test_a_lag_that_grows_and_one_that_shrinks(kinesis, clock):
 def test_an_owner_is_silent_when_its_lease_stands_for_long_and_lives_when_it_moves_again(kinesis, clock):
     table = Table(lease("s0"), lease("s1"))
     watcher = watcher_of(table, kinesis, clock, silent_after_s=30.0)
-    watcher.look()
+    watcher.take_snapshot()
     for _ in range(3):
         clock.sleep(10)
         table.change("s1")
-        rows = rows_of(watcher.look())
+        rows = rows_of(watcher.take_snapshot())
     assert rows["s0"].trouble is Trouble.SILENT
     assert rows["s1"].trouble is Trouble.NONE
     clock.sleep(40)
-    assert rows_of(watcher.look())["s1"].trouble is Trouble.SILENT, "it moved once, long ago"
+    assert rows_of(watcher.take_snapshot())["s1"].trouble is Trouble.SILENT, "it moved once, long ago"
     table.change("s0")
-    assert rows_of(watcher.look())["s0"].trouble is Trouble.NONE
+    assert rows_of(watcher.take_snapshot())["s0"].trouble is Trouble.NONE
 
 
 def test_a_checkpoint_that_stands_while_its_owner_lives_is_told(kinesis, clock):
@@ -176,7 +178,7 @@ def test_a_checkpoint_that_stands_while_its_owner_lives_is_told(kinesis, clock):
     for step in range(13):
         table.change("s0")
         table.change("s1", checkpoint=parse_position(str(10 + step)))
-        rows = rows_of(watcher.look())
+        rows = rows_of(watcher.take_snapshot())
         clock.sleep(10)
     assert rows["s0"].trouble is Trouble.STANDING
     assert rows["s1"].trouble is Trouble.BEHIND
@@ -186,42 +188,42 @@ def test_shards_take_turns_when_there_are_too_many_to_ask(kinesis, clock):
     kinesis.arrival_s = {f"s{n}": 999.0 for n in range(5)}
     watcher = watcher_of(Table(*(lease(f"s{n}") for n in range(5))), kinesis, clock, lag_count_max=2)
     for _ in range(3):
-        look = watcher.look()
+        snapshot = watcher.take_snapshot()
         clock.sleep(1)
     assert sorted(kinesis.asked[:5]) == [f"s{n}" for n in range(5)]
     assert len(kinesis.asked) == 6
-    assert all(row.lag_ms is not None for row in look.shards)
+    assert all(row.lag_ms is not None for row in snapshot.shards)
 
 
 def test_without_lags_nothing_is_read_from_the_stream(kinesis, clock):
-    look = watcher_of(Table(lease("s0")), kinesis, clock, lag_count_max=0).look()
+    snapshot = watcher_of(Table(lease("s0")), kinesis, clock, lag_count_max=0).take_snapshot()
     assert kinesis.asked == []
-    assert (rows_of(look)["s0"].lag_ms, look.problems) == (None, ())
+    assert (rows_of(snapshot)["s0"].lag_ms, snapshot.problems) == (None, ())
 
 
 def test_refused_reads_leave_the_lag_that_was_known(kinesis, clock):
     kinesis.arrival_s = {"s0": 990.0}
     watcher = watcher_of(Table(lease("s0")), kinesis, clock)
-    watcher.look()
+    watcher.take_snapshot()
     kinesis.error = Throttled("Rate exceeded")
     clock.sleep(5)
-    row = rows_of(watcher.look())["s0"]
+    row = rows_of(watcher.take_snapshot())["s0"]
     assert (row.lag_ms, row.trouble) == (10_000, Trouble.THROTTLED)
     kinesis.error = None
-    assert rows_of(watcher.look())["s0"].trouble is Trouble.NONE
+    assert rows_of(watcher.take_snapshot())["s0"].trouble is Trouble.NONE
 
 
 def test_a_kcls_leases_name_no_stream_and_the_look_says_how_to_name_it(kinesis, clock):
-    look = watcher_of(Table(Lease("s0", owner="java")), kinesis, clock).look()
-    assert (look.stream, look.shards[0].lag_ms) == (None, None)
-    assert "--stream" in look.problems[0]
-    named = watcher_of(Table(Lease("s0", owner="java")), kinesis, clock, stream=ARN).look()
+    snapshot = watcher_of(Table(Lease("s0", owner="java")), kinesis, clock).take_snapshot()
+    assert (snapshot.stream, snapshot.shards[0].lag_ms) == (None, None)
+    assert "--stream" in snapshot.problems[0]
+    named = watcher_of(Table(Lease("s0", owner="java")), kinesis, clock, stream=ARN).take_snapshot()
     assert (rows_of(named)["s0"].lag_ms, named.problems) == (0, ())
 
 
 def test_leases_that_name_their_stream_keep_it_beside_those_that_do_not(kinesis, clock):
     watcher = watcher_of(Table(Lease("s0", owner="java"), lease("s1")), kinesis, clock, stream="another")
-    assert watcher.look().stream == ARN
+    assert watcher.take_snapshot().stream == ARN
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_shown(kinesis, clock):
@@ -229,29 +231,29 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_shown(kinesis, clock):
     table.skipped = (SkippedRow("odd", "it lacks 'leaseCounter'"),)
     watcher = watcher_of(table, kinesis, clock)
     kinesis.error = AccessDenied("GetRecords on stream orders: no")
-    look = watcher.look()
-    assert look.problems == ("row odd is left out: it lacks 'leaseCounter'",)
-    assert rows_of(look)["s0"].trouble is Trouble.UNKNOWN
-    assert rows_of(look)["s0"].why == "GetRecords on stream orders: no"
+    snapshot = watcher.take_snapshot()
+    assert snapshot.problems == ("row odd is left out: it lacks 'leaseCounter'",)
+    assert rows_of(snapshot)["s0"].trouble is Trouble.UNKNOWN
+    assert rows_of(snapshot)["s0"].why == "GetRecords on stream orders: no"
     table.skipped = tuple(SkippedRow(f"r{n}", "it lacks leaseCounter") for n in range(12))
-    told = watcher.look().problems
+    told = watcher.take_snapshot().problems
     assert (len(told), told[-1]) == (6, "and 7 more rows, which are no leases either")
     table.error = NotFound("lease table billing: no")
-    assert watcher.look().problems == ("lease table billing: no",)
+    assert watcher.take_snapshot().problems == ("lease table billing: no",)
     table.error = None
-    assert watcher.look().events == (), "a table that could not be read for a while was not emptied"
+    assert watcher.take_snapshot().events == (), "a table that could not be read for a while was not emptied"
 
 
 def test_events_come_newest_first_and_stay(kinesis, clock):
     table = Table(lease("s0"), lease("s1"))
     watcher = watcher_of(table, kinesis, clock)
-    assert watcher.look().events == ()
+    assert watcher.take_snapshot().events == ()
     table.change("s0", owner="x")
     clock.sleep(5)
-    watcher.look()
+    watcher.take_snapshot()
     table.change("s1", owner=None)
     clock.sleep(5)
-    texts = [(event.shard, event.text) for event in watcher.look().events]
+    texts = [(event.shard, event.text) for event in watcher.take_snapshot().events]
     assert set(texts[:2]) == {("s1", "w gave it back"), (None, "worker w has no lease any more")}
     assert set(texts[2:]) == {("s0", "went from w to x"), (None, "worker x has leases")}
 
@@ -266,7 +268,7 @@ def test_one_look_watches_until_the_owners_are_told_apart(kinesis, clock):
 
     table.scan = renewing
     watcher = watcher_of(table, kinesis, clock, silent_after_s=4.0)
-    rows = rows_of(watcher.look_once(watcher.watch_once()))
+    rows = rows_of(watcher.take_last_snapshot(watcher.watch_once()))
     assert (rows["s0"].trouble, rows["s1"].trouble) == (Trouble.SILENT, Trouble.NONE)
     assert clock.now_s <= 1005
 
@@ -296,45 +298,45 @@ def fleet(names, finder, kinesis, clock):
     return FleetWatcher(names, open_watcher, finder, clock)
 
 
-def names_of(look):
-    return [each.application for each in look.applications]
+def names_of(snapshot):
+    return [each.application for each in snapshot.applications]
 
 
 def test_applications_that_are_named_are_not_looked_for(kinesis, clock):
     finder = Finder("other")
-    assert names_of(fleet(["b", "a", "b"], finder, kinesis, clock).look()) == ["a", "b"]
+    assert names_of(fleet(["b", "a", "b"], finder, kinesis, clock).take_snapshot()) == ["a", "b"]
     assert finder.calls == 0
 
 
 def test_tables_are_looked_for_once_a_minute_and_those_that_have_gone_are_dropped(kinesis, clock):
     finder = Finder("a", "b")
     watched = fleet([], finder, kinesis, clock)
-    assert names_of(watched.look()) == ["a", "b"]
+    assert names_of(watched.take_snapshot()) == ["a", "b"]
     finder.found = SimpleNamespace(names=("b", "c"), refused_count=2)
     clock.sleep(30)
-    assert names_of(watched.look()) == ["a", "b"]
+    assert names_of(watched.take_snapshot()) == ["a", "b"]
     clock.sleep(31)
-    look = watched.look()
-    assert names_of(look) == ["b", "c"]
-    assert look.problems[0].startswith("2 tables may not be described")
+    snapshot = watched.take_snapshot()
+    assert names_of(snapshot) == ["b", "c"]
+    assert snapshot.problems[0].startswith("2 tables may not be described")
     finder.error = AccessDenied("ListTables: no")
     clock.sleep(61)
-    look = watched.look()
-    assert (names_of(look), look.problems) == (["b", "c"], ("ListTables: no",))
+    snapshot = watched.take_snapshot()
+    assert (names_of(snapshot), snapshot.problems) == (["b", "c"], ("ListTables: no",))
 
 
 def test_a_first_listing_that_fails_is_an_error(kinesis, clock):
     finder = Finder()
     finder.error = AccessDenied("ListTables: no")
     with pytest.raises(AccessDenied):
-        fleet([], finder, kinesis, clock).look()
+        fleet([], finder, kinesis, clock).take_snapshot()
 
 
 def test_more_tables_than_can_be_watched_are_said_to_be_left_out(kinesis, clock):
     finder = Finder(*(f"t{n:03d}" for n in range(APPLICATIONS_MAX + 1)))
-    look = fleet([], finder, kinesis, clock).look()
-    assert len(look.applications) == APPLICATIONS_MAX
-    assert look.problems[0].startswith(f"{APPLICATIONS_MAX + 1} lease tables were found")
+    snapshot = fleet([], finder, kinesis, clock).take_snapshot()
+    assert len(snapshot.applications) == APPLICATIONS_MAX
+    assert snapshot.problems[0].startswith(f"{APPLICATIONS_MAX + 1} lease tables were found")
 
 
 class BrokenTable(Table):
@@ -342,7 +344,7 @@ class BrokenTable(Table):
         raise ValueError("no such shape")
 
 
-@pytest.mark.parametrize("kind", ["look", "look_once"])
+@pytest.mark.parametrize("kind", ["take_snapshot", "take_last_snapshot"])
 def test_an_application_that_fails_for_whatever_reason_is_told_and_hides_no_other(
     kinesis, clock, kind, caplog
 ):
@@ -353,10 +355,10 @@ def test_an_application_that_fails_for_whatever_reason_is_told_and_hides_no_othe
 
     watched = FleetWatcher(["broken", "sound"], open_watcher, Finder(), clock)
     for _ in range(2):
-        looks = {each.application: each for each in getattr(watched, kind)().applications}
-        assert looks["broken"].problems == ("ValueError: no such shape",)
-        assert rows_of(looks["sound"])["s0"].owner == "w"
-    (logged,) = caplog.records  # once, not with every look
+        snapshots = {each.application: each for each in getattr(watched, kind)().applications}
+        assert snapshots["broken"].problems == ("ValueError: no such shape",)
+        assert rows_of(snapshots["sound"])["s0"].owner == "w"
+    (logged,) = caplog.records  # once, not with every snapshot
     assert logged.levelno == logging.ERROR
     assert logged.exc_info[0] is ValueError
 
@@ -376,9 +378,9 @@ def test_all_tables_are_watched_within_the_same_seconds(kinesis, clock):
         return watcher_of(table, kinesis, clock, silent_after_s=0.0)
 
     names = [f"t{n:02d}" for n in range(count)]
-    look = FleetWatcher(names, open_watcher, Finder(), clock).look_once()
-    assert names_of(look) == names
-    assert [each.problems for each in look.applications] == [()] * count
+    snapshot = FleetWatcher(names, open_watcher, Finder(), clock).take_last_snapshot()
+    assert names_of(snapshot) == names
+    assert [each.problems for each in snapshot.applications] == [()] * count
 
 
 def test_nothing_that_waits_for_the_service_keeps_the_process_from_ending(kinesis, clock):
@@ -398,7 +400,7 @@ def test_nothing_that_waits_for_the_service_keeps_the_process_from_ending(kinesi
     watched = FleetWatcher(
         ["a"], lambda _: watcher_of(NotedTable(lease("s0")), kinesis, clock), Finder(), clock
     )
-    watched.look()
-    watched.look_once()
+    watched.take_snapshot()
+    watched.take_last_snapshot()
     assert len(waiting) >= 4
     assert all(thread.daemon for thread in waiting)

@@ -1,1 +1,1 @@
-"""What `penstock top` and `penstock dashboard` show: looks at applications, and what is wrong in them."""
+"""The views of `penstock top` and `penstock dashboard`: snapshots of applications, with their problems."""

@@ -1,4 +1,4 @@
-"""The options of what looks at applications. Cheap to import: every run of the command line does."""
+"""The options of `top` and `dashboard`. Cheap to import: every run of the command line does."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 INTERVAL_MIN_S: Final = 1.0
 COST: Final = (
-    "Nothing is written. Each look costs, for each application, one eventually consistent Scan of its lease table (8 KiB to a "
+    "Nothing is written. Each snapshot costs, for each application, one eventually consistent Scan of its lease table (8 KiB to a "
     "read unit, about 18 leases), and ListShards every half a minute and when a lease of a new shard is seen; for each shard that is asked for its lag, one "
     "GetShardIterator and one or two GetRecords of at most two records, out of the five reads a second that the shard gives to "
-    "all. Without names, ListTables once a minute, and DescribeTable once for every table. A stream that is looked at costs, once a "
+    "all. Without names, ListTables once a minute, and DescribeTable once for every table. A stream on display costs, once a "
     "minute, DescribeStreamSummary, and GetMetricData for 6 metrics and up to 5 for each open shard, which CloudWatch bills."
 )
 
@@ -38,14 +38,14 @@ def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> No
         type=float,
         default=interval_s,
         metavar="S",
-        help=f"seconds between two looks (default: {interval_s:g})",
+        help=f"seconds between two snapshots (default: {interval_s:g})",
     )
     parser.add_argument(
         "--lags",
         type=int,
         default=100,
         metavar="N",
-        help="ask at most so many shards of an application for their lag in one look, the others in the next; 0: none "
+        help="ask at most so many shards of an application for their lag in one snapshot, the others in the next; 0: none "
         "(default: 100)",
     )
     parser.add_argument(
@@ -59,7 +59,7 @@ def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> No
         "--silent-after",
         type=float,
         metavar="S",
-        help="an owner that has not renewed its lease for so long counts as silent (default: 30; 4 for a single look, which "
+        help="an owner that has not renewed its lease for so long counts as silent (default: 30; 4 for a single snapshot, which "
         "watches up to 64 tables at once for so long at most, and then measures lags)",
     )
     add_connection_arguments(parser)

@@ -1,4 +1,4 @@
-"""The cells of the tables that show a look, as text without anything that acts on a terminal. Pure."""
+"""The cells of the tables that show a snapshot, as text without anything that acts on a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.cli.terminal import escape_text
 from penstock.core.leases.lease_keys import shard_id_of, stream_id_of, stream_name_of
 
 if TYPE_CHECKING:
-    from penstock.cli.overview.look import ApplicationLook, Event, ShardRow
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, ShardRow
 
 APPLICATION_COLUMNS: Final = ("application", "stream", "trouble", "shards", "workers", "lag", "why")
 SHARD_COLUMNS: Final = ("shard", "state", "owner", "lag", "rate", "checkpoint", "why")
@@ -20,37 +20,41 @@ RIGHT: Final = frozenset(
 )
 
 
-def application_cells(look: ApplicationLook) -> tuple[str, ...]:
+def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
     """Return the cells of an application, under `APPLICATION_COLUMNS`."""
-    if look.problems:
-        why = look.problems[0]
-    elif look.shards:
-        why = _why(look.shards[0])
+    if snapshot.problems:
+        why = snapshot.problems[0]
+    elif snapshot.shards:
+        why = _why(snapshot.shards[0])
     else:
         why = "no leases yet"
-    trouble = f"{look.trouble_count} {look.worst.value}" if look.trouble_count else calm_text(look, "-")
-    if look.problems and not look.shards:
+    trouble = (
+        f"{snapshot.trouble_count} {snapshot.worst.value}"
+        if snapshot.trouble_count
+        else calm_text(snapshot, "-")
+    )
+    if snapshot.problems and not snapshot.shards:
         trouble = "cannot be read"
     cells = (
-        look.application,
-        stream_name(look.stream),
+        snapshot.application,
+        stream_name(snapshot.stream),
         trouble,
-        str(look.unfinished_count),
-        str(len(look.workers)),
-        duration(look.lag_ms),
+        str(snapshot.unfinished_count),
+        str(len(snapshot.workers)),
+        duration(snapshot.lag_ms),
         why,
     )
     return tuple(escape_text(cell) for cell in cells)
 
 
-def calm_text(look: ApplicationLook, well: str) -> str:
-    """Return how an application stands in which no shard is in trouble.
+def calm_text(snapshot: ApplicationSnapshot, well: str) -> str:
+    """Return the state of an application without shards in trouble.
 
     Args:
-        look: Of the application.
-        well: Said while it runs.
+        snapshot: Of the application.
+        well: Returned while it runs.
     """
-    return well if look.state == "running" else look.state
+    return well if snapshot.state == "running" else snapshot.state
 
 
 def _why(row: ShardRow) -> str:

@@ -1,25 +1,25 @@
-"""What happened between two looks at an application, in words. Pure."""
+"""What happened between two snapshots of an application, in words. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.cli.overview.look import Event
+from penstock.cli.overview.snapshot import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.cli.overview.look import ApplicationLook, ShardRow
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow
 
 
-def changes_between(before: ApplicationLook, after: ApplicationLook) -> list[Event]:
-    """Return what changed, in the order of the shards; nothing where either look could not read the table."""
+def changes_between(before: ApplicationSnapshot, after: ApplicationSnapshot) -> list[Event]:
+    """Return what changed, in the order of the shards; nothing where either snapshot could not read the table."""
     if not before.shards or not after.shards:
         return []
     return [Event(after.taken_ms, shard, text) for shard, text in _texts(before, after)]
 
 
-def _texts(before: ApplicationLook, after: ApplicationLook) -> Iterator[tuple[str | None, str]]:
+def _texts(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[tuple[str | None, str]]:
     then = {row.shard: row for row in before.shards}
     now = {row.shard: row for row in after.shards}
     for shard in sorted(then.keys() | now.keys()):
@@ -73,8 +73,8 @@ def _moved(then: str | None, now: str | None) -> str:
     return f"{then} gave it back" if now is None else f"went from {then} to {now}"
 
 
-def _of_workers(before: ApplicationLook, after: ApplicationLook) -> Iterator[tuple[None, str]]:
-    then, now = ({row.worker for row in look.workers} for look in (before, after))
+def _of_workers(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[tuple[None, str]]:
+    then, now = ({row.worker for row in snapshot.workers} for snapshot in (before, after))
     for worker in sorted(now - then):
         yield None, f"worker {worker} has leases"
     for worker in sorted(then - now):

@@ -23,30 +23,32 @@ from penstock.cli.overview.drawings import (
     draw_spark,
     html_text,
 )
-from penstock.cli.overview.look import Trouble, moment_of
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
+from penstock.cli.overview.snapshot import Trouble, moment_of
 from penstock.cli.terminal import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.cli.overview.lag_history import LagPoint
-    from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
     from penstock.cli.overview.next_records import Following, NextRecord
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Snapshot
 
 _ROWS_MAX: Final = 1000
 
 
-def page_of_all(look: Look, spark_points: Mapping[str, Sequence[LagPoint]], interval_s: float) -> str:
+def page_of_all(snapshot: Snapshot, spark_points: Mapping[str, Sequence[LagPoint]], interval_s: float) -> str:
     """Return the page with all applications."""
-    cards = "".join(_card(each, spark_points.get(each.application, ())) for each in look.applications)
+    cards = "".join(_card(each, spark_points.get(each.application, ())) for each in snapshot.applications)
     if not cards:
         cards = "<p>No lease table was found: name an application, or check the region.</p>"
-    body = f'{problem_list(look.problems)}<div class="cards">{cards}</div>'
-    streams = {stream for each in look.applications for stream in each.shards_by_stream}
+    body = f'{problem_list(snapshot.problems)}<div class="cards">{cards}</div>'
+    streams = {stream for each in snapshot.applications for stream in each.shards_by_stream}
     if streams:
         body += f"<h2>Streams against their quotas</h2><p>{' · '.join(_stream_link(each) for each in sorted(streams))}</p>"
-    return frame("Penstock", counted(len(look.applications), "application"), look.taken_ms, body, interval_s)
+    return frame(
+        "Penstock", counted(len(snapshot.applications), "application"), snapshot.taken_ms, body, interval_s
+    )
 
 
 def _stream_link(stream: str) -> str:
@@ -54,34 +56,34 @@ def _stream_link(stream: str) -> str:
 
 
 def page_of_application(
-    look: ApplicationLook, points: Sequence[LagPoint], limit_s: float, interval_s: float
+    snapshot: ApplicationSnapshot, points: Sequence[LagPoint], limit_s: float, interval_s: float
 ) -> str:
     """Return the page of one application."""
-    ended = len(look.shards) - look.unfinished_count
-    told = f"{counted(look.unfinished_count, 'shard')}, {look.trouble_count} in trouble, {ended} ended, lag {duration(look.lag_ms)}"
-    streams = ", ".join(_stream_link(each) for each in look.shards_by_stream) or "-"
+    ended = len(snapshot.shards) - snapshot.unfinished_count
+    told = f"{counted(snapshot.unfinished_count, 'shard')}, {snapshot.trouble_count} in trouble, {ended} ended, lag {duration(snapshot.lag_ms)}"
+    streams = ", ".join(_stream_link(each) for each in snapshot.shards_by_stream) or "-"
     parts = [
-        f"<h2>{html_text(look.application)} {_pill(look)}</h2><p>stream {streams}, {html_text(told)}</p>",
-        problem_list(look.problems),
+        f"<h2>{html_text(snapshot.application)} {_pill(snapshot)}</h2><p>stream {streams}, {html_text(told)}</p>",
+        problem_list(snapshot.problems),
     ]
-    chart = draw_lag(points, limit_s) or "<p>From the second look on.</p>"
+    chart = draw_lag(points, limit_s) or "<p>From the second snapshot on.</p>"
     parts.append(f'<h2>Lag: worst and median shard</h2><div class="panel">{chart}</div>')
-    lineage = draw_lineage(look, limit_s)
+    lineage = draw_lineage(snapshot, limit_s)
     if lineage:
         parts.append(
             "<h2>Shards by hash key, splits and merges to the right</h2>"
             f'<div class="panel"><div class="wide">{lineage}</div>{legend(LEGEND)}</div>'
         )
-    parts.append(f'<h2>Shards</h2><div class="panel wide">{_shards(look)}</div>')
+    parts.append(f'<h2>Shards</h2><div class="panel wide">{_shards(snapshot)}</div>')
     parts.append(
-        f'<div class="two"><section><h2>Workers</h2><div class="panel wide">{_workers(look)}</div></section>'
-        f'<section><h2>What happened</h2><div class="panel">{_events(look)}</div></section></div>'
+        f'<div class="two"><section><h2>Workers</h2><div class="panel wide">{_workers(snapshot)}</div></section>'
+        f'<section><h2>What happened</h2><div class="panel">{_events(snapshot)}</div></section></div>'
     )
-    return frame(look.application, "", look.taken_ms, "".join(parts), interval_s)
+    return frame(snapshot.application, "", snapshot.taken_ms, "".join(parts), interval_s)
 
 
 def page_of_shard(
-    look: ApplicationLook,
+    snapshot: ApplicationSnapshot,
     row: ShardRow,
     following: Following | str,
     interval_s: float,
@@ -91,13 +93,13 @@ def page_of_shard(
     """Return the page of one shard.
 
     Args:
-        look: At its application.
+        snapshot: At its application.
         row: The shard.
-        following: What is read next; a text where that is not known, with the reason.
-        interval_s: Seconds between two looks.
+        following: The records that are read next, or a text with the reason why they are unknown.
+        interval_s: Seconds between two snapshots.
         shows_records: Whether keys and payloads are shown.
     """
-    back = f'<a href="{escape(address_of(look.application))}">{html_text(look.application)}</a>'
+    back = f'<a href="{escape(address_of(snapshot.application))}">{html_text(snapshot.application)}</a>'
     facts = dict(zip(SHARD_COLUMNS, shard_cells(row), strict=True)) | {
         "checkpoint": escape_text(row.checkpoint)
     }
@@ -119,7 +121,7 @@ def page_of_shard(
         f'<h2>{back}: {html_text(row.shard)}</h2><div class="panel wide">{table(("fact", "value"), told)}</div>'
         f'<h2>What is read next</h2><div class="panel wide">{shown}</div>'
     )
-    return frame(row.shard, "", look.taken_ms, body, interval_s)
+    return frame(row.shard, "", snapshot.taken_ms, body, interval_s)
 
 
 def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
@@ -160,71 +162,71 @@ def page_without(name: str, interval_s: float) -> str:
     return frame("Penstock", "", None, body, interval_s)
 
 
-def page_without_shard(look: ApplicationLook, shard: str, interval_s: float) -> str:
+def page_without_shard(snapshot: ApplicationSnapshot, shard: str, interval_s: float) -> str:
     """Return the page of a shard of which no lease is known: there is none, or the leases cannot be read."""
     told = (
         "The leases cannot be read."
-        if look.problems and not look.shards
+        if snapshot.problems and not snapshot.shards
         else "It has no lease of this shard."
     )
-    back = f'<a href="{escape(address_of(look.application))}">{html_text(look.application)}</a>'
-    body = f"<h2>{back}: {html_text(shard)}</h2>{problem_list(look.problems)}<p>{told}</p>"
-    return frame(shard, "", look.taken_ms, body, interval_s)
+    back = f'<a href="{escape(address_of(snapshot.application))}">{html_text(snapshot.application)}</a>'
+    body = f"<h2>{back}: {html_text(shard)}</h2>{problem_list(snapshot.problems)}<p>{told}</p>"
+    return frame(shard, "", snapshot.taken_ms, body, interval_s)
 
 
-def page_before_the_first_look(interval_s: float) -> str:
+def page_before_first_snapshot(interval_s: float) -> str:
     """Return the page while nothing has been read yet."""
     return frame("Penstock", "", None, "<p>Looking ...</p>", min(1.0, interval_s))
 
 
-def _pill(look: ApplicationLook) -> str:
-    if look.problems and not look.shards:
+def _pill(snapshot: ApplicationSnapshot) -> str:
+    if snapshot.problems and not snapshot.shards:
         return '<span class="pill bad">cannot be read</span>'
-    if not look.trouble_count:
-        text = calm_text(look, "well") if look.shards else "no leases yet"
+    if not snapshot.trouble_count:
+        text = calm_text(snapshot, "well") if snapshot.shards else "no leases yet"
         return f'<span class="pill">{html_text(text)}</span>'
     kind = (
         "bad"
-        if look.worst in (Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE)
+        if snapshot.worst in (Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE)
         else "trouble"
     )
-    return f'<span class="pill {kind}">{look.trouble_count} {html_text(look.worst.value)}</span>'
+    return f'<span class="pill {kind}">{snapshot.trouble_count} {html_text(snapshot.worst.value)}</span>'
 
 
-def _card(look: ApplicationLook, points: Sequence[LagPoint]) -> str:
-    why = look.problems[0] if look.problems else look.shards[0].why if look.shards else ""
+def _card(snapshot: ApplicationSnapshot, points: Sequence[LagPoint]) -> str:
+    why = snapshot.problems[0] if snapshot.problems else snapshot.shards[0].why if snapshot.shards else ""
     told = (
-        f"{stream_name(look.stream)} · {counted(look.unfinished_count, 'shard')} · {counted(len(look.workers), 'worker')} · lag "
-        f"{duration(look.lag_ms)}"
+        f"{stream_name(snapshot.stream)} · {counted(snapshot.unfinished_count, 'shard')} · {counted(len(snapshot.workers), 'worker')} · lag "
+        f"{duration(snapshot.lag_ms)}"
     )
     return (
-        f'<a class="card" href="{escape(address_of(look.application))}"><strong>{html_text(look.application)}</strong> '
-        f"{_pill(look)}<p>{html_text(told)}</p><p>{html_text(why)}</p>{draw_spark(points)}</a>"
+        f'<a class="card" href="{escape(address_of(snapshot.application))}"><strong>{html_text(snapshot.application)}</strong> '
+        f"{_pill(snapshot)}<p>{html_text(told)}</p><p>{html_text(why)}</p>{draw_spark(points)}</a>"
     )
 
 
-def _shards(look: ApplicationLook) -> str:
-    if not look.shards:
+def _shards(snapshot: ApplicationSnapshot) -> str:
+    if not snapshot.shards:
         return "<p>No leases yet.</p>"
     rows = [
         (
             "ended" if row.state == "ended" else "",
-            [_link(look, row), *(escape(cell) for cell in shard_cells(row)[1:])],
+            [_link(snapshot, row), *(escape(cell) for cell in shard_cells(row)[1:])],
         )
-        for row in look.shards[:_ROWS_MAX]
+        for row in snapshot.shards[:_ROWS_MAX]
     ]
-    left = len(look.shards) - _ROWS_MAX
+    left = len(snapshot.shards) - _ROWS_MAX
     return table(SHARD_COLUMNS, rows) + (f"<p>and {left} more, which /api/look names</p>" if left > 0 else "")
 
 
-def _link(look: ApplicationLook, row: ShardRow) -> str:
-    return f'<a href="{escape(address_of(look.application, row.shard))}">{html_text(row.shard)}</a>'
+def _link(snapshot: ApplicationSnapshot, row: ShardRow) -> str:
+    return f'<a href="{escape(address_of(snapshot.application, row.shard))}">{html_text(row.shard)}</a>'
 
 
-def _workers(look: ApplicationLook) -> str:
-    if not look.workers:
+def _workers(snapshot: ApplicationSnapshot) -> str:
+    if not snapshot.workers:
         return "<p>Nobody owns a lease.</p>"
-    largest = look.workers[0].lease_count
+    largest = snapshot.workers[0].lease_count
     rows = [
         (
             "",
@@ -237,17 +239,17 @@ def _workers(look: ApplicationLook) -> str:
                 html_text(duration(row.lag_ms)),
             ),
         )
-        for row in look.workers[:_ROWS_MAX]
+        for row in snapshot.workers[:_ROWS_MAX]
     ]
     return table(("worker", "zone", "share", "leases", "in trouble", "lag"), rows)
 
 
-def _events(look: ApplicationLook) -> str:
-    if not look.events:
+def _events(snapshot: ApplicationSnapshot) -> str:
+    if not snapshot.events:
         return "<p>Nothing since the dashboard was started.</p>"
     items = "".join(
         f"<li><time>{moment_of(event.at_ms)[11:19]}Z</time>"
         f"{'' if event.shard is None else f'<strong>{html_text(event.shard)}</strong> '}{html_text(event.text)}</li>"
-        for event in look.events
+        for event in snapshot.events
     )
     return f"<ul>{items}</ul>"

@@ -1,4 +1,4 @@
-"""Serve the dashboard: to this machine, or to whoever has the token. Answers GET and HEAD only, and changes nothing."""
+"""Serve the dashboard to this machine or to holders of the token. Answers GET and HEAD only, and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import parse_qs
 
 from penstock.cli.overview.dashboard_page import (
-    page_before_the_first_look,
+    page_before_first_snapshot,
     page_of_all,
     page_of_application,
     page_of_shard,
     page_without,
     page_without_shard,
 )
-from penstock.cli.overview.look import Look, document_of
 from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY
-from penstock.cli.overview.stream_load import StreamLook, stream_document
+from penstock.cli.overview.snapshot import Snapshot, document_of
+from penstock.cli.overview.stream_load import StreamSnapshot, stream_document
 from penstock.cli.overview.stream_page import page_of_stream
 from penstock.cli.terminal import safe_json
 from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.cli.overview.lag_history import LagHistory
-    from penstock.cli.overview.look import ApplicationLook, ShardRow
     from penstock.cli.overview.next_records import Following
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow
     from penstock.core.shard import Shard
 
 _HTML: Final = "text/html; charset=utf-8"
@@ -48,7 +48,7 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered to a request.
+    """The answer to a request.
 
     Args:
         status: The HTTP status.
@@ -65,56 +65,62 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the dashboard shows.
+    """The contents of the dashboard.
 
     Args:
-        newest: Returns the newest look; None before the first.
-        history: The lags of the looks so far.
+        newest: Returns the newest snapshot; None before the first.
+        history: The lags of the snapshots so far.
         lag_limit_s: A shard that is further behind is in trouble.
-        interval_s: Seconds between two looks.
-        look_at_stream: Returns what is known of a stream, given it and its shards; None while nothing is.
+        interval_s: Seconds between two snapshots.
+        fetch_stream_snapshot: Returns the newest snapshot of a stream, given it and its shards; None before the first.
         fetch_next: Returns the records behind a checkpoint, given a stream, a shard and the checkpoint.
         shows_records: Whether their keys and payloads are shown.
     """
 
-    newest: Callable[[], Look | None]
+    newest: Callable[[], Snapshot | None]
     history: LagHistory
     lag_limit_s: float
     interval_s: float
-    look_at_stream: Callable[[str, Sequence[Shard]], StreamLook | None]
+    fetch_stream_snapshot: Callable[[str, Sequence[Shard]], StreamSnapshot | None]
     fetch_next: Callable[[str, str, str], Following]
     shows_records: bool = False
 
     def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
-        """Return what stands at a path."""
-        look = self.newest()
+        """Return the answer for a path."""
+        snapshot = self.newest()
         if path not in _PLACES:
             return Answer(404, _TEXT, "not found\n")
         is_document = path.startswith("/api/")
-        if look is None:
+        if snapshot is None:
             return (
                 _under_way()
                 if is_document
-                else Answer(200, _HTML, page_before_the_first_look(self.interval_s))
+                else Answer(200, _HTML, page_before_first_snapshot(self.interval_s))
             )
         name = query.get("name", [""])[0]
-        return self._document(path, look, name) if is_document else self._page(path, look, name, query)
+        return (
+            self._document(path, snapshot, name) if is_document else self._page(path, snapshot, name, query)
+        )
 
-    def _document(self, path: str, look: Look, name: str) -> Answer:
-        return _as_json(document_of(look)) if path == "/api/look" else self._stream_document(look, name)
+    def _document(self, path: str, snapshot: Snapshot, name: str) -> Answer:
+        return (
+            _as_json(document_of(snapshot)) if path == "/api/look" else self._stream_document(snapshot, name)
+        )
 
-    def _page(self, path: str, look: Look, name: str, query: Mapping[str, list[str]]) -> Answer:
+    def _page(self, path: str, snapshot: Snapshot, name: str, query: Mapping[str, list[str]]) -> Answer:
         if path == "/application":
-            return self._application(look, name)
+            return self._application(snapshot, name)
         if path == "/stream":
-            return self._stream(look, name)
+            return self._stream(snapshot, name)
         if path == "/shard":
-            return self._shard(look, name, query.get("shard", [""])[0])
-        points = {each.application: self.history.points_of(each.application) for each in look.applications}
-        return Answer(200, _HTML, page_of_all(look, points, self.interval_s))
+            return self._shard(snapshot, name, query.get("shard", [""])[0])
+        points = {
+            each.application: self.history.points_of(each.application) for each in snapshot.applications
+        }
+        return Answer(200, _HTML, page_of_all(snapshot, points, self.interval_s))
 
-    def _application(self, look: Look, name: str) -> Answer:
-        for each in look.applications:
+    def _application(self, snapshot: Snapshot, name: str) -> Answer:
+        for each in snapshot.applications:
             if each.application == name:
                 points = self.history.points_of(name)
                 return Answer(
@@ -122,23 +128,23 @@ class Contents:
                 )
         return Answer(404, _HTML, page_without(name, self.interval_s))
 
-    def _stream(self, look: Look, stream: str) -> Answer:
-        readers = _readers_of(look, stream)
+    def _stream(self, snapshot: Snapshot, stream: str) -> Answer:
+        readers = _readers_of(snapshot, stream)
         if not readers:
             return Answer(404, _HTML, page_without(f"stream {stream}", self.interval_s))
-        found = self.look_at_stream(stream, _shards_of(readers, stream))
+        found = self.fetch_stream_snapshot(stream, _shards_of(readers, stream))
         names = [each.application for each in readers]
         return Answer(200, _HTML, page_of_stream(found, stream, names, self.interval_s))
 
-    def _stream_document(self, look: Look, stream: str) -> Answer:
-        readers = _readers_of(look, stream)
+    def _stream_document(self, snapshot: Snapshot, stream: str) -> Answer:
+        readers = _readers_of(snapshot, stream)
         if not readers:
             return Answer(404, _JSON, '{"problems": ["no application that is watched reads this stream"]}\n')
-        found = self.look_at_stream(stream, _shards_of(readers, stream))
+        found = self.fetch_stream_snapshot(stream, _shards_of(readers, stream))
         return _under_way() if found is None else _as_json(stream_document(found))
 
-    def _shard(self, look: Look, name: str, shard: str) -> Answer:
-        named = next((each for each in look.applications if each.application == name), None)
+    def _shard(self, snapshot: Snapshot, name: str, shard: str) -> Answer:
+        named = next((each for each in snapshot.applications if each.application == name), None)
         if named is None:
             return Answer(404, _HTML, page_without(name, self.interval_s))
         row = next((row for row in named.shards if row.shard == shard), None)
@@ -159,18 +165,18 @@ class Contents:
             return str(error)
 
 
-def _readers_of(look: Look, stream: str) -> list[ApplicationLook]:
-    return [each for each in look.applications if stream in each.shards_by_stream]
+def _readers_of(snapshot: Snapshot, stream: str) -> list[ApplicationSnapshot]:
+    return [each for each in snapshot.applications if stream in each.shards_by_stream]
 
 
-def _shards_of(readers: Sequence[ApplicationLook], stream: str) -> Sequence[Shard]:
-    """Return the shards as the application that was looked at last has listed them."""
+def _shards_of(readers: Sequence[ApplicationSnapshot], stream: str) -> Sequence[Shard]:
+    """Return the shards from the newest snapshot."""
     listed = [(each.taken_ms, each.shards_by_stream[stream]) for each in readers]
     return max((known for known in listed if known[1]), key=lambda known: known[0], default=listed[0])[1]
 
 
 def _under_way() -> Answer:
-    text = '{"problems": ["the first look is under way"]}\n'
+    text = '{"problems": ["the first snapshot is under way"]}\n'
     return Answer(503, _JSON, text, (("Retry-After", "1"),))
 
 
@@ -196,8 +202,8 @@ class Gate:
         """Return the answer to who is not let in, or who has just brought the token; None for the others.
 
         Args:
-            path: What is asked for.
-            query: What stands behind it.
+            path: The requested path.
+            query: The parameters of its query string.
             headers: The request's, names in lower case.
             port: Which is served. Browsers send a host's cookies to all its ports, so the cookie's name has it.
         """
@@ -238,7 +244,7 @@ class DashboardServer:
     """Serves until it is closed.
 
     Args:
-        contents: What is shown.
+        contents: The pages and documents.
         gate: Who is answered.
         host: Address to listen on.
         port: TCP port; 0 takes a free one, see `port` afterwards.

@@ -1,4 +1,4 @@
-"""The drawings of the dashboard, as SVG. Pure. Everything that comes from outside is escaped here."""
+"""The drawings of the dashboard, as SVG. Pure. Everything from outside is escaped here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import duration, short_shard
 from penstock.cli.overview.lineage import place_shards
-from penstock.cli.overview.look import Trouble, moment_of
+from penstock.cli.overview.snapshot import Trouble, moment_of
 from penstock.cli.overview.stream_cells import bytes_text
 from penstock.cli.terminal import escape_text
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.cli.overview.lag_history import LagPoint
     from penstock.cli.overview.lineage import Box
-    from penstock.cli.overview.look import ApplicationLook, ShardRow
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow
     from penstock.cli.overview.stream_load import LoadPoint
 
 _BAD: Final = frozenset({Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE})
@@ -70,12 +70,12 @@ _LINE: Final = 16
 _HEIGHT: Final = (160, 2400)
 
 
-def draw_lineage(look: ApplicationLook, limit_s: float) -> str:
+def draw_lineage(snapshot: ApplicationSnapshot, limit_s: float) -> str:
     """Return the stream's shards as a picture: hash keys downwards, splits and merges in order to the right."""
-    boxes = place_shards(look.lineage)
+    boxes = place_shards(snapshot.lineage)
     if not boxes:
         return ""
-    rows = {row.shard: row for row in look.shards}
+    rows = {row.shard: row for row in snapshot.shards}
     columns = max(box.end for box in boxes)
     thinnest = min(box.bottom - box.top for box in boxes)
     low, high = _HEIGHT
@@ -124,7 +124,7 @@ _SPARK_POINTS_MAX: Final = 60
 
 
 def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
-    """Return the worst and the median lag over time; empty before the second look."""
+    """Return the worst and the median lag over time; empty before the second snapshot."""
     if len(points) < 2:
         return ""
     top_ms = _top_of(points)
@@ -138,7 +138,7 @@ def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
 
 
 def draw_rates(points: Sequence[LoadPoint]) -> str:
-    """Return what was written and read over time; empty before the second minute."""
+    """Return the written and read bytes over time; empty before the second minute."""
     if len(points) < 2:
         return ""
     written, read = [point.written_per_s for point in points], [point.read_per_s for point in points]
@@ -155,7 +155,7 @@ def _axis(points: Sequence[LagPoint | LoadPoint], told: str) -> str:
 
 
 def draw_spark(points: Sequence[LagPoint]) -> str:
-    """Return the worst lag over time as a small line; empty before the second look."""
+    """Return the worst lag over time as a small line; empty before the second snapshot."""
     if len(points) < 2:
         return ""
     # No finer than it is drawn: a page may have hundreds of them.
@@ -169,7 +169,7 @@ def draw_spark(points: Sequence[LagPoint]) -> str:
 
 
 def _drawing(name: str, size: tuple[int, int], about: str, lines: str) -> str:
-    # Stretched to its room: what is written beside it would be stretched too, so nothing is written in it.
+    # Stretched to its room, which would stretch text too: so there is none in it.
     return (
         f'<svg class="{name}" viewBox="0 0 {size[0]} {size[1]}" preserveAspectRatio="none" role="img" '
         f'aria-label="{about}">{lines}</svg>'

@@ -1,4 +1,4 @@
-"""How lags went while somebody watched: a bounded number of points for each application."""
+"""The lags of the last snapshots: a bounded number of points for each application."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.cli.overview.look import Look
+    from penstock.cli.overview.snapshot import Snapshot
 
 POINTS_MAX: Final = 720
 
 
 @dataclass(frozen=True, slots=True)
 class LagPoint:
-    """The lags of one look at an application.
+    """The lags of one snapshot of an application.
 
     Args:
         at_ms: When, milliseconds since the epoch.
@@ -30,17 +30,17 @@ class LagPoint:
 
 
 class LagHistory:
-    """Remembers the last `POINTS_MAX` looks. Safe to use from several threads."""
+    """Remembers the last `POINTS_MAX` snapshots. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._points: dict[str, deque[LagPoint]] = {}
 
-    def add(self, look: Look) -> None:
-        """Remember a look. Applications that it does not have are forgotten."""
+    def add(self, snapshot: Snapshot) -> None:
+        """Remember a snapshot. Applications that it does not have are forgotten."""
         with self._lock:
             before, self._points = self._points, {}
-            for each in look.applications:
+            for each in snapshot.applications:
                 points = self._points[each.application] = before.get(
                     each.application, deque(maxlen=POINTS_MAX)
                 )
@@ -49,6 +49,6 @@ class LagHistory:
                     points.append(LagPoint(each.taken_ms, max(lags), round(median(lags))))
 
     def points_of(self, application: str) -> tuple[LagPoint, ...]:
-        """Return what is remembered, oldest first."""
+        """Return an application's points, oldest first."""
         with self._lock:
             return tuple(self._points.get(application, ()))

@@ -33,7 +33,7 @@ class Box:
 
 
 def place_shards(lineage: Sequence[Shard]) -> tuple[Box, ...]:
-    """Return a place for every shard: no two share one, and each touches the shards that it came from.
+    """Return a place for every shard: no two overlap, and each touches its parents.
 
     Args:
         lineage: Parents before children, as a `ShardGraph` gives them.

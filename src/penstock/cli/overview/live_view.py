@@ -26,8 +26,8 @@ from penstock.cli.overview.cells import (
     shard_cells,
     stream_name,
 )
-from penstock.cli.overview.look import Trouble, moment_of
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
+from penstock.cli.overview.snapshot import Trouble, moment_of
 from penstock.cli.overview.stream_cells import (
     STREAM_SHARD_COLUMNS,
     count_text,
@@ -44,15 +44,15 @@ from penstock.core.leases.lease_keys import stream_id_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
-    from penstock.cli.overview.looking import LookThread
-    from penstock.cli.overview.stream_load import Load, Quota, ShardLoad, StreamLook
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Snapshot
+    from penstock.cli.overview.stream_load import Load, Quota, ShardLoad, StreamSnapshot
+    from penstock.cli.overview.watch_thread import WatchThread
     from penstock.core.shard import Shard
 
-    LookAtStream = Callable[[str, Sequence[Shard]], StreamLook | None]
+    FetchStreamSnapshot = Callable[[str, Sequence[Shard]], StreamSnapshot | None]
 
 _Row = TypeVar("_Row")
-_DRAW_EVERY_S: Final = 0.5  # a new look, or a terminal of another size
+_DRAW_EVERY_S: Final = 0.5  # a new snapshot, or a terminal of another size
 _FRAME_LINES: Final = 5  # heading, empty line, names of columns, empty line, keys
 _EVENTS_SHOWN: Final = 6
 _WORKERS_SHOWN: Final = 5
@@ -71,16 +71,16 @@ _STYLES: Final = {
 }
 
 
-def run_live(looks: LookThread, place: Place, look_at_stream: LookAtStream) -> None:
-    """Show looks and follow keys until somebody quits.
+def run_live(snapshots: WatchThread, place: Place, fetch_stream_snapshot: FetchStreamSnapshot) -> None:
+    """Show snapshots and handle keys until the user quits.
 
     Args:
-        looks: What is shown.
+        snapshots: Takes the snapshots.
         place: Where to begin.
-        look_at_stream: Returns what is known of a stream, given it and its shards; None while nothing is.
+        fetch_stream_snapshot: Returns the newest snapshot of a stream, given it and its shards; None before the first.
 
     Raises:
-        ServiceError: The first look failed.
+        ServiceError: The first snapshot failed.
         SystemExit: Ctrl-C or SIGTERM, with 0, or SIGHUP, with 129. The terminal is as it was.
     """
     console = Console(highlight=False, markup=False, emoji=False)
@@ -90,21 +90,21 @@ def run_live(looks: LookThread, place: Place, look_at_stream: LookAtStream) -> N
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
-            look = looks.newest()
+            snapshot = snapshots.newest()
             shown: RenderableType = Text("looking ...")
-            if look is not None:
-                shown = render(look, place, console.size.height, look_at_stream)
+            if snapshot is not None:
+                shown = render(snapshot, place, console.size.height, fetch_stream_snapshot)
             live.update(shown, refresh=True)
             for key in read_keys(_DRAW_EVERY_S):
                 if key is Key.QUIT:
                     return
-                if look is not None:
-                    place = place.press(key, look)
+                if snapshot is not None:
+                    place = place.press(key, snapshot)
 
 
 @contextlib.contextmanager
 def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
-    """Let a terminal send single keys while the body runs, and yield what waits for some."""
+    """Switch a terminal to single keys while the body runs; yield the function that waits for some."""
     import termios
     import tty
 
@@ -127,17 +127,19 @@ def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
 # --- drawing ----------------------------------------------------------------------------------------------
 
 
-def render(look: Look, place: Place, height: int, look_at_stream: LookAtStream) -> RenderableType:
+def render(
+    snapshot: Snapshot, place: Place, height: int, fetch_stream_snapshot: FetchStreamSnapshot
+) -> RenderableType:
     """Return a page that fits into so many lines."""
-    application = place.application_of(look)
+    application = place.application_of(snapshot)
     if place.page is Page.APPLICATIONS or application is None:
-        body = _applications(look, place, height)
+        body = _applications(snapshot, place, height)
     elif place.page is Page.SHARDS:
-        body = _shards(look, application, place, height)
+        body = _shards(snapshot, application, place, height)
     elif place.page is Page.STREAM:
-        body = _stream(application, place.shard_of(look), look_at_stream, height)
+        body = _stream(application, place.shard_of(snapshot), fetch_stream_snapshot, height)
     else:
-        body = _shard(application, place.shard_of(look), height)
+        body = _shard(application, place.shard_of(snapshot), height)
     return Group(*body, Text(""), Text(_KEYS, style="dim", no_wrap=True, overflow="ellipsis"))
 
 
@@ -178,10 +180,10 @@ def _table(
     return table
 
 
-def _applications(look: Look, place: Place, height: int) -> list[RenderableType]:
-    selected = place.application_of(look)
-    names = [each.application for each in look.applications]
-    heading = _heading(counted(len(names), "application"), look.taken_ms, look.problems)
+def _applications(snapshot: Snapshot, place: Place, height: int) -> list[RenderableType]:
+    selected = place.application_of(snapshot)
+    names = [each.application for each in snapshot.applications]
+    heading = _heading(counted(len(names), "application"), snapshot.taken_ms, snapshot.problems)
     if selected is None:
         return [
             heading,
@@ -189,23 +191,25 @@ def _applications(look: Look, place: Place, height: int) -> list[RenderableType]
             _line("no lease table was found: name an application, or check the region"),
         ]
 
-    def draw(each: ApplicationLook) -> tuple[Sequence[str], str]:
+    def draw(each: ApplicationSnapshot) -> tuple[Sequence[str], str]:
         return application_cells(each), "bold red" if each.problems else _STYLES[each.worst]
 
     at = names.index(selected.application)
     room = height - _FRAME_LINES
-    return [heading, Text(""), _table(APPLICATION_COLUMNS, look.applications, draw, at, room)]
+    return [heading, Text(""), _table(APPLICATION_COLUMNS, snapshot.applications, draw, at, room)]
 
 
-def _shards(look: Look, application: ApplicationLook, place: Place, height: int) -> list[RenderableType]:
+def _shards(
+    snapshot: Snapshot, application: ApplicationSnapshot, place: Place, height: int
+) -> list[RenderableType]:
     ended = len(application.shards) - application.unfinished_count
     heading = _heading(
         f"{application.application}   stream {stream_name(application.stream)}   {counted(application.unfinished_count, 'shard')}, "
         f"{application.trouble_count} in trouble, {ended} ended   lag {duration(application.lag_ms)}",
-        look.taken_ms,
+        snapshot.taken_ms,
         application.problems,
     )
-    row = place.shard_of(look)
+    row = place.shard_of(snapshot)
     if row is None:
         return [heading, Text(""), _line("no leases yet")]
     below = [*_workers(application), *_events(application, None)]
@@ -215,14 +219,14 @@ def _shards(look: Look, application: ApplicationLook, place: Place, height: int)
 
     rows = application.shards
     at = [each.shard for each in application.shards].index(row.shard)
-    # The shards come first: what is below them gives way on a small terminal.
+    # On a small terminal, the lines below the shards are left out first.
     room = max(height - _FRAME_LINES - len(below), min(len(rows), (height - _FRAME_LINES) // 2))
     table = _table(SHARD_COLUMNS, rows, draw, at, room)
     left = height - _FRAME_LINES - min(room, len(rows))
     return [heading, Text(""), table, *below[: max(0, left)]]
 
 
-def _workers(application: ApplicationLook) -> list[RenderableType]:
+def _workers(application: ApplicationSnapshot) -> list[RenderableType]:
     if not application.workers:
         return []
     lines: list[RenderableType] = [Text(""), _line("leases per worker", "bold")]
@@ -236,7 +240,7 @@ def _workers(application: ApplicationLook) -> list[RenderableType]:
     return lines
 
 
-def _events(application: ApplicationLook, shard: str | None) -> list[RenderableType]:
+def _events(application: ApplicationSnapshot, shard: str | None) -> list[RenderableType]:
     events = [event for event in application.events if shard is None or event.shard == shard]
     if not events:
         return []
@@ -244,7 +248,7 @@ def _events(application: ApplicationLook, shard: str | None) -> list[RenderableT
     return lines + [_line(event_line(event)) for event in events[:_EVENTS_SHOWN]]
 
 
-def _shard(application: ApplicationLook, row: ShardRow | None, height: int) -> list[RenderableType]:
+def _shard(application: ApplicationSnapshot, row: ShardRow | None, height: int) -> list[RenderableType]:
     heading = _heading(application.application, application.taken_ms, application.problems)
     if row is None:
         return [heading, Text(""), _line("the shard has no lease any more")]
@@ -272,7 +276,10 @@ def _shard(application: ApplicationLook, row: ShardRow | None, height: int) -> l
 
 
 def _stream(
-    application: ApplicationLook, selected: ShardRow | None, look_at_stream: LookAtStream, height: int
+    application: ApplicationSnapshot,
+    selected: ShardRow | None,
+    fetch_stream_snapshot: FetchStreamSnapshot,
+    height: int,
 ) -> list[RenderableType]:
     """Return the stream of the selected shard."""
     stream_id = "" if selected is None else stream_id_of(selected.shard)
@@ -280,7 +287,7 @@ def _stream(
     if stream is None:
         heading = _heading(application.application, application.taken_ms, ())
         return [heading, Text(""), _line("the leases do not name their stream: give --stream")]
-    found = look_at_stream(stream, application.shards_by_stream.get(stream, ()))
+    found = fetch_stream_snapshot(stream, application.shards_by_stream.get(stream, ()))
     title = f"{application.application}   stream {stream_name(stream)}"
     if found is None:
         heading = _heading(title, application.taken_ms, ())

@@ -1,4 +1,4 @@
-"""The records that an application reads next in a shard: what stands behind its checkpoint."""
+"""The records that an application reads next in a shard: those behind its checkpoint."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NextRecord:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What was read behind a checkpoint.
+    """Records behind a checkpoint.
 
     Args:
         checkpoint: Which one; the application may have moved on since.
@@ -75,7 +75,7 @@ class _ReadShard:
 
 
 class NextRecordReader:
-    """Reads what follows checkpoints, and keeps it: a page that stays open asks again and again. Thread-safe.
+    """Reads and caches the records behind checkpoints: an open page asks at each reload. Thread-safe.
 
     A shard is read when it is asked for first, and then only when its checkpoint has moved, at most once in five seconds.
     One that gave fewer than `RECORDS_MAX` records, or an error, is read again after half a minute.
@@ -92,12 +92,12 @@ class NextRecordReader:
         self._shards: OrderedDict[tuple[str, str], _ReadShard] = OrderedDict()
 
     def fetch(self, stream: str, shard: str, checkpoint: str) -> Following:
-        """Return what follows a checkpoint.
+        """Return the records behind a checkpoint.
 
         Args:
             stream: Name or ARN.
             shard: Its id.
-            checkpoint: As a look shows it.
+            checkpoint: As a snapshot shows it.
 
         Raises:
             ServiceError, PositionError: The shard cannot be read from there.
@@ -129,13 +129,13 @@ class NextRecordReader:
 
 
 def fetch_next_records(kinesis: Kinesis, stream: str, shard: str, checkpoint: str) -> tuple[NextRecord, ...]:
-    """Read what follows a checkpoint: at most `RECORDS_MAX` records, by at most three reads.
+    """Read the records behind a checkpoint: at most `RECORDS_MAX`, by at most three reads.
 
     Args:
         kinesis: The stream service.
         stream: Name or ARN.
         shard: Its id.
-        checkpoint: As a look shows it.
+        checkpoint: As a snapshot shows it.
 
     Raises:
         ServiceError, PositionError: The shard cannot be read from there.

@@ -1,4 +1,4 @@
-"""What the dashboard's pages share: the frame around them, tables, problems, addresses. Pure."""
+"""Parts of every page of the dashboard: its frame, tables, problems, addresses. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from penstock.cli.overview.drawings import html_text
-from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.snapshot import moment_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,15 +51,15 @@ def stream_address(stream: str) -> str:
     return f"/stream?name={quote(stream, safe='')}"
 
 
-def frame(title: str, told: str, taken_ms: int | None, body: str, interval_s: float) -> str:
+def frame(title: str, summary: str, taken_ms: int | None, body: str, interval_s: float) -> str:
     """Return a whole page.
 
     Args:
         title: Of the page.
-        told: What stands beside the name of the program.
-        taken_ms: When what it shows was read; None where nothing was.
+        summary: The text beside the name of the program.
+        taken_ms: When the contents were read; None if nothing was.
         body: HTML.
-        interval_s: After so many seconds the browser fetches it anew.
+        interval_s: Seconds after which the browser reloads it.
     """
     taken = "" if taken_ms is None else f"{moment_of(taken_ms)[:19]}Z"
     return (
@@ -67,7 +67,7 @@ def frame(title: str, told: str, taken_ms: int | None, body: str, interval_s: fl
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{html_text(title)}</title><link rel="icon" href="data:,"><style>{_STYLE}</style>'
         f'<noscript><meta http-equiv="refresh" content="{max(1, round(interval_s))}"></noscript></head>'
-        f'<body data-interval="{interval_s:g}"><header><h1><a href="/">Penstock</a></h1><p>{html_text(told)}</p>'
+        f'<body data-interval="{interval_s:g}"><header><h1><a href="/">Penstock</a></h1><p>{html_text(summary)}</p>'
         f'<p id="taken">{taken}</p><p id="state" class="stale"></p></header><main>{body}</main>'
         f"<script>{_SCRIPT}</script></body></html>"
     )
@@ -79,7 +79,7 @@ def problem_list(problems: Iterable[str]) -> str:
 
 
 def legend(classes: Iterable[tuple[str, str]]) -> str:
-    """Return what the colours of a drawing mean.
+    """Return the legend of a drawing's colours.
 
     Args:
         classes: The class of each colour, and its meaning.

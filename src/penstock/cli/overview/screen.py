@@ -1,4 +1,4 @@
-"""Where somebody stands in the live view, and what a key does. Pure: nothing here knows a terminal."""
+"""The place that the live view shows, and the effect of each key on it. Pure: no terminal is used here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Snapshot
 
 _Row = TypeVar("_Row")
 
 
 class Page(Enum):
-    """What is shown."""
+    """The kinds of pages."""
 
     APPLICATIONS = "applications"
     SHARDS = "shards"
@@ -25,7 +25,7 @@ class Page(Enum):
 
 
 class Key(Enum):
-    """What a key means."""
+    """The commands that keys give."""
 
     UP = "up"
     DOWN = "down"
@@ -66,16 +66,16 @@ _ONE_KEY: Final = re.compile(rb"\x1b[\[O][0-?]*[ -/]*[@-~]|.", re.DOTALL)
 
 
 def parse_keys(data: bytes) -> list[Key]:
-    """Return the keys behind what a terminal sent; what is none is left out."""
+    """Return the keys in a terminal's input; other bytes are left out."""
     return [_BYTES[sent] for sent in _ONE_KEY.findall(data) if sent in _BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where somebody stands. What is selected is remembered by its name, since rows move.
+    """The page on display and its selected row, which is remembered by name, since rows move.
 
     Args:
-        page: What is shown.
+        page: The page on display.
         application: The one that is selected, or shown; None for the first.
         shard: The one that is selected, or shown; None for the first.
     """
@@ -84,7 +84,7 @@ class Place:
     application: str | None = None
     shard: str | None = None
 
-    def press(self, key: Key, look: Look) -> Place:
+    def press(self, key: Key, snapshot: Snapshot) -> Place:
         """Return where a key leads; `QUIT` leads nowhere."""
         if key is Key.BACK:
             back = Page.SHARDS if self.page in (Page.SHARD, Page.STREAM) else Page.APPLICATIONS
@@ -94,33 +94,33 @@ class Place:
         if key is Key.STREAM:
             return replace(self, page=Page.STREAM) if self.page is Page.SHARDS else self
         if key is Key.OPEN:
-            return self._open(look)
+            return self._open(snapshot)
         if self.page is Page.APPLICATIONS:
-            names = [each.application for each in look.applications]
+            names = [each.application for each in snapshot.applications]
             return replace(self, application=_step(names, self.application, key))
-        shown = self.application_of(look)
+        shown = self.application_of(snapshot)
         shards = [row.shard for row in shown.shards] if shown is not None else []
         return replace(self, shard=_step(shards, self.shard, key))
 
-    def _open(self, look: Look) -> Place:
-        application = self.application_of(look)
+    def _open(self, snapshot: Snapshot) -> Place:
+        application = self.application_of(snapshot)
         if application is None:
             return self
         if self.page is Page.APPLICATIONS:
             return Place(Page.SHARDS, application.application)
-        row = self.shard_of(look)
+        row = self.shard_of(snapshot)
         return self if row is None else Place(Page.SHARD, application.application, row.shard)
 
-    def application_of(self, look: Look) -> ApplicationLook | None:
+    def application_of(self, snapshot: Snapshot) -> ApplicationSnapshot | None:
         """Return the application that is selected or shown; None where there is none."""
-        named = [each for each in look.applications if each.application == self.application]
+        named = [each for each in snapshot.applications if each.application == self.application]
         if self.page is Page.APPLICATIONS or self.application is None:
-            named += look.applications  # one that has gone is not selected any more
+            named += snapshot.applications  # one that has gone is not selected any more
         return named[0] if named else None
 
-    def shard_of(self, look: Look) -> ShardRow | None:
+    def shard_of(self, snapshot: Snapshot) -> ShardRow | None:
         """Return the shard that is selected or shown; None where there is none."""
-        application = self.application_of(look)
+        application = self.application_of(snapshot)
         if application is None:
             return None
         named = [row for row in application.shards if row.shard == self.shard]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.lease_report import Sighting, circular_leases, state_of, zone_name
-from penstock.cli.overview.look import ShardRow, Trouble, WorkerRow
+from penstock.cli.overview.snapshot import ShardRow, Trouble, WorkerRow
 from penstock.cli.overview.trouble import TroubleLimits, judge
 from penstock.core.leases.lease_view import waits_for_parents
 
@@ -130,7 +130,7 @@ def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:
 
 
 def skipped_problems(skipped: Sequence[SkippedRow]) -> list[str]:
-    """Return what is said of rows that are no leases."""
+    """Return the problems that rows without a lease cause, a sentence each."""
     told = [f"row {row.key} is left out: {row.reason}" for row in skipped[:_SKIPPED_SHOWN_MAX]]
     left = len(skipped) - len(told)
     return [*told, f"and {left} more rows, which are no leases either"] if left else told

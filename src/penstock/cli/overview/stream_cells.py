@@ -11,7 +11,7 @@ from penstock.core.hash_key import HASH_KEYS
 from penstock.core.limits import KIB, MIB
 
 if TYPE_CHECKING:
-    from penstock.cli.overview.stream_load import Load, Quota, ShardLoad, StreamLook
+    from penstock.cli.overview.stream_load import Load, Quota, ShardLoad, StreamSnapshot
     from penstock.core.shard import Shard
 
 SHARD_QUOTAS: Final = tuple(quota for quota in QUOTAS if quota.shard_metric is not None)
@@ -23,13 +23,13 @@ STREAM_SHARD_COLUMNS: Final = (
 )
 
 
-def mode_text(look: StreamLook) -> str:
+def mode_text(snapshot: StreamSnapshot) -> str:
     """Return who makes the stream's shards."""
-    return {True: "on-demand", False: "provisioned", None: "mode unknown"}[look.on_demand]
+    return {True: "on-demand", False: "provisioned", None: "mode unknown"}[snapshot.on_demand]
 
 
 def rate_text(quota: Quota, load: Load) -> str:
-    """Return the rate that a stream or a shard has of what a quota bounds."""
+    """Return the rate of a stream or a shard that a quota bounds."""
     per_s = load.per_s.get(quota.name)
     return "-" if per_s is None else _per_s_text(quota, per_s)
 

@@ -1,4 +1,4 @@
-"""What is written to a stream and read from it against its quotas, and which shards are hot. Pure."""
+"""The traffic of a stream and its shards against their quotas, and advice for hot shards. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.overview.cells import counted, short_shard
-from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.snapshot import moment_of
 from penstock.core.limits import (
     GET_RECORDS_PER_S_MAX,
     SHARD_READ_BYTES_PER_S_MAX,
@@ -42,7 +42,7 @@ class Quota:
     """A rate that the service bounds for each shard.
 
     Args:
-        name: What is counted.
+        name: The counted quantity.
         stream_metric: CloudWatch's metric of the whole stream.
         shard_metric: CloudWatch's metric of a shard; None where there is none that counts this alone.
         per_s_max: Of one shard.
@@ -66,7 +66,7 @@ _READ_BYTES: Final = Quota("read bytes", "GetRecords.Bytes", None, SHARD_READ_BY
 _READS: Final = Quota("reads", "GetRecords.Success", None, GET_RECORDS_PER_S_MAX)
 QUOTAS: Final = (_WRITTEN_BYTES, _WRITTEN_RECORDS, _READ_BYTES, _READS)
 SENT_BYTES: Final = "OutgoingBytes"
-"""What a shard sends to all who read it. Fan-out, which has 2 MiB/s for each consumer, is in it, so no quota bounds it.
+"""The bytes that a shard sends to all readers. Fan-out, which has 2 MiB/s for each consumer, is in it, so no quota bounds it.
 
 Source:
     The developer guide's page on monitoring with CloudWatch: it includes GetRecords and SubscribeToShard.
@@ -78,19 +78,19 @@ SHARD_METRICS: Final = (
     WRITES_REFUSED,
     READS_REFUSED,
 )
-"""What CloudWatch is asked for each shard, as far as enhanced monitoring is on for it."""
+"""Queried for each shard, as far as its enhanced monitoring is on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a stream or a shard bears in its busiest minute.
+    """Traffic of a stream or a shard in its busiest minute.
 
     Args:
-        per_s: By the name of the quota: the mean of the busiest minute. What is not known is not in it.
+        per_s: By the name of the quota: the mean of the busiest minute. Unknown rates are missing.
         writes_refused: Records in all minutes; None when unknown.
         reads_refused: Calls in all minutes; None when unknown.
         shard_count: How many shards' quotas it has.
-        sent_bytes_per_s: Of a shard: what it sends by polling and fan-out together; None when unknown.
+        sent_bytes_per_s: Of a shard: bytes sent by polling and fan-out together; None when unknown.
     """
 
     per_s: Mapping[str, float]
@@ -112,13 +112,13 @@ class Load:
 
     @property
     def is_hot(self) -> bool:
-        """Whether a quota is nearly used up, or writes were refused. Readers are refused and come again all the time."""
+        """Whether a quota is nearly used up, or writes were refused. Refused reads do not count: readers retry all the time."""
         return bool(self.writes_refused) or (self.hottest is not None and self.hottest[0] >= HOT)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """An open shard, and what it bears."""
+    """Traffic of one open shard."""
 
     shard: Shard
     load: Load
@@ -126,7 +126,7 @@ class ShardLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """What a stream bore in one minute: bytes in a second, on average."""
+    """Traffic of a stream in one minute: bytes in a second, on average."""
 
     at_ms: int
     written_per_s: float
@@ -135,7 +135,7 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do about it.
+    """Advice about hot shards or missing metrics.
 
     Args:
         text: A sentence or two.
@@ -147,8 +147,8 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamLook:
-    """One look at a stream.
+class StreamSnapshot:
+    """One snapshot of a stream.
 
     Args:
         stream: Name or ARN.
@@ -158,7 +158,7 @@ class StreamLook:
         shards: The open ones, by hash key.
         history: Of the last hour, oldest first; empty before the first whole minute.
         problems: What could not be read, a sentence each.
-        advice: What to do.
+        advice: Next steps.
     """
 
     stream: str
@@ -181,15 +181,15 @@ def _place_of(each: ShardLoad) -> tuple[int, float, str]:
     return (-(each.load.writes_refused or 0), 0.0 if hottest is None else -hottest[0], each.shard.shard_id)
 
 
-# --- from what CloudWatch tells ---------------------------------------------------------------------------
+# --- from CloudWatch's figures ----------------------------------------------------------------------------
 
 
 def load_of(sums: Mapping[str, Mapping[int, float]], now_ms: int, shard_count: int | None = None) -> Load:
-    """Return what a stream or a shard bears.
+    """Return the traffic of a stream or a shard.
 
     Args:
         sums: By metric, and by the minute.
-        now_ms: The running minute counts too: what it has is less than what it will have.
+        now_ms: The figures of the running minute count too, though incomplete.
         shard_count: Of a stream; None for a shard.
     """
     since_ms = now_ms - PEAK_MINUTES * MINUTE_MS
@@ -232,7 +232,7 @@ def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[Lo
 
 
 def lacking_metrics(stream: str, lacking: Sequence[str], connection: Sequence[str] = ()) -> Advice:
-    """Return how to learn of single shards what CloudWatch does not have."""
+    """Return the advice that turns on the metrics of single shards which CloudWatch lacks."""
     named = "--stream-arn" if stream.startswith("arn:") else "--stream-name"
     what = (
         "single shards" if len(lacking) == len(SHARD_METRICS) else f"single shards' {' and '.join(lacking)}"
@@ -257,7 +257,7 @@ def advise(
     on_demand: bool | None,
     connection: Sequence[str] = (),
 ) -> list[Advice]:
-    """Return what to do about hot shards; nothing where none is.
+    """Return advice about hot shards; none if no shard is hot.
 
     Args:
         stream: Name or ARN.
@@ -286,7 +286,7 @@ def advise(
 
 def _about_stream(command: _Command, load: Load, share: float, quota: Quota) -> Advice:
     text = f"The stream uses {share:.0%} of its quota of {quota.name}"
-    if quota is _READS:  # whoever polls a shard polls its children just as often
+    if quota is _READS:  # each reader polls the children of a split shard just as often
         return Advice(f"{text}: let an application read by fan-out, which takes none of them")
     text += f": {counted(load.shard_count, 'shard')} {'is' if load.shard_count == 1 else 'are'} too few"
     return Advice(text, command("scale", str(2 * load.shard_count)))
@@ -322,21 +322,21 @@ def _way_out(load: Load) -> str:
 # --- as a document ----------------------------------------------------------------------------------------
 
 
-def stream_document(look: StreamLook) -> dict[str, Any]:
-    """Return a look at a stream as JSON has it."""
+def stream_document(snapshot: StreamSnapshot) -> dict[str, Any]:
+    """Return a snapshot of a stream as JSON has it."""
     return {
-        "stream": look.stream,
-        "taken_at": moment_of(look.taken_ms),
-        "on_demand": look.on_demand,
+        "stream": snapshot.stream,
+        "taken_at": moment_of(snapshot.taken_ms),
+        "on_demand": snapshot.on_demand,
         "busiest_of_minutes": PEAK_MINUTES,
-        "load": None if look.load is None else _load_document(look.load),
+        "load": None if snapshot.load is None else _load_document(snapshot.load),
         "shards": [
             {
                 "shard": each.shard.shard_id,
                 "hash_range": [str(each.shard.hash_range.start), str(each.shard.hash_range.end)],
                 **_load_document(each.load),
             }
-            for each in look.shards
+            for each in snapshot.shards
         ],
         "history": [
             {
@@ -344,10 +344,10 @@ def stream_document(look: StreamLook) -> dict[str, Any]:
                 "written_bytes_per_s": round(point.written_per_s, 1),
                 "read_bytes_per_s": round(point.read_per_s, 1),
             }
-            for point in look.history
+            for point in snapshot.history
         ],
-        "problems": list(look.problems),
-        "advice": [{"text": each.text, "command": each.command} for each in look.advice],
+        "problems": list(snapshot.problems),
+        "advice": [{"text": each.text, "command": each.command} for each in snapshot.advice],
     }
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's page of a stream: what is written and read against the quotas, and its shards by hash key. Pure.
+"""The dashboard's page of a stream: its traffic against the quotas, and its shards by hash key. Pure.
 
 Everything from outside is escaped here.
 """
@@ -29,7 +29,7 @@ from penstock.core.hash_key import HASH_KEYS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.cli.overview.stream_load import Advice, Load, ShardLoad, StreamLook
+    from penstock.cli.overview.stream_load import Advice, Load, ShardLoad, StreamSnapshot
 
 _ROWS_MAX: Final = 100
 _WIDTH: Final = 1000
@@ -48,41 +48,41 @@ LEGEND: Final = (
 
 
 def page_of_stream(
-    look: StreamLook | None, stream: str, applications: Sequence[str], interval_s: float
+    snapshot: StreamSnapshot | None, stream: str, applications: Sequence[str], interval_s: float
 ) -> str:
     """Return the page of one stream.
 
     Args:
-        look: At it; None while the first one is under way.
+        snapshot: At it; None while the first one is under way.
         stream: Name or ARN.
         applications: Those that read it.
-        interval_s: Seconds between two looks.
+        interval_s: Seconds between two snapshots.
     """
     readers = ", ".join(
         f'<a href="{escape(address_of(name))}">{html_text(name)}</a>' for name in applications
     )
     heading = f"<h2>{html_text(stream_name(stream))}</h2>"
-    if look is None:
+    if snapshot is None:
         body = f"{heading}<p>Asking CloudWatch ...</p>"
         return frame(stream_name(stream), "", None, body, min(1.0, interval_s))
-    told = f"{mode_text(look)}, {counted(len(look.shards), 'open shard')}, read by {readers}"
-    parts = [f"{heading}<p>{told}</p>", problem_list(look.problems)]
-    parts += [_advice(each) for each in look.advice]
-    if look.load is not None:
+    told = f"{mode_text(snapshot)}, {counted(len(snapshot.shards), 'open shard')}, read by {readers}"
+    parts = [f"{heading}<p>{told}</p>", problem_list(snapshot.problems)]
+    parts += [_advice(each) for each in snapshot.advice]
+    if snapshot.load is not None:
         parts.append(
             f"<h2>Against the quotas, in the busiest of the last {PEAK_MINUTES} minutes</h2>"
-            f'<div class="panel wide">{_quotas(look.load)}</div>'
+            f'<div class="panel wide">{_quotas(snapshot.load)}</div>'
         )
-        chart = draw_rates(look.history) or "<p>From the second whole minute on.</p>"
+        chart = draw_rates(snapshot.history) or "<p>From the second whole minute on.</p>"
         parts.append(f'<h2>Written and read in the last hour</h2><div class="panel">{chart}</div>')
-    if look.shards:
+    if snapshot.shards:
         parts.append(
             "<h2>Open shards by hash key, as high as what they use of a quota</h2>"
-            f'<div class="panel">{draw_ranges(look.shards)}<div class="axis"><span>hash key 0</span><span>2^128</span></div>'
+            f'<div class="panel">{draw_ranges(snapshot.shards)}<div class="axis"><span>hash key 0</span><span>2^128</span></div>'
             f"{legend(LEGEND)}</div>"
-            f'<h2>Hottest first</h2><div class="panel wide">{_shards(look)}</div>'
+            f'<h2>Hottest first</h2><div class="panel wide">{_shards(snapshot)}</div>'
         )
-    return frame(stream_name(stream), "", look.taken_ms, "".join(parts), interval_s)
+    return frame(stream_name(stream), "", snapshot.taken_ms, "".join(parts), interval_s)
 
 
 def _advice(advice: Advice) -> str:
@@ -150,14 +150,14 @@ def _draw_shard(each: ShardLoad) -> str:
     )
 
 
-def _shards(look: StreamLook) -> str:
+def _shards(snapshot: StreamSnapshot) -> str:
     rows = []
-    for each in look.hottest_first[:_ROWS_MAX]:
+    for each in snapshot.hottest_first[:_ROWS_MAX]:
         *cells, used = (escape(cell) for cell in stream_shard_cells(each))
         hottest = each.load.hottest
         bar = "" if hottest is None else draw_bar(min(1.0, hottest[0]), _colour_of(each.load))
         rows.append(("", (*cells, bar, used)))
-    left = len(look.shards) - _ROWS_MAX
+    left = len(snapshot.shards) - _ROWS_MAX
     *columns, last = STREAM_SHARD_COLUMNS
     return table((*columns, "share", last), rows) + (
         f"<p>and {left} more, which /api/stream names</p>" if left > 0 else ""

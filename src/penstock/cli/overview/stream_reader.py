@@ -1,4 +1,4 @@
-"""Read what CloudWatch knows of streams, for views that stay open: on a thread, at most once a minute each."""
+"""Read the figures of streams from CloudWatch for views that stay open: on a thread, at most once a minute each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.cli.overview.stream_load import (
     STREAM_METRICS,
     Load,
     ShardLoad,
-    StreamLook,
+    StreamSnapshot,
     advise,
     history_of,
     lacking_metrics,
@@ -46,17 +46,17 @@ _log: Final = logging.getLogger("penstock.overview")
 class _ReadStream:
     """A stream and its newest figures."""
 
-    look: StreamLook | None = None
+    snapshot: StreamSnapshot | None = None
     read_s: float = 0.0
     is_being_read: bool = False
 
 
 class StreamReader:
-    """Reads streams while somebody looks at them. Thread-safe.
+    """Reads streams while they are on display. Thread-safe.
 
     Args:
-        kinesis: Tells the mode, and which metrics CloudWatch has by shard.
-        cloudwatch: Knows the figures, and bills each question.
+        kinesis: Has the mode, and the metrics that CloudWatch has by shard.
+        cloudwatch: Has the figures, and bills each query.
         clock: For the pauses and the minutes.
         connection: The options by which a command that is advised reaches the same service.
     """
@@ -76,16 +76,18 @@ class StreamReader:
         self._condition = threading.Condition()
         self._streams: OrderedDict[str, _ReadStream] = OrderedDict()
 
-    def look(self, stream: str, shards: Sequence[Shard], wait_s: float = 0.0) -> StreamLook | None:
-        """Return what is known of a stream, and have it read again where that is older than a minute.
+    def take_snapshot(
+        self, stream: str, shards: Sequence[Shard], wait_s: float = 0.0
+    ) -> StreamSnapshot | None:
+        """Return the newest snapshot of a stream, and start the next one if it is older than a minute.
 
         Args:
             stream: Name or ARN.
             shards: As last listed; those that are closed are left out.
-            wait_s: Wait at most so long for a look that is under way; then the one before it has to do.
+            wait_s: Wait at most so long for a snapshot that is under way; then the one before it has to do.
 
         Returns:
-            None while the first look is under way.
+            None while the first snapshot is under way.
         """
         open_shards = sorted((each for each in shards if each.is_open), key=lambda each: each.hash_range)
         with self._condition:
@@ -94,15 +96,15 @@ class StreamReader:
             if len(self._streams) > _STREAMS_KEPT_MAX:
                 self._streams.popitem(last=False)
             age_s = self._clock.monotonic_s() - kept.read_s
-            if not kept.is_being_read and (kept.look is None or age_s >= READ_EVERY_S):
+            if not kept.is_being_read and (kept.snapshot is None or age_s >= READ_EVERY_S):
                 kept.is_being_read = True
                 self._pool.submit(partial(self._read, kept, stream, open_shards))
             self._condition.wait_for(lambda: not kept.is_being_read, wait_s)
-            return kept.look
+            return kept.snapshot
 
     def _read(self, kept: _ReadStream, stream: str, open_shards: Sequence[Shard]) -> None:
         try:
-            look = fetch_stream(
+            snapshot = fetch_stream(
                 self._kinesis,
                 self._cloudwatch,
                 stream,
@@ -111,11 +113,11 @@ class StreamReader:
                 connection=self._connection,
             )
         except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
-            _log.exception("the look at stream %s failed", stream)
+            _log.exception("the snapshot of stream %s failed", stream)
             problem = describe_error(error)
-            look = StreamLook(stream, self._clock.wall_ms(), problems=(problem,))
+            snapshot = StreamSnapshot(stream, self._clock.wall_ms(), problems=(problem,))
         with self._condition:
-            kept.look, kept.read_s, kept.is_being_read = look, self._clock.monotonic_s(), False
+            kept.snapshot, kept.read_s, kept.is_being_read = snapshot, self._clock.monotonic_s(), False
             self._condition.notify_all()
 
 
@@ -127,8 +129,10 @@ def fetch_stream(
     now_ms: int,
     *,
     connection: Sequence[str] = (),
-) -> StreamLook:
-    """Look at a stream once: DescribeStreamSummary, and GetMetricData for 500 metrics each. What cannot be read is told.
+) -> StreamSnapshot:
+    """Take a snapshot of a stream: DescribeStreamSummary, and GetMetricData for 500 metrics each.
+
+    Failed calls are listed in its problems.
 
     Args:
         kinesis: The stream service.
@@ -143,7 +147,7 @@ def fetch_stream(
     try:
         summary = kinesis.fetch_summary(stream)
     except NotFound as error:
-        return StreamLook(stream, now_ms, problems=(str(error),))
+        return StreamSnapshot(stream, now_ms, problems=(str(error),))
     except ServiceError as error:
         problems.append(
             f"{error}; without kinesis:DescribeStreamSummary it is not known whether the stream is on-demand, and which metrics "
@@ -152,14 +156,14 @@ def fetch_stream(
     if not open_shards:
         problems.append("the stream's shards are not known, so only its own figures are shown")
     asked = [name for name in SHARD_METRICS if summary is None or name in summary.shard_metrics]
-    look = StreamLook(stream, now_ms, None if summary is None else summary.on_demand)
+    snapshot = StreamSnapshot(stream, now_ms, None if summary is None else summary.on_demand)
     try:
         of_stream, of_shards, left_out = _fetch_sums(cloudwatch, stream, open_shards, asked, now_ms)
     except ServiceError as error:
         way_out = ": allow cloudwatch:GetMetricData" if isinstance(error, AccessDenied) else ""
         problems.append(f"CloudWatch tells no figures{way_out} ({error})")
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
-        return replace(look, shards=loads, problems=tuple(problems))
+        return replace(snapshot, shards=loads, problems=tuple(problems))
     problems += left_out
     if summary is None:  # which metrics there are is only seen from those that have something
         known = {name for name in asked if any(sums.get(name) for sums in of_shards)}
@@ -173,12 +177,12 @@ def fetch_stream(
         ShardLoad(each, load_of(sums, now_ms)) for each, sums in zip(open_shards, of_shards, strict=True)
     )
     load = load_of(of_stream, now_ms, len(open_shards))
-    advice = advise(stream, load, loads, on_demand=look.on_demand, connection=connection)
+    advice = advise(stream, load, loads, on_demand=snapshot.on_demand, connection=connection)
     lacking = [name for name in SHARD_METRICS if name not in asked]
     if lacking and open_shards:
         advice.append(lacking_metrics(stream, lacking, connection))
     return replace(
-        look,
+        snapshot,
         load=load,
         shards=loads,
         history=history_of(of_stream, now_ms),

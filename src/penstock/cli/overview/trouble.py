@@ -1,16 +1,16 @@
-"""What is wrong with a shard, and what is shown first. Pure."""
+"""Judges shards: the worst problem of each, and the order of rows and applications. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.overview.look import Trouble
+from penstock.cli.overview.snapshot import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.cli.overview.look import ApplicationLook, ShardRow
+    from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow
 
 
 _STATES: Final = {
@@ -39,7 +39,7 @@ class TroubleLimits:
 
 
 def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
-    """Return the worst of what is wrong with a shard."""
+    """Return the worst problem of a shard."""
     if row.state in _STATES:
         return _STATES[row.state]
     if row.state == "ended":
@@ -56,7 +56,7 @@ def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
 
 
 def explain(row: ShardRow, trouble: Trouble) -> str:
-    """Return what is wrong in one sentence for people; empty when nothing is."""
+    """Return a sentence for people about a problem; empty without one."""
     owner = row.owner or "nobody"
     return {
         Trouble.STOPPED: f"{row.stopped_reason} (more in the log of {owner})",
@@ -86,7 +86,7 @@ def are_all_given_back(rows: Iterable[ShardRow]) -> bool:
 
 
 def judge(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ...]:
-    """Return the rows with what is wrong with each, in the order in which they are shown."""
+    """Return the rows with their problems, in display order."""
     rows, judged = tuple(rows), []
     is_idle = are_all_given_back(rows)
     for row in rows:
@@ -98,15 +98,20 @@ def judge(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ..
 
 
 def _place_of_row(row: ShardRow) -> tuple[int, bool, int, str]:
-    """Trouble first, then what is read by how far it is behind, what is ended at last."""
+    """Sort shards in trouble first, then those being read by lag, ended ones last."""
     return (row.trouble.rank, row.state == "ended", -(row.lag_ms or 0), row.shard)
 
 
-def sort_applications(looks: Iterable[ApplicationLook]) -> tuple[ApplicationLook, ...]:
+def sort_applications(snapshots: Iterable[ApplicationSnapshot]) -> tuple[ApplicationSnapshot, ...]:
     """Return applications as they are shown: what cannot be read first, then by their worst shard, then by lag."""
     return tuple(
         sorted(
-            looks,
-            key=lambda look: (not look.problems, look.worst.rank, -(look.lag_ms or 0), look.application),
+            snapshots,
+            key=lambda snapshot: (
+                not snapshot.problems,
+                snapshot.worst.rank,
+                -(snapshot.lag_ms or 0),
+                snapshot.application,
+            ),
         )
     )

@@ -1,4 +1,4 @@
-"""Look at applications again and again: reads their lease tables, lists their shards and measures lags. Writes nothing."""
+"""Take snapshots of applications: reads their lease tables, lists their shards and measures lags. Writes nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock.cli.lease_report import Sighting, watch
 from penstock.cli.lease_streams import streams_of
 from penstock.cli.overview.cells import stream_name
 from penstock.cli.overview.changes import changes_between
-from penstock.cli.overview.look import ApplicationLook, Event, Look
 from penstock.cli.overview.shard_rows import KnownLag, shard_rows, skipped_problems, worker_rows
+from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, Snapshot
 from penstock.cli.overview.trouble import TroubleLimits, sort_applications
 from penstock.cli.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLag, measure_lags
 from penstock.core.leases.lease_keys import keyed_shard
@@ -45,13 +45,13 @@ _WATCHED_AT_ONCE: Final = 64  # as many as there are connections
 
 
 @dataclass(frozen=True, slots=True)
-class LookOptions:
-    """How applications are looked at.
+class WatchOptions:
+    """Options of a watcher.
 
     Args:
         stream: Whose shards, where no lease names its stream.
         silent_after_s: An owner that has not renewed its lease for so long counts as silent.
-        lag_count_max: At most so many shards of an application are asked for their lag in one look; the others have
+        lag_count_max: At most so many shards of an application are asked for their lag in one snapshot; the others have
             their turn in the next.
         limits: From when on something is wrong.
     """
@@ -63,7 +63,7 @@ class LookOptions:
 
 
 class ApplicationWatcher:
-    """Looks at one application. Not thread-safe.
+    """Takes snapshots of one application. Not thread-safe.
 
     Args:
         table: Its leases.
@@ -72,7 +72,7 @@ class ApplicationWatcher:
         options: How.
     """
 
-    def __init__(self, table: LeaseTable, kinesis: Kinesis, clock: Clock, options: LookOptions) -> None:
+    def __init__(self, table: LeaseTable, kinesis: Kinesis, clock: Clock, options: WatchOptions) -> None:
         self._table = table
         self._kinesis = kinesis
         self._clock = clock
@@ -83,19 +83,21 @@ class ApplicationWatcher:
         ] = {}  # with the moment at which each was seen first
         self._lags: dict[str, tuple[float, KnownLag]] = {}
         self._graph = ShardGraph()
-        self._shards: dict[str, tuple[Shard, ...]] = {}  # by what the keys of their stream begin with
+        self._shards: dict[str, tuple[Shard, ...]] = {}  # by the prefix of their stream's keys
         self._listed_s: float | None = None
-        self._unlisted: frozenset[str] = frozenset()  # leases that the last listing knew no shard of
+        self._unlisted: frozenset[str] = frozenset()  # leases whose shards the last listing lacked
         self._listing_problems: tuple[str, ...] = ()  # of the last listing
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
-        self._before: ApplicationLook | None = None
+        self._before: ApplicationSnapshot | None = None
 
-    def look(self) -> ApplicationLook:
-        """Look once. What cannot be read is told in the look."""
+    def take_snapshot(self) -> ApplicationSnapshot:
+        """Take a snapshot. Failed calls are listed in its problems."""
         try:
-            scan = self._table.scan(WHOLE_TABLE)  # what is a second old will do, at half the price
+            scan = self._table.scan(
+                WHOLE_TABLE
+            )  # rows may be a second old; consistent ones cost twice as much
         except ServiceError as error:
-            return self._told(self.look_failed(error))
+            return self._with_events(self.failed_snapshot(error))
         now_s = self._clock.monotonic_s()
         skipped = [(row.key, row.reason) for row in scan.skipped]
         self._view.on_scan(scan.leases, now_s, skipped=skipped)
@@ -105,7 +107,7 @@ class ApplicationWatcher:
             )
             for lease, state, unmoved_s in self._view.judged(now_s)
         ]
-        return self._told(self._build(sightings, scan.skipped, ASKED_AGAIN, self._options.lag_count_max))
+        return self._with_events(self._build(sightings, scan.skipped, ASKED_AGAIN, self._options.lag_count_max))
 
     def watch_once(self) -> tuple[list[Sighting], LeaseScan]:
         """Watch until every owner was seen to live, at most for `silent_after_s`.
@@ -115,26 +117,26 @@ class ApplicationWatcher:
         """
         return watch(self._table, self._clock, self._options.silent_after_s)
 
-    def look_once(self, watched: tuple[list[Sighting], LeaseScan]) -> ApplicationLook:
+    def take_last_snapshot(self, watched: tuple[list[Sighting], LeaseScan]) -> ApplicationSnapshot:
         """Measure all lags of what `watch_once` has returned."""
         sightings, scan = watched
         lag_count_max = len(sightings) if self._options.lag_count_max else 0
         return self._build(sightings, scan.skipped, ASKED_ONCE, lag_count_max)
 
-    def look_failed(self, error: Exception) -> ApplicationLook:
-        """Return the look that shows why there is none."""
+    def failed_snapshot(self, error: Exception) -> ApplicationSnapshot:
+        """Return an empty snapshot with an error as its problem."""
         text = str(error) if isinstance(error, PenstockError) else describe_error(error)
-        return ApplicationLook(
+        return ApplicationSnapshot(
             self._table.name, self._options.stream, self._clock.wall_ms(), problems=(text,)
         )
 
-    def _told(self, look: ApplicationLook) -> ApplicationLook:
-        """Return a look with the events up to it."""
+    def _with_events(self, snapshot: ApplicationSnapshot) -> ApplicationSnapshot:
+        """Return a snapshot with the events up to it."""
         if self._before is not None:
-            self._events.extendleft(changes_between(self._before, look))
-        if look.shards:
-            self._before = look
-        return replace(look, events=tuple(self._events))
+            self._events.extendleft(changes_between(self._before, snapshot))
+        if snapshot.shards:
+            self._before = snapshot
+        return replace(snapshot, events=tuple(self._events))
 
     def _build(
         self,
@@ -142,7 +144,7 @@ class ApplicationWatcher:
         skipped: Sequence[SkippedRow],
         effort: ReadEffort,
         lag_count_max: int,
-    ) -> ApplicationLook:
+    ) -> ApplicationSnapshot:
         leases = [sighting.lease for sighting in sightings]
         streams = streams_of(leases, self._options.stream)
         problems = skipped_problems(skipped)
@@ -153,7 +155,7 @@ class ApplicationWatcher:
             problems.append("the leases do not name their stream, so no lag is known: give --stream")
         lags = {key: known for key, (_, known) in self._lags.items()}
         rows = shard_rows(sightings, lags, self._stands_s(leases), self._graph, self._options.limits)
-        return ApplicationLook(
+        return ApplicationSnapshot(
             application=self._table.name,
             stream=_described(streams) or self._options.stream,
             taken_ms=self._clock.wall_ms(),
@@ -210,7 +212,7 @@ class ApplicationWatcher:
             return KnownLag(lag)
         before_s, before = self._lags[lag.key]
         if lag.lag_ms is None and lag.refused_count:
-            # The workers use all the reads that there are: what was known before says more than nothing.
+            # The workers use up the shard's reads: an old lag is better than none.
             return KnownLag(replace(before.lag, refused_count=lag.refused_count), before.change)
         if lag.lag_ms is None or before.lag.lag_ms is None or now_s <= before_s:
             return KnownLag(lag)
@@ -235,7 +237,7 @@ def _described(streams: Mapping[str, str]) -> str | None:
 
 
 class FleetWatcher:
-    """Looks at several applications: those that are named, or all whose tables are found.
+    """Takes snapshots of several applications: those that are named, or all whose tables are found.
 
     Args:
         names: Their names; empty to find them.
@@ -259,36 +261,36 @@ class FleetWatcher:
         self._found_s: float | None = None
         self._problems: tuple[str, ...] = ()
         self._watchers: dict[str, ApplicationWatcher] = {}
-        self._failures: dict[str, str] = {}  # what was logged, by application
+        self._failures: dict[str, str] = {}  # logged already, by application
 
-    def look(self) -> Look:
-        """Look at all of them. What fails for one of them is told in its look."""
+    def take_snapshot(self) -> Snapshot:
+        """Take a snapshot of all of them. A failure of one is listed in its problems."""
         self._choose()
 
-        def look(name: str) -> ApplicationLook:
-            return self._tried(name, self._watchers[name].look)
+        def snapshot(name: str) -> ApplicationSnapshot:
+            return self._tried(name, self._watchers[name].take_snapshot)
 
-        return self._joined(map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, look, self._watchers))
+        return self._joined(map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, snapshot, self._watchers))
 
-    def look_once(self) -> Look:
-        """Look at all of them as nobody will look again: up to 64 tables are watched within the same seconds."""
+    def take_last_snapshot(self) -> Snapshot:
+        """Take the only snapshot: up to 64 tables are watched within the same seconds."""
         self._choose()
 
-        def watch(name: str) -> tuple[list[Sighting], LeaseScan] | ApplicationLook:
+        def watch(name: str) -> tuple[list[Sighting], LeaseScan] | ApplicationSnapshot:
             try:
                 return self._watchers[name].watch_once()
             except Exception as error:  # noqa: BLE001 - one application must not hide the others
                 return self._failed(name, error)
 
-        def look(name: str) -> ApplicationLook:
+        def snapshot(name: str) -> ApplicationSnapshot:
             watched = seen[name]
-            if isinstance(watched, ApplicationLook):
+            if isinstance(watched, ApplicationSnapshot):
                 return watched
-            return self._tried(name, lambda: self._watchers[name].look_once(watched))
+            return self._tried(name, lambda: self._watchers[name].take_last_snapshot(watched))
 
         watching = map_on_daemons("penstock-watch", _WATCHED_AT_ONCE, watch, self._watchers)
         seen = dict(zip(self._watchers, watching, strict=True))
-        return self._joined(map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, look, self._watchers))
+        return self._joined(map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, snapshot, self._watchers))
 
     def _choose(self) -> None:
         names = self._names or self._find()
@@ -297,24 +299,24 @@ class FleetWatcher:
             for name in names
         }
 
-    def _tried(self, name: str, look: Callable[[], ApplicationLook]) -> ApplicationLook:
+    def _tried(self, name: str, snapshot: Callable[[], ApplicationSnapshot]) -> ApplicationSnapshot:
         try:
-            found = look()
+            found = snapshot()
         except Exception as error:  # noqa: BLE001 - one application must not hide the others
             return self._failed(name, error)
         self._failures.pop(name, None)
         return found
 
-    def _failed(self, name: str, error: Exception) -> ApplicationLook:
-        look = self._watchers[name].look_failed(error)
-        text = look.problems[0]
+    def _failed(self, name: str, error: Exception) -> ApplicationSnapshot:
+        snapshot = self._watchers[name].failed_snapshot(error)
+        text = snapshot.problems[0]
         if not isinstance(error, ServiceError) and self._failures.get(name) != text:
-            _log.error("the look at %s failed", name, exc_info=error)
+            _log.error("the snapshot of %s failed", name, exc_info=error)
             self._failures[name] = text
-        return look
+        return snapshot
 
-    def _joined(self, looks: Sequence[ApplicationLook]) -> Look:
-        return Look(self._clock.wall_ms(), sort_applications(looks), self._problems)
+    def _joined(self, snapshots: Sequence[ApplicationSnapshot]) -> Snapshot:
+        return Snapshot(self._clock.wall_ms(), sort_applications(snapshots), self._problems)
 
     def _find(self) -> tuple[str, ...]:
         now_s = self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""Open what looks at the applications that somebody named, and look again and again on a thread."""
+"""Open the watcher of the named applications, and take snapshots at an interval on a thread."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from penstock.cli.overview.trouble import TroubleLimits
-from penstock.cli.overview.watcher import ApplicationWatcher, FleetWatcher, LookOptions
+from penstock.cli.overview.watcher import ApplicationWatcher, FleetWatcher, WatchOptions
 from penstock.cli.service_options import open_kinesis, open_lease_table, open_lease_table_finder
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from penstock.cli.overview.look import Look
+    from penstock.cli.overview.snapshot import Snapshot
 
 
 def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> FleetWatcher:
@@ -27,7 +27,7 @@ def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> Fleet
 
     clock = SystemClock()
     kinesis = open_kinesis(args)
-    options = LookOptions(
+    options = WatchOptions(
         stream=args.stream,
         silent_after_s=silent_after_s if args.silent_after is None else args.silent_after,
         lag_count_max=args.lags,
@@ -40,24 +40,27 @@ def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> Fleet
     return FleetWatcher(args.applications, open_watcher, open_lease_table_finder(args), clock)
 
 
-class LookThread:
-    """Looks again and again on a thread of its own.
+class WatchThread:
+    """Takes snapshots at an interval, on its own thread.
 
     Args:
-        watcher: Nobody else's.
-        interval_s: Seconds from the end of one look to the beginning of the next.
-        on_look: Called with each look, on the thread.
+        watcher: Not used by any other thread.
+        interval_s: Seconds from the end of one snapshot to the beginning of the next.
+        on_snapshot: Called with each snapshot, on the thread.
     """
 
     def __init__(
-        self, watcher: FleetWatcher, interval_s: float, on_look: Callable[[Look], None] = lambda _: None
+        self,
+        watcher: FleetWatcher,
+        interval_s: float,
+        on_snapshot: Callable[[Snapshot], None] = lambda _: None,
     ) -> None:
         self._watcher = watcher
         self._interval_s = interval_s
-        self._on_look = on_look
+        self._on_snapshot = on_snapshot
         self._condition = threading.Condition()
         self._is_closed = False
-        self._newest: Look | None = None
+        self._newest: Snapshot | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-looks", daemon=True)
         self._thread.start()
@@ -65,24 +68,24 @@ class LookThread:
     def _run(self) -> None:
         while True:
             try:
-                look = self._watcher.look()
-                self._on_look(look)
-            except BaseException as error:  # noqa: BLE001 - raised again where the looks are shown
+                snapshot = self._watcher.take_snapshot()
+                self._on_snapshot(snapshot)
+            except BaseException as error:  # noqa: BLE001 - raised again where the snapshots are shown
                 with self._condition:
                     self._error = error
                     self._condition.notify_all()
                 return
             with self._condition:
-                self._newest = look
+                self._newest = snapshot
                 self._condition.notify_all()
                 if self._condition.wait_for(lambda: self._is_closed, self._interval_s):
                     return
 
-    def newest(self) -> Look | None:
-        """Return the newest look; None before the first one.
+    def newest(self) -> Snapshot | None:
+        """Return the newest snapshot; None before the first one.
 
         Raises:
-            Exception: What ended the looking.
+            Exception: The error that ended the thread.
         """
         with self._condition:
             if self._error is not None:
@@ -93,14 +96,14 @@ class LookThread:
         """Wait.
 
         Raises:
-            Exception: What ended the looking.
+            Exception: The error that ended the thread.
         """
         with self._condition:
             self._condition.wait_for(lambda: self._error is not None, timeout_s)
         self.newest()
 
     def close(self) -> None:
-        """Look no more; a look that is under way ends by itself."""
+        """Stop; a snapshot under way ends by itself."""
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()

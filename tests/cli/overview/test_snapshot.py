@@ -4,8 +4,15 @@ import json
 
 from penstock.cli.lease_report import Sighting
 from penstock.cli.overview.changes import changes_between
-from penstock.cli.overview.look import ApplicationLook, Look, ShardRow, Trouble, WorkerRow, document_of
 from penstock.cli.overview.shard_rows import KnownLag, shard_rows, worker_rows
+from penstock.cli.overview.snapshot import (
+    ApplicationSnapshot,
+    ShardRow,
+    Snapshot,
+    Trouble,
+    WorkerRow,
+    document_of,
+)
 from penstock.cli.overview.trouble import TroubleLimits
 from penstock.cli.shard_lags import ShardLag
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
@@ -92,8 +99,8 @@ def test_workers_are_counted_by_whom_reads_and_not_for_what_is_ended():
 # --- events -----------------------------------------------------------------------------------------------
 
 
-def look(*rows, at_ms=0, lineage=()):
-    return ApplicationLook("a", "s", at_ms, rows, worker_rows(rows), lineage)
+def snapshot(*rows, at_ms=0, lineage=()):
+    return ApplicationSnapshot("a", "s", at_ms, rows, worker_rows(rows), lineage)
 
 
 def told(before, after):
@@ -102,11 +109,11 @@ def told(before, after):
 
 def test_two_equal_looks_tell_of_nothing():
     rows = [ShardRow("s0", "read", "w"), ShardRow("s1", "ended")]
-    assert told(look(*rows), look(*rows, at_ms=1)) == []
+    assert told(snapshot(*rows), snapshot(*rows, at_ms=1)) == []
 
 
 def test_what_happens_to_a_shard_is_told_once():
-    before = look(
+    before = snapshot(
         ShardRow("s0", "read", "w1"),
         ShardRow("s1", "read", "w1"),
         ShardRow("s2", "read", "w1"),
@@ -117,7 +124,7 @@ def test_what_happens_to_a_shard_is_told_once():
         ShardRow("s7", "read", "w1"),
         ShardRow("s8", "read", "w1"),
     )
-    after = look(
+    after = snapshot(
         ShardRow("s0", "ended"),
         ShardRow("s1", "handing over", "w1", "w2"),
         ShardRow("s2", "stopped", "w1", stopped_reason="handler_failed"),
@@ -147,30 +154,34 @@ def test_what_happens_to_a_shard_is_told_once():
 
 def test_new_shards_of_the_stream_and_workers_that_go_are_told():
     row = ShardRow("s0", "read", "w1")
-    after = look(ShardRow("s0", "owner silent", "w1"), lineage=STREAM)
-    assert told(look(row, lineage=STREAM[:2]), after) == [
+    after = snapshot(ShardRow("s0", "owner silent", "w1"), lineage=STREAM)
+    assert told(snapshot(row, lineage=STREAM[:2]), after) == [
         ("s0", "w1 does not renew its lease"),
         ("s2", "the stream has a new shard, from s0"),
         ("s3", "the stream has a new shard, from s0"),
     ]
-    assert told(look(row), look(ShardRow("s0", "unowned")))[-1] == (None, "worker w1 has no lease any more")
+    assert told(snapshot(row), snapshot(ShardRow("s0", "unowned")))[-1] == (
+        None,
+        "worker w1 has no lease any more",
+    )
 
 
 def test_a_lease_that_is_deleted_before_its_time_is_told():
     assert told(
-        look(ShardRow("s0", "read", "w"), ShardRow("s1", "unowned")), look(ShardRow("s0", "read", "w"))
+        snapshot(ShardRow("s0", "read", "w"), ShardRow("s1", "unowned")),
+        snapshot(ShardRow("s0", "read", "w")),
     ) == [("s1", "its lease was deleted")]
 
 
 def test_a_look_that_could_not_read_the_table_tells_of_no_deletion():
-    assert told(look(ShardRow("s0", "read", "w")), look()) == []
+    assert told(snapshot(ShardRow("s0", "read", "w")), snapshot()) == []
 
 
 def test_a_document_holds_what_was_seen():
     rows = (
         ShardRow("s0", "stopped", "w", lag_ms=5, trouble=Trouble.STOPPED, why="x (more)", stopped_reason="x"),
     )
-    seen = Look(1_000, (look(*rows, at_ms=1_000, lineage=STREAM),), ("p",))
+    seen = Snapshot(1_000, (snapshot(*rows, at_ms=1_000, lineage=STREAM),), ("p",))
     document = json.loads(json.dumps(document_of(seen)))
     assert document["taken_at"] == "1970-01-01T00:00:01.000+00:00"
     assert document["problems"] == ["p"]

@@ -1,4 +1,4 @@
-"""What one look at an application shows, as values and as a JSON document. Pure."""
+"""A snapshot of applications, their shards and workers: as values and as a JSON document. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Trouble(Enum):
-    """What is wrong, the worst first."""
+    """Problems of a shard, the worst first."""
 
     STOPPED = "stopped"
     SILENT = "owner silent"
@@ -46,7 +46,7 @@ class ShardRow:
 
     Args:
         shard: Its id.
-        state: Where its lease stands, in a word or two.
+        state: The state of its lease, in a word or two.
         owner: Who reads it, or None.
         next_owner: Who gets it, while a hand-over is under way.
         counter: The lease counter.
@@ -56,12 +56,12 @@ class ShardRow:
         checkpoint_stands_s: For so long the checkpoint has not moved, as far as it was watched.
         lag_ms: The age of the oldest record that is not done; None when unknown.
         lag_change: Seconds by which the lag grows in a second; None when unknown.
-        why_lag_unknown: What the service said instead of a lag.
-        kb_per_s: What its reader says to read, in KiB a second; None where it says nothing.
+        why_lag_unknown: The service's error, if the lag could not be measured.
+        kb_per_s: The throughput that its reader reports, in KiB a second; None without a report.
         is_throttled: Whether the service refused our own small read of the shard.
         stopped_reason: Why its owner does not read it, or None.
         waits: Whether its parents have to be read first.
-        trouble: What is wrong.
+        trouble: The worst problem.
         why: The same in a sentence.
     """
 
@@ -98,10 +98,10 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that changed between two looks.
+    """Something that changed between two snapshots.
 
     Args:
-        at_ms: When the second look was taken, milliseconds since the epoch.
+        at_ms: When the second snapshot was taken, milliseconds since the epoch.
         shard: Which, or None where it is about the application.
         text: What, for people.
     """
@@ -112,8 +112,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplicationLook:
-    """One look at an application.
+class ApplicationSnapshot:
+    """One snapshot of an application.
 
     Args:
         application: The lease table's name.
@@ -124,7 +124,7 @@ class ApplicationLook:
         lineage: The stream's shards, parents before children; empty where the stream is unknown.
         problems: What could not be read, a sentence each.
         events: What changed lately, newest first.
-        streams: Name or ARN of each stream, by what the keys of its leases begin with.
+        streams: Name or ARN of each stream, by the prefix of its leases' keys.
     """
 
     application: str
@@ -153,7 +153,7 @@ class ApplicationLook:
 
     @property
     def worst(self) -> Trouble:
-        """What is wrong with its first shard."""
+        """The trouble of its first shard, which is the worst."""
         return self.shards[0].trouble if self.shards else Trouble.NONE
 
     @property
@@ -180,8 +180,8 @@ class ApplicationLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at all applications.
+class Snapshot:
+    """One snapshot of all applications.
 
     Args:
         taken_ms: Milliseconds since the epoch.
@@ -190,35 +190,35 @@ class Look:
     """
 
     taken_ms: int
-    applications: tuple[ApplicationLook, ...]
+    applications: tuple[ApplicationSnapshot, ...]
     problems: tuple[str, ...] = ()
 
 
 # --- as a document ----------------------------------------------------------------------------------------
 
 
-def document_of(look: Look) -> dict[str, Any]:
-    """Return a look as JSON has it."""
+def document_of(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a snapshot as JSON has it."""
     return {
-        "taken_at": moment_of(look.taken_ms),
-        "applications": [application_document(each) for each in look.applications],
-        "problems": list(look.problems),
+        "taken_at": moment_of(snapshot.taken_ms),
+        "applications": [application_document(each) for each in snapshot.applications],
+        "problems": list(snapshot.problems),
     }
 
 
-def application_document(look: ApplicationLook) -> dict[str, Any]:
-    """Return a look at one application as JSON has it."""
+def application_document(snapshot: ApplicationSnapshot) -> dict[str, Any]:
+    """Return a snapshot of one application as JSON has it."""
     return {
-        "application": look.application,
-        "stream": look.stream,
-        "taken_at": moment_of(look.taken_ms),
-        "state": look.state,
-        "trouble": look.worst.value if look.trouble_count else None,
-        "shards_in_trouble": look.trouble_count,
-        "unfinished_shards": look.unfinished_count,
-        "millis_behind_latest": look.lag_ms,
-        "problems": list(look.problems),
-        "shards": [_shard_document(row) for row in look.shards],
+        "application": snapshot.application,
+        "stream": snapshot.stream,
+        "taken_at": moment_of(snapshot.taken_ms),
+        "state": snapshot.state,
+        "trouble": snapshot.worst.value if snapshot.trouble_count else None,
+        "shards_in_trouble": snapshot.trouble_count,
+        "unfinished_shards": snapshot.unfinished_count,
+        "millis_behind_latest": snapshot.lag_ms,
+        "problems": list(snapshot.problems),
+        "shards": [_shard_document(row) for row in snapshot.shards],
         "workers": [
             {
                 "worker": row.worker,
@@ -227,7 +227,7 @@ def application_document(look: ApplicationLook) -> dict[str, Any]:
                 "leases_in_trouble": row.trouble_count,
                 "millis_behind_latest": row.lag_ms,
             }
-            for row in look.workers
+            for row in snapshot.workers
         ],
         "lineage": [
             {
@@ -236,10 +236,11 @@ def application_document(look: ApplicationLook) -> dict[str, Any]:
                 "is_open": shard.is_open,
                 "hash_range": [str(shard.hash_range.start), str(shard.hash_range.end)],
             }
-            for shard in look.lineage
+            for shard in snapshot.lineage
         ],
         "events": [
-            {"at": moment_of(event.at_ms), "shard": event.shard, "text": event.text} for event in look.events
+            {"at": moment_of(event.at_ms), "shard": event.shard, "text": event.text}
+            for event in snapshot.events
         ],
     }
 
