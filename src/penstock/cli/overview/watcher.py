@@ -107,7 +107,9 @@ class ApplicationWatcher:
             )
             for lease, state, unmoved_s in self._view.judged(now_s)
         ]
-        return self._with_events(self._build(sightings, scan.skipped, ASKED_AGAIN, self._options.lag_count_max))
+        return self._with_events(
+            self._build(sightings, scan.skipped, ASKED_AGAIN, self._options.lag_count_max)
+        )
 
     def watch_once(self) -> tuple[list[Sighting], LeaseScan]:
         """Watch until every owner was seen to live, at most for `silent_after_s`.
