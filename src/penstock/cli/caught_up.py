@@ -1,4 +1,4 @@
-"""Notice that a consumer in one process has read everything that had arrived when it began, or all that will ever come."""
+"""Detect that the only worker of an application has read all records from before its start, or its shards to their ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def when_caught_up(
         consumer: The only worker of its application.
         table: Its leases.
         on_caught_up: What to do.
-        shard_ids: Shards that are read alone; none: all are read, and there is always one to which more may come.
+        shard_ids: Shards that are read alone; none: all are read, and at least one of them is open.
         on_ended: What to do once, and in place of `on_caught_up` if that is not done, when these are read to their ends.
         lag_max_ms: Returns the lag of a shard in which everything that is wanted is done; None: the time since the body began.
     """
@@ -68,8 +68,8 @@ def when_caught_up(
 
 def _is_caught_up(consumer: Consumer, table: LeaseTable, lag_max_ms: float) -> bool:
     if lag_max_ms < 0:
-        return False  # a moment to come
-    # Health first: a shard that ends between the two looks has left its children in the table.
+        return False  # a moment in the future
+    # Health first: a shard that ends between the two reads has left its children in the table.
     health = {shard.shard_id: shard for shard in consumer.health().shards}
     unfinished = [row for row in table.scan().leases if not row.is_ended]
     for row in unfinished:
@@ -84,6 +84,6 @@ def _is_caught_up(consumer: Consumer, table: LeaseTable, lag_max_ms: float) -> b
 
 
 def _are_ended(table: LeaseTable, shard_ids: Collection[str]) -> bool:
-    """Whether nothing will come of some shards any more, once all leases are there: an ended one may be deleted by now."""
+    """Whether shards are read to their ends, once all leases exist; the lease of an ended shard may be deleted."""
     unfinished = {row.key for row in table.scan().leases if not row.is_ended}
     return unfinished.isdisjoint(shard_ids)

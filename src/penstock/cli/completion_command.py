@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def completions(parser: CommandParser, words: list[str]) -> list[str]:
-    """Return what the last word may become.
+    """Return the completions of the last word.
 
     Args:
         parser: Of the command line.

@@ -133,7 +133,7 @@ def _without_logs_of_broken_pipes() -> Iterator[None]:
     """Keep out of the log that a record could not be printed for want of a reader: no shard is at fault."""
 
     def lets_pass(record: logging.LogRecord) -> bool:
-        # A second handler may fail while its shard is leaving: only what is logged beside that message names the error.
+        # A second handler may fail while its shard is leaving: then only the log record's message names the error.
         is_raised = record.exc_info is not None and isinstance(record.exc_info[1], BrokenPipeError)
         return not is_raised and BrokenPipeError.__name__ not in record.getMessage()
 
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.consumer.metrics_prometheus import PrometheusMetrics
     from penstock.errors import HandlerFailed
 
-    for name in _LOGGERS:  # shards that come and go are the point here
+    for name in _LOGGERS:  # the user wants to see which shards begin and end
         logging.getLogger(name).setLevel(logging.INFO)
     start = parse_position(args.start, "--from")
     moments = moments_of(start)
@@ -203,7 +203,7 @@ def run(args: argparse.Namespace) -> int:
             raise BrokenPipeError
     except HandlerFailed as failure:
         if isinstance(failure.__cause__, BrokenPipeError):
-            raise BrokenPipeError from failure  # nobody reads any more: what was not printed is not done
+            raise BrokenPipeError from failure  # the reader has gone: records that were not printed are not done
         raise
     finally:
         if metrics is not None:

@@ -22,7 +22,7 @@ DESCRIPTION = (
 _TOKEN_VARIABLE: Final = "PENSTOCK_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,}")
 _CHECK_EVERY_S: Final = 1.0
-_STREAM_WAIT_S: Final = 2.0  # then the page comes without figures, and asks again
+_STREAM_WAIT_S: Final = 2.0  # then the page is sent without figures, and reloads
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -95,10 +95,10 @@ def check_token(host: str, token: str | None) -> None:
 
     Args:
         host: The address to listen on.
-        token: Who does not have it is refused, or None.
+        token: Required of every client, or None.
 
     Raises:
-        OptionError: There has to be a token, or it is none that a cookie can hold and nobody guesses.
+        OptionError: The token is missing, too short, or has characters that a cookie cannot hold.
     """
     if token is None and not _is_loopback(host):
         raise OptionError(

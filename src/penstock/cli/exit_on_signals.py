@@ -1,4 +1,4 @@
-"""Let signals end a command by unwinding it, so that what it has opened is closed."""
+"""Turn signals into SystemExit, so that a command closes its files and connections before it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shell_statuses(*signals: signal.Signals) -> dict[signal.Signals, int]:
 
 @contextlib.contextmanager
 def exit_on_signals(statuses: Mapping[signal.Signals, int]) -> Iterator[None]:
-    """Raise SystemExit where the body is when a signal comes. Does nothing on any thread but the main one.
+    """Raise SystemExit in the body when a signal arrives. Does nothing on any thread but the main one.
 
     Args:
         statuses: The exit status of each signal.

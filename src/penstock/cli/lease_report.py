@@ -1,4 +1,4 @@
-"""What a lease table looks like to an observer: states, ages, shares. Pure but for the watching."""
+"""A report on a lease table: states, ages, shares. Pure, except for the scans that it compares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sighting:
 
     Args:
         lease: As seen last.
-        owner_state: What the watching showed of the owner: expired when nothing moved all the while.
+        owner_state: The state of the owner: expired if the row did not change between the scans.
         unmoved_s: Seconds in which the row did not change, up to the end of the watching.
         has_moved: Whether the counter was seen to change: its owner lives.
     """
@@ -75,13 +75,13 @@ def state_of(
     vanished: Container[str] = (),
     circular: Container[str] = (),
 ) -> str:
-    """Return where a lease stands, in a word or two.
+    """Return the state of a lease, in a word or two.
 
     Args:
         sighting: Of the lease.
         leases: The whole table.
         vanished: Shards that the stream does not list any more.
-        circular: Leases that are said to descend from themselves.
+        circular: Leases whose rows make them their own ancestors.
     """
     lease = sighting.lease
     if sighting.owner_state is OwnerState.ENDED:
@@ -122,10 +122,10 @@ def live_owners(sightings: list[Sighting]) -> list[str]:
 
 
 def describe_fleet(rows: Kcl3Rows, wall_s: float) -> dict[str, Any]:
-    """Return what one look shows of a fleet with KCL 3 workers.
+    """Return the state of a fleet with KCL 3 workers.
 
     Args:
-        rows: What they keep beside the leases.
+        rows: Their rows beside the leases.
         wall_s: Seconds since the epoch.
     """
     mode = FleetJudge("").judge(rows, 0.0, wall_s)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def streams_of(leases: Sequence[Lease], named: str | None) -> dict[str, str]:
-    """Return the streams to ask about leases, by what the leases' keys begin with.
+    """Return the streams of leases, by the prefix of the leases' keys.
 
     Args:
         leases: Of one table.
@@ -34,7 +34,7 @@ def streams_of(leases: Sequence[Lease], named: str | None) -> dict[str, str]:
 
 
 def choose_stream(leases: Sequence[Lease], named: str) -> tuple[str, tuple[Lease, ...]]:
-    """Return which of a table's streams is meant, by what its leases' keys begin with, and its leases.
+    """Return the named stream's prefix of lease keys, and its leases.
 
     Args:
         leases: Of one table.

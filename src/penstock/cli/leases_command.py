@@ -1,4 +1,4 @@
-"""`penstock leases`: an application's lease table, its workers' shares, and setting its checkpoints anew."""
+"""`penstock leases`: an application's lease table, its workers' shares, and resets of its checkpoints."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 
 
 def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
-    """Show what is known; 1 where the stream that was named cannot be asked, since then the lags are missing."""
+    """Print the leases; return 1 if the named stream cannot be read, since then the lags are missing."""
     from penstock.cli.lease_report import circular_leases, shares, state_of, zone_name
     from penstock.errors import ServiceError
 
@@ -267,7 +267,7 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
 
 
 def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Return what KCL 3 workers tell of their fleet; None where there never was one, or it cannot be read."""
+    """Return the state of a fleet with KCL 3 workers; None if there never was one, or its rows cannot be read."""
     from penstock.cli.lease_report import describe_fleet
     from penstock.errors import ServiceError
     from penstock.wiring import SystemClock

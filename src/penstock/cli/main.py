@@ -1,8 +1,8 @@
 """`penstock`: finds the commands, runs one, and turns errors into one clear line.
 
 Every command is a module: `add_parser(subparsers)` describes it and must be cheap, `run(args)` runs it and returns the
-exit status. What is heavy or optional is imported in `run`. `OPTION_FLAGS`, where a module has it, names the flag behind
-each field of an options value, so that errors speak of what was typed.
+exit status. Heavy and optional packages are imported in `run`. If a module has `OPTION_FLAGS`, it names the flag
+behind each field of an options value, so that errors name the typed flag.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMMANDS: Final = {
     "dashboard": "penstock.cli.dashboard_command",
     "local": "penstock.cli.local_command",
     "simulate": "penstock.cli.simulate_command",
-    "demo": "penstock_demo.command",  # by name: the demonstration stands above the command line
+    "demo": "penstock_demo.command",  # by name: the demonstration is a layer above the command line
     "options": "penstock.cli.options_command",
     "completion": "penstock.cli.completion_command",
 }
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone. Nothing more can be said there, also not by the interpreter at its end.
+        # The reader of our output has gone. The interpreter must not flush to it at its end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     except ModuleNotFoundError as error:
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_output() -> None:
-    """Let what is printed go nowhere where the shell has closed the output (`>&-`): Python has no file for it then."""
+    """Discard prints if the shell has closed the output (`>&-`), since Python has no file for it then."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process

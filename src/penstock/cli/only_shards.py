@@ -1,4 +1,4 @@
-"""The stream service as it looks to a reader of some shards only: all others have nothing to read."""
+"""The stream service for a reader of some shards only: all others have no records."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _UNREAD: Final = "not read: "
 
 @dataclass(frozen=True, slots=True)
 class OnlyShards:
-    """A Kinesis that is asked for the records of some shards; what is known of the others is their lineage.
+    """A Kinesis with the records of some shards; the others have only their place in the lineage.
 
     A shard that is not read ends at once if it had ended when it was listed, so that its descendants can be read. Otherwise
-    it looks as if nothing came. Neither costs a call.
+    its pages are empty. Neither costs a call.
 
     Args:
         inner: The service.
         shard_ids: The shards to read.
-        unread: What a look at each of the other shards finds.
+        unread: The page that each of the other shards returns.
     """
 
     inner: Kinesis

@@ -1,4 +1,4 @@
-"""Notice that nobody reads our output any more, also while there is nothing to write."""
+"""Detect that the reader of our output has gone, also while there is nothing to write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading
     leases for a reader that left.
 
     Args:
-        request_stop: Called from a thread of its own, again and again until the body has ended.
+        request_stop: Called repeatedly on another thread, until the body has ended.
 
     Yields:
         Set once the reader has gone. Whether that matters is the caller's to say: everything may have been written.
@@ -50,8 +50,8 @@ def _is_reader_gone() -> bool:
         return False
     try:
         descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):  # no file: whoever put it there reads it
+    except (OSError, ValueError):  # no file: the program that replaced it reads it
         return False
     poll = select.poll()
-    poll.register(descriptor, 0)  # an error is told without being asked for
+    poll.register(descriptor, 0)  # POLLERR is always reported
     return any(event & select.POLLERR for _, event in poll.poll(0))

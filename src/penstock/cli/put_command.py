@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             number = 0
             for payload in _payloads(args):
                 if payload is None:
-                    writer.finish()  # whoever types, or follows a file, has no full request in mind
+                    writer.finish()  # input pauses: send the records so far, though the request is not full
                     continue
                 number += 1
                 _write(args, writer, *payload)
@@ -109,7 +109,7 @@ def _write(args: argparse.Namespace, writer: TaskWriter, data: bytes, place: str
     try:
         writer.write(data, _key_of(args, data))
     except RecordError as error:
-        writer.finish()  # what comes before: it need not be put again
+        writer.finish()  # the records before this one: they need not be put again
         raise RecordError(f"{place}: {error}; {_acknowledged(writer)} acknowledged before") from error
 
 
@@ -137,18 +137,18 @@ def _check_files(names: list[str]) -> None:
 
 
 def _check_reachable(kinesis: Kinesis, stream: str) -> None:
-    """Find out before the first record whether there is somebody to write to; the writer itself waits for a minute.
+    """Check before the first record that the stream can be reached; the writer itself would wait for a minute.
 
     Raises:
-        Unavailable, NotFound: There is not.
+        Unavailable, NotFound: It cannot.
     """
-    # Whoever may write need not be allowed to describe.
+    # A user who may write need not be allowed to describe.
     with contextlib.suppress(AccessDenied, Throttled):
         kinesis.fetch_summary(stream)
 
 
 def _payloads(args: argparse.Namespace) -> Iterator[tuple[bytes, str] | None]:
-    """Yield what is to be written, and where it stands; None when nothing has come for a moment."""
+    """Yield each record's data and its place in the input; None while the input pauses."""
     for name in args.files or ["-"]:
         with contextlib.ExitStack() as stack:
             file: BinaryIO = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
@@ -173,7 +173,7 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes | None]:
 
 
 def _lines(descriptor: int) -> Iterator[bytes | None]:
-    """Yield the lines of a file or pipe as they come; None when none has come for a moment."""
+    """Yield the lines of a file or pipe as they arrive; None while it pauses."""
     begun: list[bytes] = []
     while True:
         if not select.select([descriptor], [], [], _IDLE_S)[0]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """What a record must be to be shown; None lets all pass.
+    """A filter of the records to show; a field that is None matches all.
 
     Args:
         shard_ids: The shards.

@@ -91,7 +91,7 @@ class RecordPrinter:
         record_format: `columns` for people, `json` for one document per line, `data` for nothing else, or a format.
         count_max: Stop printing after so many; None prints all.
         record_filter: Which records are printed; None: all.
-        names_streams: Whether records of several streams come, so that each tells its own.
+        names_streams: Whether each line names its stream, since there are several.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def open_kinesis(args: argparse.Namespace) -> Kinesis:
-    """Open the stream service, to look at it and to read."""
+    """Open the stream service, to describe and to read."""
     from penstock import wiring
 
     return wiring.open_kinesis(_options(args))
@@ -83,7 +83,7 @@ def open_fan_out(args: argparse.Namespace) -> FanOut:
 
 
 def open_kcl3_tables(args: argparse.Namespace, name: str) -> Kcl3Tables | None:
-    """Open what KCL 3 keeps beside a lease table; None where no Java worker can stand."""
+    """Open the tables of KCL 3 beside a lease table; None if the leases are not in DynamoDB, where Java workers read."""
     from penstock import wiring
 
     return wiring.open_kcl3_tables(name, _options(args))

@@ -53,7 +53,7 @@ class ShardLag:
     Args:
         key: Of the shard's lease.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when unknown.
-        why_unknown: What the service said instead.
+        why_unknown: The service's error instead of a lag.
         refused_count: Reads that the service refused: the shard is read as often as it may be.
     """
 
@@ -74,7 +74,7 @@ def measure_lags(
 
     Args:
         kinesis: The stream service.
-        streams: Names or ARNs, by what the leases' keys begin with.
+        streams: Names or ARNs, by the prefix of the leases' keys.
         leases: Of one table.
         clock: For ages.
         effort: How many reads it may cost.
@@ -112,7 +112,7 @@ class _Reads:
                 return age_ms(oldest.arrival_s, service_now_ms(self._clock.wall_ms(), page.server_ms))
             if page.next_iterator is None or page.millis_behind_latest == 0:
                 return 0
-            # An empty page, or one of done records: its own figure is about the record that comes next.
+            # An empty page, or one of done records: its own figure is about the next record.
             behind_ms, iterator = page.millis_behind_latest, page.next_iterator
         return behind_ms
 

@@ -51,7 +51,7 @@ def _document(shard: Shard) -> dict[str, Any]:
 def _print_tree(output: Output, stream: str, shards: tuple[Shard, ...]) -> None:
     below: dict[str, list[tuple[Shard, list[str]]]] = {}
     listed: set[str] = set()
-    # A shard's number is larger than its parents', so parents come first in this order.
+    # A shard's number is larger than its parents', so this order has parents first.
     for shard in sorted(shards, key=lambda shard: shard.shard_id):
         known = [parent for parent in shard.parents if parent in listed]
         below.setdefault(known[0] if known else "", []).append((shard, known))

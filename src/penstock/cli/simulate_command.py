@@ -1,8 +1,8 @@
-"""`penstock simulate`: run the deterministic simulator over many seeds, or count what a large fleet costs.
+"""`penstock simulate`: run the deterministic simulator over many seeds, or count the calls of a large fleet.
 
 Every seed is a fleet of workers with faults of its own on a stream and a lease table of its own, in virtual time. A
 seed that breaks an invariant is shown with the end of its history and the command that runs it again. With `--fleet`
-one fleet of any size goes through what happens to fleets, and its reads, writes and moves are counted.
+one fleet of any size goes through starts, crashes and reshards, and its reads, writes and moves are counted.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _run_seeds(args: argparse.Namespace) -> int:
 
 
 def _show_met(met: Counter[str]) -> None:
-    """Print how often each thing came up, a line for each kind."""
+    """Print how often each situation occurred, a line for each kind."""
     kinds: dict[str, list[str]] = {}
     for key, count in sorted(met.items()):
         kind, _, what = key.partition(": ")
@@ -154,7 +154,7 @@ def _show_met(met: Counter[str]) -> None:
 
 
 def _show_never(never: list[str], expected_count: int, seed_count: int) -> None:
-    """Print what never came up; of a short run only how much, since most of it is missing there."""
+    """Print the situations that never occurred; of a short run only their number, since it lacks most of them."""
     if not never:
         return
     if seed_count >= _TELLING_SEEDS_MIN:

@@ -1,4 +1,4 @@
-"""`penstock simulate --fleet`: what a fleet of any size costs, and how soon its shards are read, in virtual time."""
+"""`penstock simulate --fleet`: the calls of a fleet of any size, and how soon its shards are read, in virtual time."""
 
 from __future__ import annotations
 

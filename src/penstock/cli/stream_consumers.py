@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Change what was asked for, list and print."""
+    """Register or deregister if asked to, then list and print."""
     fan_out = open_fan_out(args)
     stream_arn = open_kinesis(args).fetch_summary(args.stream).arn
     if args.register is not None:

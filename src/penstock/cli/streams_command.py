@@ -1,4 +1,4 @@
-"""`penstock streams`: list, describe, create, delete and change streams, and say what it will cost in shards."""
+"""`penstock streams`: list, describe, create, delete and change streams, with the cost in shards."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- looking --------------------------------------------------------------------------------------------
+# --- describing -----------------------------------------------------------------------------------------
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -236,11 +236,11 @@ def _shards(count: int) -> str:
 
 
 def _confirm(args: argparse.Namespace, warning: str, name: str) -> None:
-    """Let the name be typed before something is lost.
+    """Ask the user to type the name before data is lost.
 
     Raises:
-        UsageError: There is nobody to ask, and `--yes` was not given.
-        PenstockError: Another answer came.
+        UsageError: There is no terminal to ask on, and `--yes` was not given.
+        PenstockError: The answer was another one.
     """
     if args.yes:
         return

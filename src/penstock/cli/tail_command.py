@@ -1,4 +1,4 @@
-"""`penstock tail`: print a stream's records as they come, without leases and without a trace."""
+"""`penstock tail`: print a stream's records as they arrive, without leases and without a trace."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _interrupted_status(count: int) -> int:
 
 
 def _check_all_was_read(stream: str, consumer: Consumer) -> None:
-    """Raise what a shard has stopped for: what it still holds was asked for, and is not printed."""
+    """Raise the failure that stopped a shard, since some of its requested records were not printed."""
     from penstock.consumer.pull import IterationEnded
 
     failures = {
@@ -195,7 +195,7 @@ def _range_of(
     """Return where to begin, and the moment at which to end; say which moments were understood.
 
     Raises:
-        PositionError, OptionError: A moment is none, or the beginning is a moment to come or behind the end.
+        PositionError, OptionError: A moment cannot be parsed, or the beginning is in the future or behind the end.
     """
     from penstock.core.position import at_timestamp
     from penstock.core.starting import StartingPosition, check_has_come

@@ -1,7 +1,7 @@
-"""What may be shown to people: text from outside, made harmless, and the lines and tables that show it.
+"""Output for people: text from outside, made harmless, and the lines and tables that show it.
 
 Records, keys, owners and messages of the service are written by others. Printed as they are, they could clear the
-screen, rename the window, reorder what is read or pass for a line of ours.
+screen, rename the window, reorder the text or pass for a line of ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _acts(character: str) -> bool:
 def escape_text(text: str) -> str:
     """Return one line in which every character that could act on a terminal is spelled out by its code.
 
-    A backslash stays as it is: the result is for reading. What must be told apart exactly is printed as JSON.
+    A backslash stays as it is: the result is for reading. JSON keeps every character exactly.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -57,7 +57,7 @@ def warn(message: str) -> None:
 class Output:
     """Prints for people: with styles where `rich` is installed (the extra `cli`), as plain text otherwise.
 
-    Text is taken as text: a style stands beside it, never inside.
+    Text has no markup: a style is a separate argument.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Output:
         except ModuleNotFoundError:
             self._console = None
             return
-        # Where nobody looks at a terminal, lines are not cut to one's width.
+        # Without a terminal, lines are not cut to its width.
         width = None if sys.stdout.isatty() else _WIDTH_UNWATCHED
         self._console = Console(width=width, highlight=False, markup=False, emoji=False)
 

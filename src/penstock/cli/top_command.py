@@ -1,4 +1,4 @@
-"""`penstock top`: applications, their shards and what is wrong with them, live in the terminal."""
+"""`penstock top`: applications, their shards and their problems, live in the terminal."""
 
 from __future__ import annotations
 
