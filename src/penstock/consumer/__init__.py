@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is for asyncio or for type checkers when it is asked for."""
+    """Load the names for asyncio and for type checkers on first use."""
     if name in _LATER_HOMES:
         return getattr(import_module(_LATER_HOMES[name]), name)
     raise AttributeError(f"module 'penstock.consumer' has no attribute {name!r}")

@@ -18,7 +18,7 @@ class AsyncBatch(ShardRecords):
     later.
 
     Args:
-        shard_id: Where the records come from.
+        shard_id: The shard of the records.
         stream: Name or ARN of the stream, as the consumer was given it.
         records: At least one. With `concurrency` > 1 all have one partition key.
         millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
@@ -33,9 +33,9 @@ class AsyncBatch(ShardRecords):
     async def checkpoint(self, record: Record | None = None) -> None:
         """Mark the batch up to and including a record as done, and store that now.
 
-        Returns when the checkpoint is durable; other coroutines run meanwhile. If the wait is cancelled, the checkpoint goes
-        on. With `concurrency` > 1 what is stored may be less: the highest position below which every record of every key is
-        done.
+        Returns when the checkpoint is durable; other coroutines run meanwhile. If the wait is cancelled, the checkpoint is
+        still stored. With `concurrency` > 1 the stored position may be lower: the highest one below which every record of
+        every key is done.
 
         Args:
             record: Of this batch; without it, the whole batch.
@@ -50,7 +50,7 @@ class AsyncBatch(ShardRecords):
 
 
 class AsyncShardCheckpointer:
-    """What a processor of coroutines is given to checkpoint a shard with.
+    """Checkpoints a shard for a processor of coroutines.
 
     Args:
         shard: As the consumer's threads gave it.
@@ -78,7 +78,7 @@ class AsyncShardCheckpointer:
         self._shard.acknowledge_through(position, ordinal)
 
     async def store_checkpoint(self) -> None:
-        """Store what is acknowledged, and return when it is durable.
+        """Checkpoint the acknowledged records, and return when that is durable.
 
         Raises:
             LeaseLost: The shard is another worker's now: nothing was stored by this call.

@@ -1,4 +1,4 @@
-"""How threads of the consumer run user code on an event loop: each call is a task, and a future tells when it has ended."""
+"""Runs user code on an event loop for the consumer's threads: each call is a task, and ends with a future."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class EventLoopCalls:
         task.add_done_callback(partial(self._end, ended))
 
     async def _run(self, call: Callable[[], Awaitable[object]]) -> BaseException | None:
-        """Run a call; return what it has failed with."""
+        """Run a call; return the error that it failed with."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)  # an eager task runs before the loop has returned it
@@ -169,23 +169,23 @@ class EventLoopProcessor:
         return self._made
 
     def on_start(self, shard_id: str, position: Position) -> Future[None]:
-        """Begin to tell that the shard begins."""
+        """Begin the call of `on_start`."""
         return self._begin("on_start", shard_id, position)
 
     def on_batch(self, batch: Batch) -> Future[None]:
-        """Begin to process records."""
+        """Begin the call of `on_batch`."""
         return self._calls.begin_batch(lambda given: self._processor().on_batch(given), batch)
 
     def on_end(self, shard: ShardCheckpointer) -> Future[None]:
-        """Begin to tell that the shard is delivered to its end."""
+        """Begin the call of `on_end`."""
         return self._begin("on_end", AsyncShardCheckpointer(shard))
 
     def on_stop(self, shard: ShardCheckpointer) -> Future[None]:
-        """Begin to tell that no record follows."""
+        """Begin the call of `on_stop`."""
         return self._begin("on_stop", AsyncShardCheckpointer(shard))
 
     def on_lost(self) -> Future[None]:
-        """Begin to tell that the shard is gone."""
+        """Begin the call of `on_lost`."""
         return self._begin("on_lost")
 
     def _begin(self, name: str, *arguments: object) -> Future[None]:
@@ -197,10 +197,10 @@ class EventLoopProcessor:
 
 
 def awaitable(result: object, user_code: object) -> Awaitable[object]:
-    """Return what a call of user code gave to be awaited.
+    """Return the awaitable that a call of user code returned.
 
     Raises:
-        UnusableHandlerError: That cannot be awaited.
+        UnusableHandlerError: It returned something else.
     """
     if inspect.isawaitable(result):
         return result

@@ -56,9 +56,9 @@ class AsyncConsumer:
     Leases are renewed and shards are read on threads, so a handler that blocks the event loop delays other handlers and no
     renewal. Any number of shards may wait in their handlers at the same time; each of them holds up its own shard only.
 
-    Cancelling what awaits it (`run`, or the block of `async with`) stops it gracefully: handlers under way are finished,
-    checkpoints are stored and the leases are given back, within `shutdown_timeout_s`; handlers that run longer are cancelled,
-    and their records come again. A second cancellation ends the wait.
+    Cancelling the task that awaits it (in `run`, or in the block of `async with`) stops it gracefully: handlers under way are
+    finished, checkpoints are stored and the leases are released, within `shutdown_timeout_s`; handlers that run longer are
+    cancelled, and their records are delivered again. A second cancellation ends the wait.
 
     Args:
         stream: Name or ARN; or several of them, as for `Consumer`.
@@ -141,7 +141,7 @@ class AsyncConsumer:
     async def run(self) -> None:
         """Work until it is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
-        This is for a program that has nothing else to do: signals are taken over in the main thread, and given back at the
+        This is for a program that has nothing else to do: in the main thread, signals are handled until the
         end; a second one raises KeyboardInterrupt at once. As a part of a service, use `async with`, which leaves signals
         alone.
 
@@ -161,13 +161,13 @@ class AsyncConsumer:
                     await self._finish()
                 raise
             await self._calls.cancel()
-        self._consumer.stop()  # it has ended: raises what the worker has failed with
+        self._consumer.stop()  # it has ended: raises the worker's failure
 
     async def start(self) -> None:
-        """Start to work; return when the stream is found to be usable.
+        """Start to work; return when the stream has been described.
 
         Raises:
-            UsageError: No handler was given, the consumer was started before, or it is to begin at a moment to come.
+            UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
             NotFound, AccessDenied: The stream cannot be used.
         """
         if self._pull is not None:
@@ -192,7 +192,7 @@ class AsyncConsumer:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread goes on: what it has started must not be left alone.
+            # The thread goes on: a worker that it has started must still be stopped.
             starting.add_done_callback(self._stop_what_started)
             await asyncio.wait([starting])
             await self._wait_for_end(STOP_SLACK_S)
@@ -200,7 +200,7 @@ class AsyncConsumer:
         self._keeper = loop.create_task(self._keep())
 
     def _start_worker(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start on a thread, and see to it that the loop is told of the end, also that of a start that fails."""
+        """Start on a thread, and signal the loop at the end, also if the start fails."""
         try:
             self._consumer.start()
         except BaseException:
@@ -247,7 +247,7 @@ class AsyncConsumer:
             async with asyncio.timeout(timeout_s):
                 await self._ended.wait()
         except TimeoutError:
-            log.debug("worker %s has not ended in time", self.worker_id)  # whoever asked is told
+            log.debug("worker %s has not ended in time", self.worker_id)  # the callers raise it
 
     def _raise_failure(self) -> None:
         if not self._ended.is_set():
@@ -255,7 +255,7 @@ class AsyncConsumer:
         self._consumer.stop()
 
     def _tell_end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for the worker's end on a thread, and tell the loop."""
+        """Wait for the worker's end on a thread, and signal the loop."""
         self._consumer.wait()
         self._tell(loop, self._on_ended)
 
@@ -305,7 +305,7 @@ class AsyncConsumer:
         """Yield batches; inside `async with`. Asking for the next one acknowledges the one before.
 
         A batch in whose body the loop is left (by `break`, by an error, or because its task is cancelled) is not done, unless
-        it was acknowledged: it comes again. Several tasks may iterate at the same time.
+        it was acknowledged: it is delivered again. Several tasks may iterate at the same time.
         """
         if self._pull is None:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
@@ -347,7 +347,7 @@ class AsyncConsumer:
 def _make_processor(
     factory: Callable[..., AsyncShardProcessor], calls: EventLoopCalls, *stream: str
 ) -> EventLoopProcessor:
-    """Return the processor of a shard; with several streams it is told which one is the shard's."""
+    """Return the processor of a shard; with several streams the factory gets the name of the shard's."""
     return EventLoopProcessor(partial(factory, *stream), calls)
 
 

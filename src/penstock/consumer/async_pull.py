@@ -10,7 +10,7 @@ from penstock.consumer.pull import not_done, not_taken
 
 
 class AsyncPullQueue:
-    """Offers batches to tasks that iterate. At most what is under way waits in it: `concurrency` batches for each shard."""
+    """Offers batches to tasks that iterate. At most `concurrency` batches for each shard wait in it."""
 
     def __init__(self) -> None:
         self._offers: asyncio.Queue[tuple[AsyncBatch, asyncio.Future[None]] | None] = asyncio.Queue()
@@ -46,7 +46,7 @@ class AsyncPullQueue:
         while True:
             offer = await self._offers.get()
             if offer is None:
-                self._offers.put_nowait(None)  # for whoever else iterates
+                self._offers.put_nowait(None)  # for the other iterating tasks
                 return
             batch, settled = offer
             if settled.done():

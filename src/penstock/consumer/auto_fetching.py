@@ -29,13 +29,13 @@ log = logging.getLogger("penstock.consumer")
 
 
 class AutoFetcher(PushedFetcher):
-    """Polls, or has a subscription do what a run planned; changes between two steps, when nothing is under way.
+    """Runs the steps of shards' runs by polling or by a subscription; changes between two steps, when no call is under way.
 
     A shard is polled until the consumer is registered and ACTIVE: that takes seconds, and nothing waits for it.
 
     Args:
         fetcher: Polls.
-        subscriptions: Where pages come from otherwise.
+        subscriptions: Bring pages by enhanced fan-out.
         has_room: Whether the process as a whole may hold more.
         clock: Time.
         on_answered: Called when a run was brought an answer later than `fetch` returned.
@@ -100,7 +100,7 @@ class AutoFetcher(PushedFetcher):
         super().give_page(run, page)
 
     def give_failure(self, run: ShardRun, error: PenstockError) -> None:
-        """Tell a run that its step failed; or have it polled, where its subscription does not work."""
+        """Report a failed step to its run; or change the run to polling if its subscription does not work."""
         choice = self._choice_of(run)
         choice.on_push_failed(error)
         change = choice.plan_change(self._clock.monotonic_s())

@@ -35,10 +35,10 @@ class Budget:
             self._held[run] = 0
 
     def hold(self, run: ShardRun) -> None:
-        """Note what a run holds now. What a paused one holds must not keep the others from reading."""
+        """Record the bytes that a run holds now. Those of a paused run do not count, so that the others go on reading."""
         with self._lock:
             if run not in self._held:
-                return  # it is gone; a read or a call that was under way touched it once more
+                return  # it is gone; a late answer touched it
             # Looked at under the lock: of two threads, the later one must not book the older figure.
             held_bytes = 0 if run.is_paused else run.waiting_bytes
             self._total_bytes += held_bytes - self._held[run]

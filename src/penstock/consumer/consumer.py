@@ -64,13 +64,13 @@ class Consumer:
 
     Make it in the process that runs it: after a fork the child is refused.
 
-    Every record is delivered at least once; records of one shard come in order. A worker that dies is replaced by
-    the others after `lease_duration_s`; one that stops gracefully, at once.
+    Every record is delivered at least once; records of one shard in order. The other workers replace one
+    that dies after `lease_duration_s`; one that stops gracefully, at once.
 
     Args:
         stream: Name or ARN. Or several of them: a list, or a mapping to the starting position of each. Their leases then share
-            one table, in the form of the KCL's multi-stream mode; one stream in a list has that form too. What Java
-            workers call `account:stream:epoch` may stand for a name.
+            one table, in the form of the KCL's multi-stream mode; one stream in a list has that form too. Java workers'
+            `account:stream:epoch` may replace a name.
         application: Names the lease table; all workers of the application give the same.
         handler: Called with a `Batch` of one shard's records. Not with `processor_factory`, and not when the
             consumer is iterated.
@@ -167,8 +167,9 @@ class Consumer:
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
-        A first signal finishes what is in hand, checkpoints and releases, within `shutdown_timeout_s`; a second one
-        raises KeyboardInterrupt at once. Signals are taken over only in the main thread, and given back at the end.
+        After a first signal, calls under way are finished, checkpoints stored and leases released, within
+        `shutdown_timeout_s`; a second one raises KeyboardInterrupt at once. Signals are handled only in the main
+        thread, and only until the end.
 
         Raises:
             HandlerFailed: User code failed for good and `on_failure="stop_worker"`.
@@ -183,10 +184,10 @@ class Consumer:
         self._raise_failure()
 
     def start(self) -> None:
-        """Start to work on threads of its own; return at once.
+        """Start to work on other threads; return at once.
 
         Raises:
-            UsageError: No handler was given, the consumer was started before, or it is to begin at a moment to come.
+            UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
             NotFound, AccessDenied: The stream cannot be used.
         """
         self._home.check()
@@ -263,7 +264,7 @@ class Consumer:
         """Read and deliver nothing more of these shards, or of all if none is named, until `resume`.
 
         Calls of the handler that have begun are finished, and their checkpoints stored. The leases stay this worker's and are
-        renewed. What was fetched stays in memory, and is delivered after `resume` without another read. A pause holds for
+        renewed. Fetched records stay in memory, and are delivered after `resume` without another read. A pause holds for
         this worker only, also for shards that it gets later, and until it ends: another worker that gets a shard reads it.
 
         The stream's retention goes on: records that leave it meanwhile are lost, as `on_data_loss` says.
@@ -277,7 +278,7 @@ class Consumer:
         self._set_paused(shard_ids, is_paused=True)
 
     def resume(self, *shard_ids: str) -> None:
-        """Go on with these shards, or with all if none is named, where they stand.
+        """Continue these shards, or all if none is named, where they were paused.
 
         Args:
             shard_ids: As for `pause`.
@@ -307,7 +308,7 @@ class Consumer:
         return {} if self._worker is None else self._worker.delivery.stopped.failures
 
     def health(self) -> Health:
-        """Return how the consumer does: whether it is healthy, each shard's state and lag, and what has stopped and why.
+        """Return whether the consumer is healthy, each shard's state and lag, and the stopped shards with the reasons.
 
         Costs no call to any service. With `PrometheusMetrics` the same is served as `/health` and `/ready`.
         """
@@ -342,7 +343,7 @@ class Consumer:
         """Work, and yield batches to the caller. Asking for the next one acknowledges the one before.
 
         The consumer starts with the loop and stops gracefully when the loop is left. A batch in whose body the loop
-        is left (by `break`, or by an error) is not done, unless it was acknowledged: it comes again.
+        is left (by `break`, or by an error) is not done, unless it was acknowledged: it is delivered again.
         """
         self._home.check()
         if not self._is_pulled:
@@ -438,7 +439,7 @@ class Consumer:
         name = self.options.consumer_name or self.application
         registration = ConsumerRegistration(fan_out, stream_arn, name, clock, chance)
         if self.options.retrieval == "fan-out":
-            registration.fetch_arn()  # what is wrong with it is known before a lease is taken
+            registration.fetch_arn()  # fails here, before a lease is taken
         return registration
 
     def _raise_failure(self) -> None:

@@ -46,11 +46,11 @@ class ConsumerOptions:
         fan_out_after_s: With `auto`: a shard changes to fan-out when its reads are refused for so long.
         polling_after_s: With `auto`: it tries polling again after so long.
         idle_time_between_reads_s: Pause between reads of a quiet shard.
-        prefetch_bytes_max: Memory for what is fetched from one shard and not done yet: payloads, keys and about 400 bytes
+        prefetch_bytes_max: Memory for the fetched records of one shard that are not done: payloads, keys and about 400 bytes
             for each record. One page, or one aggregate taken apart, may exceed it.
         buffer_bytes_max: The same for all shards of the process together.
-        on_data_loss: `fail` stops a shard whose checkpoint lies before what the stream still has, `warn` reports
-            it and goes on.
+        on_data_loss: `fail` stops a shard whose checkpoint is older than the records that the stream still has, `warn`
+            reports it and goes on.
         drop_misplaced_aggregates: Drop every KPL aggregate that holds a record outside the hash range of the shard it
             is read from, as the KCL does. Otherwise only those of Penstock's own producer are dropped, which it
             sends again; those of others are delivered, so a reshard may repeat records but loses none.
@@ -61,13 +61,13 @@ class ConsumerOptions:
         handler_backoff_min_s: Upper bound of the first pause before a repetition; it doubles.
         handler_backoff_max_s: Largest upper bound.
         on_failure: `stop_shard` (keeps the lease, so that a poisonous record does not travel through the fleet,
-            and reports it again and again), `stop_worker`, or `dead_letter` (needs a dead-letter handler).
-        on_all_stopped: What a worker does when every shard that it holds has stopped: `stop_worker` ends it with
+            and repeats the report), `stop_worker`, or `dead_letter` (needs a dead-letter handler).
+        on_all_stopped: If every shard that a worker holds has stopped: `stop_worker` ends it with
             `ShardsStopped`, so that its supervisor sees it; `stay` keeps it, and the leases, as they are.
         read_threads: Threads that read, for all shards together.
         handler_threads: Threads that call the handler, for all shards together.
         lease_duration_s: After so long without renewal a lease is free. The same for the whole application.
-        round_interval_s: Mean time between two looks at the whole lease table; None: 0.8 of the lease duration.
+        round_interval_s: Mean time between two scans of the whole lease table; None: 0.8 of the lease duration.
         policy: `even`, `by_throughput`, `by_zone` or `kcl2`.
         max_leases: This worker holds at most so many leases; None: no limit.
         leases_to_acquire: At most so many new leases per round; None: the whole share at once.
@@ -75,8 +75,8 @@ class ConsumerOptions:
         handover_timeout_s: How long that may last.
         cold_start_jitter_s: On an empty table each worker waits for a random time before it lists the shards: for 10 ms a
             shard at the longest, and for no longer than this.
-        shutdown_timeout_s: Bound of a graceful stop; a handler that runs longer is abandoned, its records come
-            again elsewhere.
+        shutdown_timeout_s: Bound of a graceful stop; a handler that runs longer is abandoned, its records are
+            delivered again elsewhere.
         stall_after_s: A shard that is behind without progress for so long is reported.
         metrics_interval_s: Time between two reports of the gauges.
 

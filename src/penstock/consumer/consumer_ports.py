@@ -14,14 +14,14 @@ from penstock.ports.lease_table import LeaseTable
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPorts:
-    """What a consumer needs from outside. Pass them to test without the service, or to share connections.
+    """The ports of a consumer. Pass them to test without the service, or to share connections.
 
     Args:
         kinesis: The stream service.
         lease_table: The application's leases.
         clock: Time; None: the system's.
         chance: Jitter; None: the system's.
-        kcl3: What KCL 3 workers keep beside the leases; None: there are none.
+        kcl3: The rows of KCL 3 workers beside the leases; None: there are none.
         fan_out: Registered consumers and subscriptions, for `retrieval="fan-out"` and `"auto"`.
         driver: Runs the worker; None: threads. `penstock.testing` has one in virtual time.
     """

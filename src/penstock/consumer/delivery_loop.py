@@ -1,8 +1,8 @@
 """The loop that reads shards and delivers them: hundreds of shards, one thread here, two small pools beside it.
 
 It owns the runs (`penstock.consumer.shard_run`) of the shards that this worker reads for the coordinator. It advances a run
-when an event touched it or when its time has come, and gives what the run plans to the pools. A `Budget` bounds the sum of
-what all runs hold.
+after an event and when it is due, and has the pools do the steps that the run plans. A `Budget` bounds the bytes that all runs
+hold together.
 
 The deadline of a lease is checked three times: when a call is planned, when a thread begins it, and when user code
 asks `batch.is_owned`. So a worker that was paused, and wakes up with its leases gone, delivers nothing.
@@ -80,8 +80,8 @@ class DeliveryLoop(Loop[ShardRun]):
         processor_factory: Makes the user code of one shard.
         dead_letter: Called with records that failed for good, where the policy says so.
         buffer_bytes_max: For all shards together.
-        beat_interval_s: Time between two reports to the coordinator's watchdog; also the bound on what a
-            checkpoint may wait for a heartbeat.
+        beat_interval_s: Time between two reports to the coordinator's watchdog; also the longest time that
+            a checkpoint waits for a heartbeat.
         checkpoint_timeout_s: How long `batch.checkpoint` waits.
         clock: Time.
         chance: Jitter.
@@ -154,7 +154,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._paused = PausedShards()
         self.stopped = StoppedShards()
 
-    # --- what the coordinator says; called from the lease loop's thread ---
+    # --- effects of the coordinator; called from the lease loop's thread ---
 
     def start_reader(self, effect: StartReader) -> None:
         """Read a shard and deliver its records."""
@@ -193,7 +193,7 @@ class DeliveryLoop(Loop[ShardRun]):
         """Stop; the answer is an event."""
         run = self._find(effect.key, effect.epoch)
         if run is None:
-            # Stopped before it was known: the answer must come all the same.
+            # Stopped before its start was handled: the coordinator still needs the answer.
             self._leases.post(ReaderStopped(effect.key, effect.epoch, None))
             return
         run.stop(effect.why)
@@ -238,7 +238,7 @@ class DeliveryLoop(Loop[ShardRun]):
         touched = dict.fromkeys(events)
         while self._timers and self._timers[0][0] <= now_s:
             due_s, _, run = heapq.heappop(self._timers)
-            if self._scheduled.get(run) == due_s:  # else it was set anew since
+            if self._scheduled.get(run) == due_s:  # else it was rescheduled since
                 del self._scheduled[run]
                 touched[run] = None
         for run in touched:
@@ -284,9 +284,9 @@ class DeliveryLoop(Loop[ShardRun]):
             heapq.heappush(self._timers, (run.wake_s, next(self._timer_ids), run))
 
     def _is_current(self, run: ShardRun) -> bool:
-        """Whether a run may be advanced: calls of one shard never overlap, also when it comes back at once."""
+        """Whether a run may be advanced: calls of one shard never overlap, also if the worker gets it back at once."""
         if self._find(run.key, run.epoch) is not run:
-            return False  # it has ended; a read that was under way touched it once more
+            return False  # it has ended; a late answer touched it
         current = self._current.setdefault(run.key, run)
         if current is run:
             return True
@@ -482,7 +482,7 @@ class DeliveryLoop(Loop[ShardRun]):
         )
 
     def begin_checkpoint(self, run: ShardRun) -> PendingCheckpoint:
-        """Have what is acknowledged stored, and return it to be waited for.
+        """Request a checkpoint of the acknowledged records, and return it for waiting.
 
         Raises:
             LeaseLost: The shard is another worker's now.
@@ -498,7 +498,7 @@ class DeliveryLoop(Loop[ShardRun]):
         return pending
 
     def store_checkpoint(self, run: ShardRun) -> None:
-        """Have what is acknowledged stored, and wait until it stands.
+        """Checkpoint the acknowledged records, and wait until that is durable.
 
         Raises:
             LeaseLost: The shard is another worker's now.
@@ -510,5 +510,5 @@ class DeliveryLoop(Loop[ShardRun]):
         pending.outcome.result()
 
     def _wait_for(self, outcome: Future[None]) -> bool:
-        """Wait for an answer of the lease table; return whether it came in time."""
+        """Wait for an answer of the lease table; return whether there was one in time."""
         return not wait([outcome], self._checkpoint_timeout_s).not_done

@@ -1,4 +1,4 @@
-"""The calls that read one shard, and the taking apart of what they bring. Runs on the read pool's threads."""
+"""The calls that read one shard, and the taking apart of their pages. Runs on the read pool's threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("penstock.consumer")
 
 
 class ShardFetcher:
-    """Does what a run planned, and brings it what came of it.
+    """Runs the planned steps of a shard's run, and hands it the answers.
 
     Args:
         stream: Name or ARN.
@@ -56,7 +56,7 @@ class ShardFetcher:
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> UnreadPage | PenstockError | None:
-        """Do one step of reading and tell the run; return the page that it brought, or why it failed."""
+        """Do one step of reading and hand the run the answer; return the page or the error."""
         try:
             return self._do(run, fetch)
         except PenstockError as error:

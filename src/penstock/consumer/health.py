@@ -76,13 +76,13 @@ class Health:
 
 
 class WorkerLook(Struct, frozen=True):
-    """What a running worker's parts report; `judge` turns it into the worker's health.
+    """Reports of a running worker's parts; `judge` makes the worker's health of them.
 
     Args:
         failure: What ended or is ending the worker.
         has_ended: Whether everything has stopped.
         is_stopping: Whether a stop was asked for.
-        shards: As they stand.
+        shards: Their states.
         renewal_age_s: Of the lease that was renewed longest ago.
         table_look_age_s: Since the last look; None before the first one.
         running_s: Since the start.

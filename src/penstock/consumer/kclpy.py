@@ -10,7 +10,7 @@ A processor may derive from amazon_kclpy's own `RecordProcessorBase`, from the o
 are what counts. `install_amazon_kclpy()` makes `from amazon_kclpy import kcl` and `amazon_kclpy.v3.processor` work
 where the package is not installed.
 
-What differs from the original, on purpose: an exception of the processor is not swallowed but follows the
+Two differences from the original, on purpose: an exception of the processor is not swallowed but follows the
 consumer's failure policy, and there is one process for all shards.
 
 Source:
@@ -56,7 +56,7 @@ class CheckpointError(Exception):
 
 
 class RecordProcessorBase:
-    """What a processor of amazon_kclpy v3 derives from; one object per shard."""
+    """Base class of processors for amazon_kclpy v3; one object per shard."""
 
     version = 3
 
@@ -118,7 +118,7 @@ class KclpyRecord:
 
     @property
     def approximate_arrival_timestamp(self) -> datetime:
-        """When the service took it in: local time without a zone, which is what the original gives."""
+        """When the service took it in: local time without a zone, as in the original."""
         return self._record.approximate_arrival_timestamp.astimezone().replace(tzinfo=None)
 
     @property
@@ -298,7 +298,7 @@ class KCLProcess:
         self._class_name = type(record_processor).__name__
 
     def run(self) -> None:
-        """Raise an error that tells how to run the processor instead.
+        """Raise an error with the way to run the processor instead.
 
         Raises:
             UsageError: Always.
@@ -310,7 +310,7 @@ class KCLProcess:
 
 
 def install_amazon_kclpy() -> None:
-    """Make `import amazon_kclpy` give what is here, where the package is not installed.
+    """Make the classes of this module importable as `amazon_kclpy`, if that package is not installed.
 
     Raises:
         UsageError: The package is installed, or its name is taken.

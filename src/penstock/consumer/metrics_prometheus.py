@@ -19,8 +19,8 @@ class PrometheusMetrics(MetricsTally):
     Counters get the ending `_total`, distributions become summaries (`_sum`, `_count`) with a `_max` gauge. Several
     consumers may share it: each one's figures carry its stream, application and worker.
 
-    `/health` and `/ready` answer 200 when every consumer is healthy or ready, else 503; the JSON body holds for each what is
-    wrong, the state and lag of each shard, and what has stopped and why.
+    `/health` and `/ready` answer 200 when every consumer is healthy or ready, else 503; for each, the JSON body
+    has the problems, the state and lag of each shard, and the stopped shards with the reasons.
 
     Args:
         port: TCP port; 0 takes a free one, see `port` afterwards.

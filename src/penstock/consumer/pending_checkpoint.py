@@ -9,12 +9,12 @@ from penstock.errors import LeaseLost, PenstockError, Unavailable
 
 
 class PendingCheckpoint:
-    """A position that was asked to be stored. Its outcome is settled once, by whoever advances the shard.
+    """A requested checkpoint. Its outcome is settled once, by the thread that advances the shard.
 
     Args:
         stream: For messages.
         shard_id: For messages.
-        position: What is acknowledged.
+        position: Everything up to and including it is acknowledged.
         timeout_s: How long to wait for it.
     """
 
@@ -23,17 +23,17 @@ class PendingCheckpoint:
         self.timeout_s = timeout_s
         self.outcome: Future[None] = Future()
         """Done when the checkpoint is durable; fails with `LeaseLost`."""
-        self.outcome.set_running_or_notify_cancel()  # who waits may give up; the checkpoint goes on
+        self.outcome.set_running_or_notify_cancel()  # a cancelled wait does not cancel the checkpoint
         self._shard_id = shard_id
         self._where = f"stream {stream}, shard {shard_id}: checkpoint {position}"
 
     def on_durable(self) -> None:
-        """Note that the position stands in the lease table."""
+        """Settle it: the position is in the lease table."""
         if not self.outcome.done():
             self.outcome.set_result(None)
 
     def on_lost(self) -> None:
-        """Note that the lease is gone."""
+        """Settle it: the lease is gone."""
         self._fail(LeaseLost(f"{self._where} was not confirmed before the lease went to another worker"))
 
     def give_up(self) -> None:
@@ -45,7 +45,7 @@ class PendingCheckpoint:
             self.outcome.set_exception(error)
 
     def unanswered(self) -> Unavailable:
-        """Return the error of whoever has waited long enough."""
+        """Return the error of a wait that timed out."""
         return Unavailable(
             f"{self._where}: the lease table gave no answer within {self.timeout_s} s; it is stored with a later "
             "heartbeat if the lease stays",

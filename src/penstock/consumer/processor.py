@@ -64,7 +64,7 @@ def check_are_callable(**given: object) -> None:
 
 
 def check_is_plain(handler: object, name: str) -> None:
-    """Refuse a function whose calls only make something that somebody would have to run: its records would count as done.
+    """Refuse a function whose call only returns a coroutine or a generator: its records would count as done without being run.
 
     Raises:
         UsageError: It is a coroutine function or a generator function, or an object whose call is one.
@@ -96,7 +96,7 @@ def never_run(result: object) -> UnusableHandlerError | None:
 
 
 def failure_of(ended: Future[object]) -> BaseException | None:
-    """Return what a call has failed with whose future is done; None if it has not failed."""
+    """Return the error of a call whose future is done; None if it has not failed."""
     if ended.cancelled():
         return CancelledError("the future of the call was cancelled")
     return ended.exception()

@@ -1,6 +1,6 @@
 """Pull style: `for batch in consumer`. A small hand-over between the handler threads and the thread that iterates.
 
-A batch that was given out counts as done when the next one is asked for. At most one batch per handler thread
+A batch counts as done when the loop asks for the next one. At most one batch per handler thread
 waits, so nothing grows while the iterating thread is busy.
 """
 
@@ -14,20 +14,20 @@ from typing import Final
 from penstock.consumer.records import Batch
 from penstock.errors import HandlerFailed
 
-_LOOK_S: Final = 0.2  # how soon the iterating thread sees that the consumer has ended
+_POLL_S: Final = 0.2  # how soon the iterating thread sees that the consumer has ended
 
 
 class IterationEnded(HandlerFailed):
-    """A batch was given out, or was about to be, and the loop over the consumer ended before it was done."""
+    """The loop over the consumer ended before a batch that it had taken, or was about to take, was done."""
 
 
 def not_done() -> IterationEnded:
-    """Return why a batch fails that was given out, or waits, when the loop ends."""
+    """Return the failure of batches that are taken or waiting when the loop ends."""
     return IterationEnded("the iteration ended before this batch was done")
 
 
 def not_taken() -> IterationEnded:
-    """Return why a batch fails whose lease was lost while it waited."""
+    """Return the failure of a batch whose lease was lost while it waited."""
     return IterationEnded("the lease was lost before this batch was taken")
 
 
@@ -59,7 +59,7 @@ class PullQueue:
         """
         offer = _Offer(batch)
         self._offers.put(offer)
-        while not offer.settled.wait(_LOOK_S):
+        while not offer.settled.wait(_POLL_S):
             if self._is_closed.is_set():
                 offer.settle(not_done())
         if offer.error is not None:
@@ -73,11 +73,11 @@ class PullQueue:
         """Yield batches until the consumer has ended.
 
         Args:
-            has_ended: Set when no batch can come any more.
+            has_ended: Set when no batch can follow.
         """
         while not has_ended.is_set():
             try:
-                offer = self._offers.get(timeout=_LOOK_S)
+                offer = self._offers.get(timeout=_POLL_S)
             except queue.Empty:
                 continue
             if not offer.batch.is_owned:

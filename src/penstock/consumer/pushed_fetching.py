@@ -1,4 +1,4 @@
-"""The steps that read one shard by enhanced fan-out: what the run plans is asked of its subscription."""
+"""The steps that read one shard by enhanced fan-out: its subscription answers the steps that the run plans."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger("penstock.consumer")
 
 
 class PushedFetcher:
-    """Has a subscription do what a run planned. It answers later, on the pool; nothing waits here.
+    """Passes the planned steps of a run to its subscription. It answers later, on the pool; nothing waits here.
 
     Args:
         fetcher: Takes pages apart, and does the steps that have nothing to do with a subscription.
-        subscriptions: Where pages come from.
+        subscriptions: Bring the pages.
         has_room: Whether the process as a whole may hold more.
         clock: Time.
         on_answered: Called when a run was brought an answer later than `fetch` returned.
@@ -46,7 +46,7 @@ class PushedFetcher:
         self._on_answered = on_answered
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        """Begin one step of reading, or do it; a failure is told to the run."""
+        """Begin one step of reading, or do it; a failure is reported to the run."""
         key = (run.key, run.epoch)
         if isinstance(fetch, FetchIterator):
             try:
@@ -73,17 +73,17 @@ class PushedFetcher:
             self._fetcher.give_page(run, page, self._clock.monotonic_s())
         except Exception as error:
             log.exception("shard %s: an event could not be taken, in an unexpected way", run.key)
-            # The subscription is behind this event already: only a reader that begins again gets it once more.
+            # The subscription is behind this event already: only a restarted reader gets it again.
             run.on_fetch_failed(ExpiredIterator(describe_error(error), operation="SubscribeToShard"))
         self._answered(run)
 
     def give_iterator(self, run: ShardRun) -> None:
-        """Tell a run that it is subscribed."""
+        """Report to a run that it is subscribed."""
         run.on_iterator(SUBSCRIBED)
         self._answered(run)
 
     def give_failure(self, run: ShardRun, error: PenstockError) -> None:
-        """Tell a run that its step failed."""
+        """Report a failed step to its run."""
         run.on_fetch_failed(error)
         self._answered(run)
 
@@ -101,13 +101,13 @@ class _Taker:
         self._fetcher = fetcher
 
     def on_iterator(self) -> None:
-        """Learn that pages may be asked for."""
+        """Handle that pages may be asked for."""
         self._fetcher.give_iterator(self._run)
 
     def on_page(self, page: RecordPage) -> None:
-        """Take the page that was asked for."""
+        """Handle a requested page."""
         self._fetcher.give_page(self._run, page)
 
     def on_failure(self, error: PenstockError) -> None:
-        """Learn that what was asked for failed."""
+        """Handle a failed request."""
         self._fetcher.give_failure(self._run, error)

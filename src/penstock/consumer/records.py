@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 
 
 class Record(NamedTuple):
-    """One user record, taken out of its aggregate where it came in one.
+    """One user record, taken out of its aggregate if it was in one.
 
     Args:
         data: The payload.
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """What the record counts against the limits on memory."""
+        """The bytes that the record counts against the limits on memory."""
         return RECORD_MEMORY_BYTES + len(self.data) + len(self.partition_key or "")
 
     @property
@@ -62,7 +62,7 @@ def memory_bytes_of(records: Collection[Record]) -> int:
 
 
 class Acknowledging(Protocol):
-    """What a batch needs of the shard it came from; implemented by the runtime."""
+    """A batch's connection to its shard; implemented by the consumer's loop."""
 
     @property
     def may_deliver(self) -> bool:
@@ -75,14 +75,14 @@ class Acknowledging(Protocol):
         """Mark everything up to and including a position as done."""
 
     def begin_checkpoint(self) -> PendingCheckpoint:
-        """Have what is acknowledged stored, and return it to be waited for."""
+        """Request a checkpoint of the acknowledged records, and return it for waiting."""
 
     def store_checkpoint(self) -> None:
-        """Store what is acknowledged, and wait until it is durable."""
+        """Checkpoint the acknowledged records, and wait until that is durable."""
 
 
 class ShardCheckpointer(Acknowledging, Protocol):
-    """What a processor with a lifecycle is given to checkpoint with."""
+    """Checkpoints a shard for a processor with a lifecycle."""
 
     @property
     def last_delivered(self) -> Position:
@@ -93,7 +93,7 @@ class ShardRecords(Sequence[Record]):
     """Records of one shard, in order: what `Batch` and `AsyncBatch` share.
 
     Args:
-        shard_id: Where the records come from.
+        shard_id: The shard of the records.
         stream: Name or ARN of the stream, as the consumer was given it.
         records: At least one. With `concurrency` > 1 all have one partition key.
         millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
@@ -204,7 +204,7 @@ class Batch(ShardRecords):
     later, from any thread.
 
     Args:
-        shard_id: Where the records come from.
+        shard_id: The shard of the records.
         stream: Name or ARN of the stream, as the consumer was given it.
         records: At least one. With `concurrency` > 1 all have one partition key.
         millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
@@ -219,8 +219,8 @@ class Batch(ShardRecords):
     def checkpoint(self, record: Record | None = None) -> None:
         """Mark the batch up to and including a record as done, and store that now.
 
-        Returns when the checkpoint is durable. With `concurrency` > 1 what is stored may be less: the highest
-        position below which every record of every key is done.
+        Returns when the checkpoint is durable. With `concurrency` > 1 the stored position may be lower: the highest
+        one below which every record of every key is done.
 
         Args:
             record: Of this batch; without it, the whole batch.

@@ -13,7 +13,7 @@ from penstock.core.position import Position
 
 
 class RunLoop(Protocol):
-    """What a handle needs of the loop that advances its run; implemented by `DeliveryLoop`. Thread-safe."""
+    """The loop that advances a run, as its handle uses it; implemented by `DeliveryLoop`. Thread-safe."""
 
     def post(self, run: ShardRun) -> None:
         """Advance a run soon."""
@@ -56,11 +56,11 @@ class RunHandle:
         self._loop.post(self._run)
 
     def begin_checkpoint(self) -> PendingCheckpoint:
-        """Have what is acknowledged stored, and return it to be waited for."""
+        """Request a checkpoint of the acknowledged records, and return it for waiting."""
         self._home.check()
         return self._loop.begin_checkpoint(self._run)
 
     def store_checkpoint(self) -> None:
-        """Store what is acknowledged, and wait until it is durable."""
+        """Checkpoint the acknowledged records, and wait until that is durable."""
         self._home.check()
         self._loop.store_checkpoint(self._run)

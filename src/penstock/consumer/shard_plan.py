@@ -1,4 +1,4 @@
-"""What a shard's run wants done: a call to the service, calls of user code, events for the coordinator."""
+"""The next steps of a shard's run: a call to the service, calls of user code, events for the coordinator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.core.reading.reader_steps import FetchIterator, FetchListing, Fetc
 
 
 class TakeApart(Struct, frozen=True):
-    """Take apart what was fetched, as far as there is room."""
+    """Take the fetched records apart, as far as there is room."""
 
 
 Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | TakeApart
 
 
 class Plan(Struct, frozen=True):
-    """What a run wants done now.
+    """The steps that a run plans now.
 
     Args:
         fetch: A call to the service, or None.

@@ -68,7 +68,7 @@ from penstock.ports.metrics import Metrics
 
 log = logging.getLogger("penstock.consumer")
 
-READ_FAILURES_TOLD: Final = 5
+READ_FAILURES_REPORTED: Final = 5
 """After so many failures of reads in a row a warning is logged."""
 LOST_GRACE_S: Final = 2.0
 """How long a call under way may still acknowledge after the lease was lost, before the worker answers."""
@@ -172,12 +172,12 @@ class ShardRun:
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory for what is fetched and not done."""
+        """Memory for fetched records that are not done."""
         return self._delivery.waiting_bytes + self._unread_bytes
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether user code is in no call, and is owed none for what was read."""
+        """Whether no call of user code is under way, and none is due for records that were read."""
         with self.lock:
             return self._delivery.is_at_rest and not self._unread
 
@@ -199,7 +199,7 @@ class ShardRun:
 
     @property
     def _is_leaving(self) -> bool:
-        # For good: nothing more is read, and what comes of a read that is under way is dropped.
+        # Final: nothing more is read, and the answer of a read under way is dropped.
         return self._delivery.phase is not Phase.RUNNING or self._is_answered
 
     # --- planning ---
@@ -267,7 +267,7 @@ class ShardRun:
         calls: list[Call[Record]] = []
         if self.is_paused and self._delivery.phase is Phase.RUNNING:
             return calls
-        # LOST is told when the lease is gone; everything else needs it.
+        # Only the LOST call is made without the lease.
         while self._delivery.phase is Phase.LOST or now_s < self._deliver_until_s:
             call = self._delivery.take_call(now_s)
             if call is None:
@@ -300,7 +300,7 @@ class ShardRun:
         if delivery.phase is Phase.FAILED and delivery.is_quiet:
             self.failure = delivery.failure
         elif not delivery.is_idle:
-            return []  # what was fetched before a read failed is delivered first
+            return []  # records that were fetched before a read failed are delivered first
         if self.failure is None:
             return []
         # The lease is kept, parked: the next owner would find the same. A worker that stops altogether frees it then.
@@ -315,7 +315,7 @@ class ShardRun:
         self._settle_checkpoints()
         return [event]
 
-    # --- what the coordinator says ---
+    # --- commands of the coordinator ---
 
     def extend(self, deliver_until_s: float) -> None:
         """Move the moment at which delivery must end."""
@@ -349,7 +349,7 @@ class ShardRun:
             else:
                 self._awaited.append(pending)
 
-    # --- what came of reads ---
+    # --- answers to reads ---
 
     def on_iterator(self, iterator: str) -> None:
         """Use an iterator that was fetched."""
@@ -363,7 +363,7 @@ class ShardRun:
         Args:
             page: Its records not taken apart.
             started_s: When the call began.
-            server_ms: The service's clock at the answer, if it told.
+            server_ms: The service's clock in the answer, if it has one.
         """
         with self.lock:
             page = replace(page, service_ms=self._service_clock.hear(self._clock.wall_ms(), server_ms))
@@ -377,7 +377,7 @@ class ShardRun:
             new = kept.rows or ()
             self._unread.extend(new)
             self._unread_bytes += unread_bytes(new)
-            if self._is_leaving:  # perhaps nobody advances the run any more
+            if self._is_leaving:  # the run may not be advanced again
                 self._drop_unread()
             self._delivery.millis_behind_latest = page.millis_behind_latest
 
@@ -388,7 +388,7 @@ class ShardRun:
             return room_bytes, tuple(self._unread) if room_bytes > 0 else ()
 
     def on_taken_apart(self, taken: TakenApart) -> None:
-        """Add what the first of the unread records hold."""
+        """Add the user records of the first unread records."""
         with self.lock:
             self._is_fetching = False
             self._has_failed_apart = taken.failure is not None
@@ -426,7 +426,7 @@ class ShardRun:
         )
 
     def on_listing(self, listed: ListedShard) -> None:
-        """Use what a listing tells about the shard."""
+        """Handle the result of a listing."""
         with self.lock:
             self._is_fetching = False
             loss = self._reader.on_listing(listed, self._clock.monotonic_s(), self._chance.random())
@@ -445,7 +445,7 @@ class ShardRun:
         failures = self._reader.failure_count
         self._read_error = error
         self._metrics.count("read_failures", 1, {"error": type(error).__name__})
-        is_told = failures >= READ_FAILURES_TOLD and failures & (failures - 1) == 0
+        is_told = failures >= READ_FAILURES_REPORTED and failures & (failures - 1) == 0
         level = logging.WARNING if is_told else logging.DEBUG
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.key, failures, error)
 
@@ -467,7 +467,7 @@ class ShardRun:
         else:
             log.error("%s", loss.error)
 
-    # --- what came of calls of user code ---
+    # --- results of calls of user code ---
 
     def on_not_begun(self, call: Call[Record]) -> None:
         """Note that a call was not begun, because its time had run out."""
@@ -561,9 +561,9 @@ class ShardRun:
 
     @property
     def read_failure(self) -> PenstockError | None:
-        """What reads have failed with, again and again; None while they do not, or are only asked to slow down."""
+        """The error of reads that keep failing; None while they do not, or are only throttled."""
         with self.lock:
-            many = self._reader.failure_count >= READ_FAILURES_TOLD
+            many = self._reader.failure_count >= READ_FAILURES_REPORTED
             return self._read_error if many and not isinstance(self._read_error, Throttled) else None
 
     def still_s(self, now_s: float) -> float:
@@ -598,7 +598,7 @@ class ShardRun:
             self._tally = _Tally(since_s=now_s)
             read_through = f"{self._reader.position} {self._delivery.low_water}"
             if self.is_paused:
-                read_through += f" paused {now_s}"  # it does not stand still by itself
+                read_through += f" paused {now_s}"  # a paused shard does not count as stuck
             if read_through != self._read_through or lag_ms == 0:
                 self._read_through, self._progress_s = read_through, now_s
             tip = self._tip()

@@ -48,7 +48,7 @@ class StoppedShards:
                 self._runs = {key: run for key, run in self._runs.items() if (run.key, run.epoch) in places}
 
     def freeze(self) -> None:
-        """Keep what is known from now on: the worker gives its leases up, and is asked afterwards why."""
+        """Keep the stopped runs from now on: the worker releases its leases, and reports afterwards why they stopped."""
         self._is_frozen = True
 
     def runs(self) -> list[ShardRun]:

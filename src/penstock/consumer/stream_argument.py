@@ -1,4 +1,4 @@
-"""Which streams a consumer reads, and where each begins: what its argument `stream` says."""
+"""The argument `stream` of a consumer: the streams to read, and the starting position of each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NamedStream(Struct, frozen=True):
 
 
 class ConsumedStreams(Struct, frozen=True):
-    """What a consumer reads.
+    """The streams of a consumer.
 
     Args:
         streams: At least one.
@@ -62,7 +62,7 @@ class ConsumedStreams(Struct, frozen=True):
         return tuple(stream.name for stream in self.streams)
 
     def check_starts(self, now_ms: int, fetch_shards: Callable[[str], ShardListing]) -> None:
-        """Make sure that no stream starts at a moment to come. If this machine's clock says that one does, the service's decides.
+        """Check that no stream starts in the future. If one does by this machine's clock, the service's decides.
 
         Args:
             now_ms: By this machine's clock.

@@ -39,8 +39,8 @@ class ConsumedStream(Struct, frozen=True):
     Args:
         name: Name or ARN.
         start: Where its shards begin when they are read for the first time; shards are named by their lease keys.
-        stream_id: What its lease keys begin with; empty where it is the only stream of the lease table.
-        identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
+        stream_id: The prefix of its lease keys; empty if it is the only stream of the lease table.
+        identity: Distinguishes the stream from others of its name; leases of others are refused. None compares nothing.
         retention_s: How long it keeps a record, or None when unknown.
         open_shard_count: Open shards when the consumer started, or None when unknown.
         registration: The consumer whose subscriptions bring the records, always or when needed; None: GetRecords is polled.
@@ -61,20 +61,20 @@ class ConsumedStream(Struct, frozen=True):
 
 
 def known_stream(stream: ConsumedStream, kinesis: Kinesis, clock: Clock) -> KnownStream | None:
-    """Return what tells whether a stream's name still means it; None where nobody knows which stream that is."""
+    """Return the check that a stream's name still means this stream; None if its identity is unknown."""
     if stream.identity is None:
         return None
     return KnownStream(stream.name, stream.identity, kinesis.fetch_summary, clock.monotonic_s)
 
 
 class ReadingParts(Struct, frozen=True):
-    """What the reading of all streams shares.
+    """Parts that the readings of all streams share.
 
     Args:
         kinesis: Where to read.
         drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
         has_room: Whether the process as a whole may hold more.
-        on_answered: Called when a run was brought an answer that nobody waited for.
+        on_answered: Called when a run gets an answer after `fetch` has returned.
         clock: Time.
         chance: Jitter.
         metrics: Where figures go.
@@ -99,7 +99,7 @@ class StreamReading:
         parts: Shared with other streams.
         options: For every shard, as it begins.
         subscriptions: Bring the pages, by enhanced fan-out; None: GetRecords is polled.
-        auto: When a shard changes between the two; None: all pages come from where `subscriptions` says.
+        auto: When a shard changes between the two; None: never, `subscriptions` alone decides.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class StreamReading:
         )
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        """Do one step of reading, or begin it; the run is told what came of it."""
+        """Do one step of reading, or begin it; the run gets the answer."""
         (self._pushed or self._fetcher).fetch(run, fetch)
 
     def leave(self, run: ShardRun) -> None:

@@ -51,7 +51,7 @@ _SHARD_ID: Final = re.compile(r"shardId-[0-9]{12}")
 
 
 class WorkerPorts(Struct, frozen=True):
-    """What a worker needs from outside."""
+    """The ports of a worker."""
 
     kinesis: Kinesis
     table: LeaseTable
@@ -139,7 +139,7 @@ class Worker:
         streams: Those whose shards are read: one, or several that share the lease table.
         worker_id: In the lease table.
         options: How to work.
-        ports: What it needs from outside.
+        ports: Services, clock, jitter, metrics.
         pools: Where work is done.
         processor_factory: User code.
         dead_letter: For records that failed for good.
@@ -282,7 +282,7 @@ class Worker:
         return self._has_ended
 
     def request_stop(self) -> None:
-        """Begin to finish what is in hand, checkpoint and release; return at once."""
+        """Begin a graceful stop: finish calls under way, checkpoint, release; return at once."""
         if not self._is_stopping:
             self._is_stopping = True
             self.delivery.stopped.freeze()
@@ -332,7 +332,7 @@ class Worker:
         held = [(lease.key, lease.epoch, lease.phase) for lease in look.held]
         left = [(key, epoch, LeasePhase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
         shards = [self._shard_health(key, phase, runs.get((key, epoch)), now_s) for key, epoch, phase in held]
-        # Leases that were given up while the worker ends: what has stopped is still reported.
+        # Leases that were released while the worker ends: stopped shards are still reported.
         shards += [
             shard
             for key, epoch, phase in left
