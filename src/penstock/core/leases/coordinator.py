@@ -1,10 +1,10 @@
-"""The lease coordinator: a pure machine that decides what one worker creates, takes, renews, reads and gives up.
+"""The lease coordinator: a pure state machine that decides which leases one worker creates, takes, renews and releases.
 
-`Coordinator.handle(event, now_s, chance)` takes one event and returns effects, in the order in which they are to
-be begun. The shell (`penstock.runtime.lease_loop`, or the simulator) does them and answers with events. One event at a
-time; time and chance are arguments; the machine never waits: `next_wake_s` says when it wants a `Tick`.
+`Coordinator.handle(event, now_s, chance)` takes one event and returns effects, in the order in which they must begin.
+The shell (`penstock.runtime.lease_loop`, or the simulator) runs them and answers with events. Time and chance are
+arguments. The machine never waits: `next_wake_s` is the moment of its next `Tick`.
 
-| effect (to do) | answered by |
+| effect | answered by |
 |---|---|
 | `EnsureTable()` | `TableReady` / `TableFailed` |
 | `ScanTable(part)` | `ScanDone` / `ScanFailed` |
@@ -19,18 +19,18 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | `FindOwnLeases(known)` | `OwnLeasesFound(leases)` / `OwnLeasesNotFound` |
 | `LeaveFleet()` | `FleetLeft()` |
 | `AuditReaders()` | `ReadersFound(alive)`, at once |
-| `CheckpointWritten(key, epoch, position)` | nothing: tell whoever waits for that checkpoint |
+| `CheckpointWritten(key, epoch, position)` | nothing: report it to the waiters for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
-| `TableRefused(foreign)` | nothing: the worker stops; say why to whoever runs it |
-| `WorkerIdTaken(twin)` | nothing: the worker stops; say why to whoever runs it |
-| `FleetRefused(why, detail)` | nothing: the worker stops; say why to whoever runs it |
+| `TableRefused(foreign)` | nothing: the worker stops; raise the reason to the user |
+| `WorkerIdTaken(twin)` | nothing: the worker stops; raise the reason to the user |
+| `FleetRefused(why, detail)` | nothing: the worker stops; raise the reason to the user |
 | `Stopped()` | nothing: the last effect of all |
 
-Events that come on their own: `Tick` (due at `next_wake_s`), `StopRequested`. Every call is answered by exactly
-one event, however it ends. Events about a reader carry the epoch of its `StartReader`; stale ones are ignored.
+Two events answer no effect: `Tick` (due at `next_wake_s`) and `StopRequested`. Every call is answered by exactly one
+event, however it ends. Events about a reader carry the epoch of its `StartReader`; the machine ignores stale ones.
 
-Writes on one lease are done one after the other (the machine never has two under way for one key). Writes of
-different leases may run in parallel, heartbeats (`is_heartbeat`) first.
+The machine never has two writes in flight for one key. Writes of different leases may run in parallel, heartbeats
+(`is_heartbeat`) first.
 """
 
 from __future__ import annotations
@@ -120,24 +120,24 @@ from penstock.core.leases.write_purposes import (
     OtherPurpose,
 )
 
-_EXTRA_SCAN_ROUNDS: Final = 0.2  # what follows a refused ask comes no sooner
+_EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest wait for a scan after a refused hand-over request
 _RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})
 
 
 class Coordinator:
-    """One worker's coordination. Not thread-safe: one event at a time.
+    """The lease coordinator of one worker. Not thread-safe: one event at a time.
 
     Args:
         worker: This worker's id, unique in the fleet; `zone/name` where zones matter. The same id after a
             restart gets the same leases back at once.
-        options: How to coordinate.
-        run_name: Tells this process apart from others with the same worker id (`name_run`); empty: that is not watched.
+        options: Its options.
+        run_name: Distinguishes this process from others with the same worker id (`name_run`); empty: no check for them.
     """
 
     def __init__(self, worker: str, options: CoordinatorOptions, run_name: str = "") -> None:
         self.worker = worker
         self.options = options
-        # Two looks longer than the asker itself waits: it takes the lease when the time is over.
+        # Two polls longer than the requester itself waits before it takes the lease.
         bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
         self.view = view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.names_streams)
         self._turn = turn = Turn()
@@ -173,11 +173,11 @@ class Coordinator:
         self._schedule = ScanSchedule(worker, options, view, turn, scans)
         self._planner = MovePlanner(worker, options)
         self.stats = CoordinatorStats()
-        self._live: frozenset[str] = frozenset()  # as of the last look at the whole table
+        self._live: frozenset[str] = frozenset()  # as of the last scan of the whole table
         self._is_refused = False
         self._stop = GracefulStop(options, turn, writes, self.held_leases, self._requested, self._membership)
 
-    # --- the surface ----------------------------------------------------------------------------------
+    # --- the interface --------------------------------------------------------------------------------
 
     @property
     def stopped(self) -> bool:
@@ -186,7 +186,7 @@ class Coordinator:
 
     @property
     def next_wake_s(self) -> float:
-        """When the next `Tick` is due at the latest, on the clock of `handle`; infinity once stopped."""
+        """When the next `Tick` is due, on the clock of `handle`; infinity once stopped."""
         if self.stopped:
             return math.inf
         moments = [
@@ -200,7 +200,7 @@ class Coordinator:
         return min(moments)
 
     def handle(self, event: Event, now_s: float, chance: float = 0.5) -> list[Effect]:
-        """Observe one event and return what is to be done.
+        """Handle one event and return the effects to run.
 
         Args:
             event: What happened.
@@ -208,7 +208,7 @@ class Coordinator:
             chance: A fresh number in [0, 1), for jitter.
 
         Returns:
-            Effects, to be begun in this order.
+            Effects, in the order in which they must begin.
         """
         if self.stopped:
             return []
@@ -220,10 +220,10 @@ class Coordinator:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether this worker has what it can have for now: leases were seen, and nothing is under way.
+        """Whether this worker holds every lease that it can get for now: leases were seen, and nothing is in flight.
 
-        After a loss, or a take of which nobody knows how it ended, the table is looked at first. Rows that are still to be
-        compared with the stream's shards are waited for. Hand-overs that other workers take their time for are not.
+        False until the table was scanned after a loss or a take with an unknown outcome, and while rows still have to be
+        compared with the stream's shards. Hand-overs that wait for other workers do not count.
         """
         return (
             self.stats.table_leases > 0
@@ -236,7 +236,7 @@ class Coordinator:
         )
 
     def describe_unread(self, now_s: float) -> str | None:
-        """Return why it is not sure that each part of the streams is read by a worker that lives, or None."""
+        """Return why some part of the streams may have no living reader, or None if every part has one."""
         max_leases = self.options.max_leases
         return describe_unread(
             self.view,
@@ -248,7 +248,7 @@ class Coordinator:
         )
 
     def held(self) -> dict[str, LeasePhase]:
-        """Return every lease in this worker's hands and where it stands."""
+        """Return the phase of every lease that this worker holds."""
         return {held.key: held.phase for held in self.held_leases}
 
     # --- events ---------------------------------------------------------------------------------------
@@ -393,9 +393,9 @@ class Coordinator:
             event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part
         )
         for key in missing:
-            self.held_leases.renew_now(key, now_s)  # gone from the table: its own write will tell
+            self.held_leases.renew_now(key, now_s)  # missing in the scan: a renewal shows whether the row exists
         if missing and not event.leases and not event.is_whole:
-            self._scans.request()  # a part is empty that had rows: the table may have been deleted
+            self._scans.request()  # a part that had rows is empty: the table may have been deleted
         plan = NOTHING_TO_MOVE
         to_compare = self._stream_check.on_scan(event.leases, held=self.held_leases, is_whole=event.is_whole)
         self._refuse_foreign(now_s)
@@ -424,7 +424,7 @@ class Coordinator:
             self._stop.begin(now_s)
 
     def _last_known(self) -> dict[str, Lease]:
-        """Return what was seen lately: of a part of the table where only that is watched."""
+        """Return the latest known rows: of the watched part, or of the whole table."""
         return {**self.view.watched_rows(), **{held.key: held.lease for held in self.held_leases}}
 
     def _run_round(self, event: ScanDone, now_s: float) -> RoundPlan:
@@ -449,8 +449,8 @@ class Coordinator:
         self._membership.on_live_workers(live)
         self._schedule.on_whole_table(fleet, live)
         workers = sorted(live)
-        # Another worker: knows that a parent has left the stream, reads the child, and hands it over; or is a Java worker, which
-        # looks for no parent's lease. Whoever waits for one looks for it.
+        # Another worker may have seen that a parent has left the stream, read the child, and hand it over; and Java workers
+        # check no parent's lease. So a worker that waits for a parent searches for the parent's lease itself.
         waited_for = self.view.missing_parents() & self.held_leases.parents_of_waiting()
         lacking = self.held_leases.missing_parents() | waited_for
         for stream in begun:
@@ -461,7 +461,7 @@ class Coordinator:
         return self._balance(fleet, now_s)
 
     def _has_rows(self, stream: StreamLeases, existing: AbstractSet[str]) -> bool:
-        """Whether a stream has been begun: it has leases, or rows that cannot be read and were leases when last seen."""
+        """Return whether a stream was started before: it has leases, or unreadable rows that were leases when last seen."""
         return any(key in self.view for key in stream.keys(existing))
 
     def _remember(self, streams: Iterable[StreamLeases], now_s: float) -> None:
@@ -470,7 +470,7 @@ class Coordinator:
             stream.syncer.remember(stream.leases(known), now_s)
 
     def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
-        """Take what nobody reads in the part of the table that this worker watches."""
+        """Take unread leases in the part of the table that this worker watches."""
         self._remember(self._streams.values(), now_s)
         self._reacquisition.forget(lease.key for lease in event.leases)
         self._reacquisition.on_rows(event.leases, now_s)
@@ -491,7 +491,7 @@ class Coordinator:
         return plan
 
     def _fetch_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
-        """Read the rows of parents that leases wait for: they may be in another part of the table."""
+        """Fetch the rows of parents that leases wait for: they may be in another part of the table."""
         for entry in part:
             if entry.waits and entry.owner_state is not OwnerState.ALIVE:
                 for parent in self.view.unfinished_parents(entry.lease):
@@ -501,7 +501,7 @@ class Coordinator:
 
     @property
     def round_s(self) -> float:
-        """Mean seconds between two looks: at the whole table, or at the part of it that this worker watches."""
+        """Mean seconds between two regular scans: of the whole table, or of the part that this worker watches."""
         return self._schedule.plan.round_s
 
     def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole: bool) -> None:
@@ -514,7 +514,7 @@ class Coordinator:
         waits_s = [stream.syncer.cold_until_s for stream in self._streams.values()]
         cold_until_s = min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
         if cold_until_s is not None and not self._stop.is_begun:
-            # Only a look at the whole table tells that a stream still has no leases.
+            # Only a scan of the whole table shows that a stream still has no leases.
             self._scans.request_by(max(cold_until_s, now_s + 0.01 * self.round_s))
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> RoundPlan:
@@ -588,7 +588,7 @@ class Coordinator:
     def _on_not_done(self, pending: PendingWrite, outcome: NotDone, now_s: float) -> None:
         if outcome.problem is Problem.TABLE_MISSING and self._scans.on_table_missing():
             self._on_table_missing()
-        if not isinstance(pending.purpose, ForHeldLease):  # a held lease tells by itself
+        if not isinstance(pending.purpose, ForHeldLease):  # a held lease reports it by itself
             self._refused_calls.on_failed_call(
                 "writing", pending.write.key, outcome.problem, outcome.detail, now_s
             )
@@ -611,12 +611,12 @@ class Coordinator:
         self._observe(outcome, pending.write.key, now_s)
         is_forestalled = self._acquisitions.on_answer(pending, reason, outcome, now_s)
         if is_forestalled and not self._planner.is_settled(now_s):
-            # Another newcomer: RequestHandover of the same lease. Nobody sees this worker before it has asked for one,
-            # so it looks for another lease soon.
+            # Another newcomer: RequestHandover of the same lease. Other workers count this worker only once it has requested
+            # a lease, so it scans soon for another one.
             self._scans.request_by(now_s + _EXTRA_SCAN_ROUNDS * self._schedule.plan.moving_s)
 
     def _fetch_rows(self, now_s: float) -> None:
-        """Read rows by their keys that no look at the part will show."""
+        """Fetch rows by key if scans of the part will not show them."""
         if self._scans.part is not None and not self._stop.is_begun:
             for key in self._scans.unsure:
                 self._row_fetches.request(key, now_s)

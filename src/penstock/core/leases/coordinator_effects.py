@@ -1,6 +1,6 @@
-"""What comes out of the lease coordinator: effects, all plain values, to be done in the order in which they are returned.
+"""The effects of the lease coordinator: plain values, run in the order in which they are returned.
 
-The table in the docstring of `penstock.core.leases.coordinator` says which event answers each.
+The table in the docstring of `penstock.core.leases.coordinator` lists the event that answers each effect.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from penstock.core.position import Position
 
 
 class EnsureTable(Struct, frozen=True):
-    """Create the lease table where it is missing; answer `TableReady` or `TableFailed`."""
+    """Create the lease table if it is missing; answer `TableReady` or `TableFailed`."""
 
 
 class ScanTable(Struct, frozen=True):
-    """Read rows; answer `ScanDone` or `ScanFailed`.
+    """Scan the table; answer `ScanDone` or `ScanFailed`.
 
     Args:
-        part: Which, eventually consistent; None for every row, strongly consistent.
+        part: The part to scan, eventually consistent; None for every row, strongly consistent.
     """
 
     part: TablePart | None = None
 
 
 class WriteLease(Struct, frozen=True):
-    """Do one conditional write; answer `WriteDone` with the same id.
+    """Send one conditional write; answer `WriteDone` with the same id.
 
     Args:
-        is_heartbeat: Renewals and what else keeps a lease alive: before all other writes, on threads of its own.
-        retry_until_s: Monotonic moment after which retrying this write inside the adapter makes no sense.
+        is_heartbeat: The write keeps a lease alive: it goes before all other writes, on threads of its own.
+        retry_until_s: Monotonic moment after which the write is not sent any more; None for no limit.
     """
 
     write_id: int
@@ -55,21 +55,21 @@ class FetchLease(Struct, frozen=True):
 
 
 class FetchFleet(Struct, frozen=True):
-    """Read what KCL 3 workers keep beside the leases; answer `FleetFetched` or `FleetFetchFailed`.
+    """Read the rows that KCL 3 workers keep beside the leases; answer `FleetFetched` or `FleetFetchFailed`.
 
     Args:
-        workers: Whose reports are wanted beside the leader's.
+        workers: Workers whose metrics are read beside the leader's.
     """
 
     workers: frozenset[str] = frozenset()
 
 
 class ReportWorker(Struct, frozen=True):
-    """Report this worker's metrics to the leader of KCL 3 workers; answer `WorkerReported`.
+    """Write this worker's metrics for the leader of KCL 3 workers; answer `WorkerReported`.
 
     Args:
-        measures_cpu: Whether the others report how busy their processors are.
-        is_full: This worker wants no more leases.
+        measures_cpu: Whether the other workers report their processor use.
+        is_full: This worker takes no more leases.
     """
 
     measures_cpu: bool
@@ -77,16 +77,16 @@ class ReportWorker(Struct, frozen=True):
 
 
 class LeaveFleet(Struct, frozen=True):
-    """Take this worker's report back; answer `FleetLeft`."""
+    """Delete this worker's metrics; answer `FleetLeft`."""
 
 
 class FindOwnLeases(Struct, frozen=True):
-    """Find the leases of this worker by the index, and read those that it does not know of.
+    """Find the leases of this worker by the index, and read those that are not known yet.
 
     Answer `OwnLeasesFound` or `OwnLeasesNotFound`.
 
     Args:
-        known: Keys that need not be read.
+        known: Keys of leases that are not read.
     """
 
     known: frozenset[str]
@@ -98,7 +98,7 @@ class ListShards(Struct, frozen=True):
     Args:
         filter_type: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP, or None for everything.
         timestamp_ms: With AT_TIMESTAMP.
-        stream_id: Whose, where several streams share the table: the answer's ids are lease keys then.
+        stream_id: The stream, if several share the table: the answer's ids are lease keys then.
     """
 
     purpose: ListingPurpose
@@ -111,11 +111,11 @@ class StartReader(Struct, frozen=True):
     """Read a shard and deliver its records.
 
     Args:
-        epoch: Names this ownership; every event about the reader carries it.
+        epoch: Identifies this ownership; every event about the reader carries it.
         position: Everything up to and including it is done, or a starting sentinel.
-        lease: The row as it stands.
+        lease: The row in the table.
         deliver_until_s: No delivery begins at or after this monotonic moment, until `ExtendDelivery` moves it.
-            The delivering thread must look itself: a worker that was paused gets no message in time.
+            The delivering thread must check the clock itself: a worker that was paused gets no message in time.
     """
 
     key: str
@@ -126,7 +126,7 @@ class StartReader(Struct, frozen=True):
 
 
 class ExtendDelivery(Struct, frozen=True):
-    """The lease was renewed: delivery may go on until then."""
+    """Move a reader's deadline, because its lease was renewed."""
 
     key: str
     epoch: int
@@ -134,19 +134,19 @@ class ExtendDelivery(Struct, frozen=True):
 
 
 class StopWhy(Enum):
-    """Why a reader stops."""
+    """The reason why a reader stops."""
 
-    LOST = "the lease is another worker's, or its row is gone"
+    LOST = "another worker has the lease, or its row is gone"
     EXPIRED = "the lease could not be renewed in time"
     HANDOVER = "another worker asked for it"
     SHUTDOWN = "the worker stops"
-    SURPLUS = "the worker has more leases than it may"
+    SURPLUS = "the worker has more leases than max_leases"
 
 
 class StopReader(Struct, frozen=True):
-    """Deliver nothing new, finish what is in hand, answer `ReaderStopped`.
+    """Deliver nothing new, finish deliveries in progress, answer `ReaderStopped`.
 
-    For LOST and EXPIRED nothing in hand should be waited for longer than needed: another worker may read now.
+    After LOST and EXPIRED the reader should stop as soon as it can: another worker may read now.
     """
 
     key: str
@@ -163,11 +163,11 @@ class CheckpointWritten(Struct, frozen=True):
 
 
 class AuditReaders(Struct, frozen=True):
-    """Ask which readers live; answer `ReadersFound` at once, before any other event."""
+    """List the readers that have not stopped; answer `ReadersFound` at once, before any other event."""
 
 
 class Level(Enum):
-    """How loud a report is."""
+    """The log level of a report."""
 
     INFO = "info"
     WARNING = "warning"
@@ -175,7 +175,7 @@ class Level(Enum):
 
 
 class Topic(Enum):
-    """What a report is about; bounded, so it serves as a metric's label."""
+    """The subject of a report; a bounded set, so it can be a metric's label."""
 
     TAKEN = "lease taken"
     LOST = "lease lost"
@@ -202,7 +202,7 @@ class Topic(Enum):
 
 
 class Report(Struct, frozen=True):
-    """Something that a person, a log or a metric should know.
+    """A message for the log, counted as a metric.
 
     Args:
         key: The lease it is about, or None.
@@ -217,23 +217,23 @@ class Report(Struct, frozen=True):
 
 
 class TableRefused(Struct, frozen=True):
-    """The lease table belongs to another stream: this worker stops, and has taken nothing since it saw that."""
+    """The lease table belongs to another stream: this worker stops, and has taken no lease since it saw that."""
 
     foreign: ForeignLease
 
 
 class WorkerIdTaken(Struct, frozen=True):
-    """Another living process works under this worker's id and began later: this worker stops."""
+    """Another living process runs under this worker's id and began later: this worker stops."""
 
     twin: Twin
 
 
 class FleetRefused(Struct, frozen=True):
-    """This worker may not stand beside the KCL 3 workers of the table: it stops.
+    """This worker cannot work beside the KCL 3 workers of the table: it stops.
 
     Args:
-        why: What is in the way.
-        detail: The state that is not known, or what the service said.
+        why: The reason.
+        detail: The unknown state, or the service's message.
     """
 
     why: FleetRefusal
@@ -241,7 +241,7 @@ class FleetRefused(Struct, frozen=True):
 
 
 class Stopped(Struct, frozen=True):
-    """The machine has stopped: every reader has, and what could be released is."""
+    """The machine has stopped: every reader has stopped, and every lease is released as far as possible."""
 
 
 Effect: TypeAlias = (

@@ -1,7 +1,7 @@
-"""What goes into the lease coordinator: events, all plain values. What comes out is `coordinator_effects`.
+"""The events of the lease coordinator, all plain values; its effects are in `coordinator_effects`.
 
-The machine itself is `penstock.core.leases.coordinator.Coordinator`; its module docstring has the table of events and
-effects. The consumer's runtime and the simulator speak this language; no machine state is visible in it.
+The machine is `penstock.core.leases.coordinator.Coordinator`; its module docstring has the table of events and effects.
+The consumer's runtime and the simulator exchange these values with it; they contain no state of the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.core.shard import ChildShard, Shard
 
 
 class Problem(Enum):
-    """Why a call gave no answer, when it is certain that nothing happened."""
+    """Why a call failed, if it is certain that it had no effect."""
 
     THROTTLED = "throttled"
     UNAVAILABLE = "unavailable"
@@ -30,14 +30,14 @@ class Problem(Enum):
 
 
 class Tick(Struct, frozen=True):
-    """Time has passed. Due at `Coordinator.next_wake_s` at the latest; more often does no harm."""
+    """Time has passed. Due at `Coordinator.next_wake_s`; additional ticks do no harm."""
 
 
 class TableReady(Struct, frozen=True):
     """The lease table exists and is usable.
 
     Args:
-        row_count: How many rows it has, as far as is known without reading it.
+        row_count: Its number of rows, as the service estimates it.
     """
 
     row_count: int = 0
@@ -53,8 +53,8 @@ class ScanDone(Struct, frozen=True):
     """Every row of the table, or of a part of it.
 
     Args:
-        leases: As read.
-        skipped: (key, reason) of rows that are no leases, or broken ones.
+        leases: The leases.
+        skipped: (key, reason) of rows that are not leases, or cannot be read as leases.
         began_s: Monotonic seconds when the scan began, on the clock of `handle`.
         part: The part that was asked for.
     """
@@ -97,7 +97,7 @@ WriteOutcome: TypeAlias = Applied | Refused | NotDone | Unknown
 
 
 def row_of(outcome: WriteOutcome) -> Lease | None:
-    """Return the row that an answer shows, if it shows one."""
+    """Return the row in an answer, or None if it has none."""
     if isinstance(outcome, Applied):
         return outcome.lease
     return outcome.row if isinstance(outcome, Refused) else None
@@ -119,7 +119,7 @@ class LeaseFetched(Struct, frozen=True):
 
 
 class FetchFailed(Struct, frozen=True):
-    """A `FetchLease` gave no answer."""
+    """A `FetchLease` failed."""
 
     key: str
     problem: Problem
@@ -130,8 +130,8 @@ class FleetFetched(Struct, frozen=True):
     """The answer to a `FetchFleet`.
 
     Args:
-        rows: As read.
-        wall_s: Seconds since the epoch when they were read: KCL 3 workers date their reports.
+        rows: The rows.
+        wall_s: Seconds since the epoch when they were read: KCL 3 workers date their metrics.
     """
 
     rows: Kcl3Rows
@@ -139,14 +139,14 @@ class FleetFetched(Struct, frozen=True):
 
 
 class FleetFetchFailed(Struct, frozen=True):
-    """A `FetchFleet` gave no answer."""
+    """A `FetchFleet` failed."""
 
     problem: Problem
     detail: str = ""
 
 
 class WorkerReported(Struct, frozen=True):
-    """The answer to a `ReportWorker`; a problem where it was not written."""
+    """The answer to a `ReportWorker`, with a problem if the metrics were not written."""
 
     problem: Problem | None = None
     detail: str = ""
@@ -157,20 +157,20 @@ class FleetLeft(Struct, frozen=True):
 
 
 class OwnLeasesFound(Struct, frozen=True):
-    """The answer to a `FindOwnLeases`: rows that name this worker as owner and were not known to."""
+    """The answer to a `FindOwnLeases`: leases of this worker that were not among the known ones."""
 
     leases: tuple[Lease, ...]
 
 
 class OwnLeasesNotFound(Struct, frozen=True):
-    """A `FindOwnLeases` gave no answer."""
+    """A `FindOwnLeases` failed."""
 
     problem: Problem
     detail: str = ""
 
 
 class ListingPurpose(Enum):
-    """What a listing is for."""
+    """The purpose of a listing."""
 
     FIRST_LEASES = "the table is empty"
     FILL_HOLE = "a part of the hash range has no unfinished lease"
@@ -182,7 +182,7 @@ class ListingDone(Struct, frozen=True):
     """Every page of a `ListShards`.
 
     Args:
-        moment_ms: The service's clock at the answer; the local wall clock where the answer has none.
+        moment_ms: The service's clock at the answer; the local wall clock if the answer has none.
         stream_id: As in the effect.
     """
 
@@ -193,7 +193,7 @@ class ListingDone(Struct, frozen=True):
 
 
 class ListingFailed(Struct, frozen=True):
-    """A listing gave no answer."""
+    """A listing failed."""
 
     purpose: ListingPurpose
     problem: Problem

@@ -1,9 +1,11 @@
-"""One lease in this worker's hands, as a machine: it is told what happened and returns what it wants done.
+"""The state machine of one held lease: each event returns the actions that follow from it.
 
-From the write that acquired the lease to the write that gives it up, or to its loss. Writes on a lease follow each
-other, each with the counter that the one before left. Delivery is allowed until a deadline that counts from the moment
-the last successful write was *sent*: another worker can see the lease expire at the earliest a whole lease duration
-after that moment.
+The machine lives from the write that acquired the lease to its release, its end or its loss. It sends one write at a
+time, and each write is conditional on the counter that the previous one left. Delivery is allowed until a deadline,
+counted from the moment at which the last successful write was *sent*: another worker can see the lease expire at the
+earliest a whole lease duration after that moment.
+
+A write with an unknown outcome blocks every other write of the lease until the row has been read back.
 """
 
 from __future__ import annotations
@@ -67,30 +69,30 @@ _RETRY_MIN_S: Final = 0.2
 
 
 class LeasePhase(Enum):
-    """Where a held lease stands."""
+    """The phase of a held lease."""
 
-    WAITING = "its parents are unfinished, or an earlier reader has not stopped yet"
-    READING = "a reader delivers its records"
-    STOPPING = "the reader is asked to stop"
-    STOPPED = "the reader has stopped; to be released"
-    DRAINED = "read to its end; children to be created, then the end written"
-    PARKED = "its handler failed for good; held, so that nobody else fails on it"
-    GONE = "given up or lost; nothing follows"
+    WAITING = "held and not read yet: parents are unfinished, or an earlier reader has not stopped"
+    READING = "a reader delivers records"
+    STOPPING = "the reader was asked to stop"
+    STOPPED = "the reader has stopped; the release follows"
+    DRAINED = "read to its end; the children's leases are created, then the end is written"
+    PARKED = "the handler failed for good; held, so that no other worker fails on the same record"
+    GONE = "released, ended or lost; nothing follows"
 
 
 class Trigger(Enum):
-    """What moves a held lease from one phase to another."""
+    """An event that moves a held lease from one phase to another."""
 
-    START = "nothing has to be waited for any more"
-    STOP = "the lease is to be given up"
+    START = "parents are finished and no earlier reader is left"
+    STOP = "the lease is to be released"
     READER_STOPPED = "the reader has stopped"
-    READER_DRAINED = "the reader has come to the shard's end"
+    READER_DRAINED = "the reader has reached the shard's end"
     READER_FAILED = "the reader has failed for good"
-    READER_FREED = "the reader has failed, and the lease is to be given up"
-    TIME_IS_UP = "a graceful stop does not wait for the reader any longer"
+    READER_FREED = "the reader has failed, and the lease is to be released"
+    TIME_IS_UP = "a graceful stop has waited for the reader long enough"
     RELEASED = "the release is written"
     ENDED = "the end is written"
-    LOST = "another worker has it, or it could not be renewed in time"
+    LOST = "another worker has the lease, or it could not be renewed in time"
 
 
 TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
@@ -138,7 +140,9 @@ TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
 
 
 class RenewalPace(Struct):
-    """How often each of a worker's leases is renewed: the more it holds, the less often, where it may.
+    """The interval between renewals, shared by all leases of a worker.
+
+    A worker whose batches claim their ends renews many leases less often, see `CoordinatorOptions.renew_interval_of`.
 
     Args:
         options: As for the coordinator.
@@ -150,24 +154,24 @@ class RenewalPace(Struct):
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two renewals of a lease."""
+        """Mean seconds between two renewals of one lease."""
         return self.options.renew_interval_of(self.held_count)
 
     @property
     def term_ms(self) -> int | None:
-        """How long a lease lasts that is renewed now; None where it is the application's lease duration."""
+        """Duration of a lease that is renewed now, in milliseconds; None if it is the application's lease duration."""
         interval_s = self.interval_s
         return None if interval_s == self.options.renew_interval_s else round(3000 * interval_s)
 
 
 class HeldLease(Struct):
-    """One lease in this worker's hands.
+    """One lease that this worker holds.
 
     Args:
         worker: This worker's id.
         options: As for the coordinator.
-        pace: Of all leases of this worker.
-        epoch: Names this ownership.
+        pace: The renewal interval of all leases of this worker.
+        epoch: Identifies this ownership of the lease.
         lease: The row as this worker's last write left it.
         renewed_s: When the last write that kept the lease was sent.
         renew_due_s: When the next renewal is due.
@@ -182,9 +186,9 @@ class HeldLease(Struct):
     renew_due_s: float
     progress_s: float = 0.0
     phase: LeasePhase = LeasePhase.WAITING
-    done_through: Position | None = None  # everything up to it is done
+    done_through: Position | None = None  # everything up to this record is done
     is_urgent: bool = False
-    unknown_write: LeaseWrite | None = None  # what was sent, until it is read back
+    unknown_write: LeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
     is_fetching: bool = False
     first_sent_s: float | None = None  # when the first write with the present counter was sent
     retry_s: float = 0.0
@@ -199,7 +203,7 @@ class HeldLease(Struct):
     stopped_reason: str | None = None
     tip: TipMark | None = None
     wake_s: float = field(default=math.inf)
-    """When the collection looks at this lease again."""
+    """When `HeldLeases` calls `advance` next."""
 
     @property
     def key(self) -> str:
@@ -208,26 +212,26 @@ class HeldLease(Struct):
 
     @property
     def deadline_s(self) -> float:
-        """When delivery must end, if no renewal succeeds; infinity where claims fence it instead."""
+        """When delivery must end unless a renewal succeeds; infinity if claims fence it instead."""
         if self.options.keeps_claims:
             return math.inf
         return self.renewed_s + self.options.lease_duration_s - self.options.margin_s
 
     @property
     def has_reader(self) -> bool:
-        """Whether a reader was started and has not said that it stopped."""
+        """Whether a reader was started and has not reported that it stopped."""
         return self.phase in (LeasePhase.READING, LeasePhase.STOPPING)
 
     @property
     def unwritten(self) -> Position | None:
-        """What is done beyond the row's checkpoint, or None."""
+        """The position that is done but not in the row's checkpoint yet, or None."""
         done = self.done_through
         if done is None or not done.is_record or done <= self.lease.checkpoint:
             return None
         return done
 
     def on_done(self, position: Position | None) -> None:
-        """Observe that everything up to a position is done; the furthest one counts."""
+        """Handle that everything up to a position is done; an earlier position changes nothing."""
         if (
             position is not None
             and position.is_record
@@ -245,12 +249,12 @@ class HeldLease(Struct):
     def advance(
         self, now_s: float, view: LeaseView, *, is_busy: bool, has_earlier_reader: bool
     ) -> list[LeaseAction]:
-        """Return what is to be done now.
+        """Return the actions that are due now.
 
         Args:
             now_s: Monotonic seconds.
-            view: The lease table as far as it is known.
-            is_busy: Whether a write for this lease is under way or waits.
+            view: The last known rows of the lease table.
+            is_busy: Whether a write for this lease is in flight or queued.
             has_earlier_reader: Whether a reader of an earlier ownership in this process has not stopped yet.
         """
         assert self.phase is not LeasePhase.GONE
@@ -278,7 +282,7 @@ class HeldLease(Struct):
         return actions
 
     def next_due_s(self, now_s: float, *, is_busy: bool) -> float:
-        """Return when `advance` will have something to do, if nothing else happens before."""
+        """Return when `advance` must be called next if no event arrives before."""
         due_s = self.deadline_s
         if self.unknown_write is not None:
             if not self.is_fetching:
@@ -297,8 +301,8 @@ class HeldLease(Struct):
         self._move(Trigger.START)
         self.progress_s = now_s
         position = start_reading_at(self.lease, has_parent)
-        # This process read the shard, lost the lease and got it back. What its first reader finished after the loss is
-        # not in the table yet: the second reader goes on from there.
+        # This process read the shard, lost the lease and got it back. Its first reader went on for a moment after the
+        # loss, and that progress is not in the table yet: the second reader continues there.
         if self.done_through is not None and self.done_through > position:
             position = self.done_through
         return [StartReader(self.key, self.epoch, position, self.lease, self.deadline_s)]
@@ -336,16 +340,15 @@ class HeldLease(Struct):
         )
 
     def _tip(self, ahead: Position | None) -> TipMark | None:
-        """Return what a write notes of the tip, with a checkpoint or without."""
+        """Return the tip mark for a write, with a checkpoint or without."""
         if ahead is None and self.options.keeps_claims:
-            return None  # a claim may have moved the checkpoint: this worker's copy of it is not the row's
+            return None  # a claim may have moved the row's checkpoint: this worker's copy may be old
         return self._tip_at(self.lease.checkpoint if ahead is None else ahead)
 
     def _tip_at(self, position: Position) -> TipMark | None:
-        """Return when nothing was left behind a position, as far as the reader has told.
+        """Return the mark for a position if the reader has been at the tip at or before it, else None.
 
-        What came behind a position came later than the moment at which nothing was left there: the moment holds for
-        every later position too.
+        Records behind the tip arrived after the moment of the mark, so the moment is valid for later positions too.
         """
         tip = self.tip
         if tip is None or not position.is_record or position < tip.position:
@@ -361,7 +364,7 @@ class HeldLease(Struct):
         now_s: float,
         turn: Turn,
     ) -> list[LeaseAction]:
-        """Observe the outcome of a write of this lease."""
+        """Handle the outcome of a write of this lease."""
         write = pending.write
         if isinstance(outcome, Applied) and outcome.lease is not None:
             return self._on_applied(write, pending.sent_s, outcome.lease, turn)
@@ -371,22 +374,22 @@ class HeldLease(Struct):
             return [report_refused_call(self.key, outcome.detail)] if is_first else []
         if isinstance(outcome, Refused) and (outcome.row is not None or outcome.reason is Refusal.MISSING):
             return self._on_refused(write, outcome, turn)
-        self.unknown_write = write  # no answer, or one that does not tell what stands in the table
+        self.unknown_write = write  # no answer, or a refusal without the row
         return []
 
     @property
     def is_reading_back(self) -> bool:
-        """Whether the row is being read to learn how a write ended."""
+        """Whether the row is being read because a write has an unknown outcome."""
         return self.unknown_write is not None and self.is_fetching
 
     def on_read_back(self, row: Lease | None, turn: Turn) -> list[LeaseAction]:
-        """Observe the row that was read because nobody knew how a write ended."""
+        """Handle the row that was read after a write with an unknown outcome."""
         write, self.unknown_write, self.is_fetching = self.unknown_write, None, False
-        assert write is not None, f"lease {self.key} was read back although no write was in doubt"
+        assert write is not None, f"lease {self.key} was read back although no write has an unknown outcome"
         return self._reconcile(write, row, turn)
 
     def on_read_back_failed(self, now_s: float, turn: Turn) -> None:
-        """Observe that reading back failed: it is tried again a little later, until the deadline."""
+        """Handle that reading back failed: it is tried again a little later, until the deadline."""
         self.is_fetching = False
         self._retry_later(now_s, turn)
 
@@ -405,7 +408,7 @@ class HeldLease(Struct):
             return self._ended()
         assert row.reader == self.worker, f"lease {self.key}: {write} left {row.reader} as the reader"
         if self.options.keeps_claims and isinstance(write, Renew) and write.tip == self.tip:
-            self.tip = None  # written; a claim may note a later place meanwhile
+            self.tip = None  # written; a claim may write a later mark meanwhile
         return self._renewed(row, sent_s, turn)
 
     def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
@@ -427,19 +430,19 @@ class HeldLease(Struct):
     def _on_refused(self, write: LeaseWrite, outcome: Refused, turn: Turn) -> list[LeaseAction]:
         row = outcome.row
         if row is not None and row.reader == self.worker and outcome.reason is Refusal.HANDOVER:
-            # Another worker: RequestHandover. This one: Renew, with the counter as it was, since asking leaves it alone.
-            # The lease is still this worker's to read, until it releases it.
+            # Another worker: RequestHandover, which leaves the counter as it is. This one: Renew with that counter, refused.
+            # This worker remains the reader until it releases the lease.
             self.lease = row
             return self.stop(StopWhy.HANDOVER)
         if row is not None and row.reader == self.worker and outcome.reason is Refusal.BACKWARDS:
-            # This worker: Take. The one it took from: LateCheckpoint of what its reader had finished. What is done there
-            # is done, and this worker's own checkpoint follows when it has come further.
+            # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
+            # stays, and this worker's own follows once it is ahead.
             self.lease = row
             return [report_behind(row, self.done_through)]
         return self._reconcile(write, row, turn)
 
     def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
-        """Compare what was sent with the row that stands in the table: three outcomes become two."""
+        """Decide from the row whether a write was applied, refused, or cost the lease."""
         if row is None:
             return self._lose(StopWhy.LOST, row_gone=True)
         counter = getattr(write, "counter", row.counter)
@@ -451,48 +454,48 @@ class HeldLease(Struct):
         if is_of_other_process or row.reader != self.worker or row.counter not in (counter, counter + 1):
             return self._lose(StopWhy.LOST, row=row)
         if row.counter == counter:
-            # The write is lost, or is still on its way. If it is still on its way, the write that follows has the same
-            # counter for its condition: the table takes one of the two, and the other is refused.
+            # The write is lost or still in flight. If it is in flight, the next write is conditional on the same counter:
+            # the table applies one of the two and refuses the other.
             self.lease = row
             return self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
         # First try: sent, no answer, read back as not applied. Second try: the same counter, no answer. First try: applied.
-        # The row cannot tell which of the two arrived, so the lease counts from the earlier one.
+        # The row does not show which of the two was applied, so the lease counts from the earlier one.
         sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
         return [report_read_back(self.key), *self._renewed(row, sent_s, turn)]
 
     def _is_written(self, row: Lease) -> bool:
-        """Whether a row holds all that is done. A take by another looks like a release, but for the last checkpoint."""
+        """Whether a row's checkpoint holds all that is done: a take by another worker differs from a release only in this."""
         return (
             self.done_through is None
             or not self.done_through.is_record
             or self.done_through <= row.checkpoint
         )
 
-    # --- what a scan shows ---
+    # --- scanned rows ---
 
     def shows_handover_request(self, row: Lease) -> bool:
-        """Whether a scanned row shows a hand-over that this worker has not seen yet."""
+        """Whether a scanned row shows a hand-over request that this worker has not seen yet."""
         is_news = row.checkpoint_owner == self.worker and self.lease.checkpoint_owner is None
         return is_news and row.counter == self.lease.counter
 
     def differs_from(self, row: Lease) -> bool:
-        """Whether a scanned row is not the one that this worker has written last."""
+        """Whether a scanned row is not the one that this worker's last write left."""
         return row.counter != self.lease.counter or row.reader != self.worker
 
     def on_handover_requested(self, row: Lease) -> list[LeaseAction]:
-        """Observe that another worker has asked for the lease."""
+        """Handle that another worker has asked for the lease: the reader stops."""
         self.lease = row
         return self.stop(StopWhy.HANDOVER)
 
     # --- the reader ---
 
     def on_checkpoint(self, event: CheckpointRequested) -> None:
-        """Observe that the reader is done with something."""
+        """Handle a checkpoint that the reader asks for."""
         self.on_done(event.position)
         self.is_urgent = self.is_urgent or event.urgent
 
     def on_progress(self, event: ReaderProgress, now_s: float) -> None:
-        """Observe how reading goes."""
+        """Handle the reader's progress: lag, tip and throughput."""
         if event.read_through != self.progress or event.millis_behind_latest == 0:
             self.progress = event.read_through
             self.progress_s = now_s
@@ -506,19 +509,19 @@ class HeldLease(Struct):
             self.throughput_kbps = round(smoothed, 6)
 
     def on_drained(self, children: tuple[ChildShard, ...]) -> None:
-        """Observe that the shard is read to its end and everything in it is done."""
+        """Handle that the shard is read to its end and everything in it is done."""
         self._move(Trigger.READER_DRAINED)
         self.children = children
         self.to_create = {lease.key: lease for lease in plan_child_leases(children)}
 
     def on_stopped(self, event: ReaderStopped) -> None:
-        """Observe that the reader has stopped."""
+        """Handle that the reader has stopped."""
         self.on_done(event.position)
         self.tip = event.tip or self.tip
         self._move(Trigger.READER_STOPPED)
 
     def on_failed(self, event: ReaderFailed) -> list[LeaseAction]:
-        """Observe that the reader has given up."""
+        """Handle that the reader has failed for good."""
         self.on_done(event.position)
         self._move(Trigger.READER_FREED if event.release else Trigger.READER_FAILED)
         self.stopped_reason = event.short_reason or None
@@ -528,47 +531,47 @@ class HeldLease(Struct):
     # --- the end of the shard ---
 
     def _create_children(self, view: LeaseView, now_s: float) -> list[LeaseAction]:
-        """Return the children whose leases may be created now."""
+        """Return the creations of children's leases that are possible now."""
         if not self.to_create or now_s < self.child_retry_s:
             return []
         actions: list[LeaseAction] = []
         for lease in self.to_create.values():
             if lease.key not in view and missing_parents(lease, self.key, view):
-                # It would be read before its other parent. That one comes at its own parent's end, or the shard syncer
-                # finds the hole that it leaves.
+                # The child would be read before its other parent. That parent's lease is created at the end of its own
+                # parent, or by the shard syncer when it finds the hole.
                 self.child_retry_s = now_s + self.options.interval_s
             else:
                 actions.append(CreateChild(lease))
         return actions
 
     def _all_children_exist(self) -> bool:
-        """Whether every child's lease is known to exist."""
+        """Return whether every child's lease is known to exist."""
         return not self.to_create
 
     def missing_parents(self, view: LeaseView) -> set[str]:
-        """Return the shards whose missing leases keep this finished shard from being ended."""
+        """Return the other parents without a lease that keep this finished shard from being ended."""
         if self.phase is not LeasePhase.DRAINED or not self.to_create:
             return set()
         return set().union(*(missing_parents(child, self.key, view) for child in self.to_create.values()))
 
     def on_child_exists(self, key: str) -> bool:
-        """Observe that a child's lease exists; True when this shard's end has waited for it."""
+        """Handle that a child's lease exists; True if this shard's end has waited for it."""
         return self.to_create is not None and self.to_create.pop(key, None) is not None
 
     def on_child_not_created(self, now_s: float, turn: Turn) -> None:
-        """Observe that a child's lease was not created, or perhaps not: it is tried again a little later."""
+        """Handle a creation that failed or has an unknown outcome: it is tried again a little later."""
         self.child_retry_s = now_s + _RETRY_MIN_S + turn.draw()
 
-    # --- giving up ---
+    # --- release, end, loss ---
 
     def stop(self, why: StopWhy) -> list[LeaseAction]:
-        """Begin to give the lease up: the reader stops, then the release follows. Does nothing when that is under way."""
+        """Begin to release the lease: the reader stops, then the release is written. Repeating it changes nothing."""
         was_reading = self.phase is LeasePhase.READING
         self._move(Trigger.STOP)
         return [StopReader(self.key, self.epoch, why)] if was_reading else []
 
     def stop_waiting_for_reader(self) -> None:
-        """Give the lease up with what the reader has done so far."""
+        """Release the lease at the reader's last checkpoint request."""
         self._move(Trigger.TIME_IS_UP)
 
     def _released(self, row: Lease) -> list[LeaseAction]:

@@ -1,4 +1,4 @@
-"""What a held lease may want done: values that `penstock.core.leases.held_leases` carries out in order."""
+"""The actions of a held lease, as values that `penstock.core.leases.held_leases` carries out in order."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from penstock.core.shard import ChildShard
 
 
 class SendWrite(Struct, frozen=True):
-    """Send this write now; no other one is under way for the lease."""
+    """Send this write now; no other write of the lease is in flight."""
 
     write: LeaseWrite
 
 
 class CreateChild(Struct, frozen=True):
-    """Create the lease of a child; the answer goes to `on_child_answer`."""
+    """Create the lease of a child; the answer goes to `HeldLeases.on_child_created`."""
 
     lease: Lease
 
 
 class Released(Struct, frozen=True):
-    """The lease was given up."""
+    """The lease was released."""
 
 
 class Ended(Struct, frozen=True):
@@ -44,12 +44,12 @@ class Ended(Struct, frozen=True):
 
 
 class Lost(Struct, frozen=True):
-    """The lease is not this worker's any more.
+    """This worker does not hold the lease any more.
 
     Args:
         why: LOST to another worker, or EXPIRED.
         has_reader: Whether a reader is still to stop.
-        done: What is done beyond the last checkpoint and nobody else will tell, or None.
+        done: The position that was done but not checkpointed, or None; with a reader left, the reader reports it.
     """
 
     why: StopWhy

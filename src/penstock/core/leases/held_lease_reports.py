@@ -1,4 +1,4 @@
-"""What people, logs and metrics hear of the leases that a worker holds."""
+"""Reports (log line and metric) about the leases that a worker holds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SHOWN_KEYS_MAX: Final = 5
 
 
 def report_release(row: Lease) -> Report:
-    """Report that a lease was given up, and for whom.
+    """Report that a lease was released, and its next owner.
 
     Args:
-        row: What stands in the table now.
+        row: The row after the release.
     """
     return Report(
         Topic.RELEASED if row.owner is None else Topic.HANDED_OVER,
@@ -29,13 +29,13 @@ def report_release(row: Lease) -> Report:
 
 
 def report_end(key: str, children: Iterable[ChildShard]) -> Report:
-    """Report that a shard is done, and what follows it."""
+    """Report that a shard is done, and name its children."""
     names = ", ".join(child.shard_id for child in children) or "no children"
     return Report(Topic.ENDED, Level.INFO, f"shard {key} is done; {names} follow", key)
 
 
 def report_refused_call(key: str, detail: str) -> Report:
-    """Report that the service does not take this worker's writes."""
+    """Report that the table refuses this worker's writes for good."""
     message = f"lease {key}: the table refuses to be written ({detail}); the lease will be lost"
     return Report(Topic.CALL_FAILED, Level.ERROR, message, key, "refused")
 
@@ -47,31 +47,31 @@ def report_read_back(key: str) -> Report:
 
 
 def report_behind(row: Lease, wanted: Position | None) -> Report:
-    """Report that the table's checkpoint is ahead of what this worker wanted to write."""
+    """Report that the table's checkpoint is ahead of this worker's."""
     message = f"lease {row.key}: the table's checkpoint {row.checkpoint} is ahead of {wanted}; it stays"
     return Report(Topic.CHECKPOINT_BEHIND, Level.INFO, message, row.key)
 
 
 def report_failed_reader(event: ReaderFailed, *, is_freed: bool) -> Report:
-    """Report that a shard is not delivered any more, and what becomes of its lease."""
+    """Report that a shard is not delivered any more, and whether its lease is kept."""
     what = "freed" if is_freed else "kept, and nothing of it is read until a restart"
     message = f"shard {event.key} has stopped: {event.reason}. Its lease is {what}."
     return Report(Topic.STOPPED_SHARD, Level.ERROR, message, event.key)
 
 
 def report_stall(key: str, behind_ms: int | None, still_s: float) -> Report:
-    """Report that a shard is behind and stands still."""
+    """Report that a shard is behind and makes no progress."""
     message = f"shard {key} is {behind_ms} ms behind and has not moved for {still_s:.0f} s"
     return Report(Topic.STALLED, Level.ERROR, message, key)
 
 
 def report_still_stopped(key: str) -> Report:
-    """Report that a shard has stopped a while ago, and still has."""
+    """Repeat the report that a shard has stopped."""
     return Report(Topic.STOPPED_SHARD, Level.ERROR, f"shard {key} is still stopped after a failure", key)
 
 
 def report_expired(keys: Sequence[str]) -> Report:
-    """Report leases that were given up because no renewal succeeded in time."""
+    """Report leases that were lost because no renewal succeeded in time."""
     which, them = (
         (f"lease {keys[0]}", "it") if len(keys) == 1 else (f"{len(keys)} leases ({_some(keys)})", "them")
     )
@@ -83,7 +83,7 @@ def report_expired(keys: Sequence[str]) -> Report:
 
 
 def report_late_renewals(late_count: int, held_count: int, longest_s: float) -> Report:
-    """Report leases that are kept although others may take them by now."""
+    """Report leases that are kept although other workers may take them by now."""
     message = (
         f"{late_count} of {held_count} leases have not been renewed within their duration, one of them for {longest_s:.0f} s: "
         "other workers may take them. The lease table or this process is too slow for so many: see renewal_latency_s"
@@ -102,7 +102,7 @@ def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> 
     Args:
         worker: The worker that held it.
         key: The lease.
-        row: What stands in the table, if known.
+        row: The row in the table, if known.
         row_gone: Whether the row was deleted.
     """
     if row_gone:

@@ -1,9 +1,9 @@
-"""The leases that this worker holds: who of them learns of an event, what they want done, and when they are looked at.
+"""All leases that a worker holds: passes each event to its lease and carries out the lease's actions.
 
-Each lease decides for itself (`penstock.core.leases.held_lease`); this keeps them, and does what they want in the order in
-which they want it. A lease that is lost, or could not be renewed before its deadline, is dropped at once; its reader is
-told to stop, and what it has done is written forward only when it is known (`LateCheckpoint`). No new reader of a shard
-starts in this process before the old one has stopped.
+Each lease decides for itself (`penstock.core.leases.held_lease`). `HeldLeases` keeps them, wakes each at its next due
+moment, and carries out their actions in order. A lease that is lost, or could not be renewed before its deadline, is
+dropped at once and its reader is stopped. The reader's last position is written as a `LateCheckpoint` once the reader has
+reported it. No new reader of a shard starts in this process before the old one has stopped.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class HeldLeases:
     Args:
         me: The worker's id.
         options: As for the coordinator.
-        view: The coordinator's; told of every row that an answer shows.
+        view: The coordinator's; gets every row that an answer shows.
         turn: Where effects go.
         writes: Sends writes.
-        scans: Told when it is unknown whose a lease is.
-        late_checkpoints: Keeps what is done in shards whose leases are lost.
+        scans: Informed when a lease's owner is unknown.
+        late_checkpoints: Keeps the last positions in shards whose leases are lost.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
@@ -95,10 +95,10 @@ class HeldLeases:
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
         self._due: list[tuple[float, str, int]] = []
-        self._orphans: dict[str, int] = {}  # readers that are to stop and whose lease is gone: key -> epoch
+        self._orphans: dict[str, int] = {}  # readers that must still stop although their lease is lost: key -> epoch
         self._last_epoch = 0
         self._pace = RenewalPace(options)
-        self._expired: list[str] = []  # leases that could not be renewed in time, and were not reported yet
+        self._expired: list[str] = []  # leases that could not be renewed in time; not reported yet
         self._expired_due_s = -math.inf
         self._lateness_due_s = -math.inf
 
@@ -113,12 +113,12 @@ class HeldLeases:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is held and no reader is on its way out."""
+        """Whether no lease is held and every reader has stopped."""
         return not self._held and not self._orphans
 
     @property
     def next_wake_s(self) -> float:
-        """When something is due; infinity when nothing is held."""
+        """When `tick` must be called next; infinity when nothing is held."""
         report_s = self._expired_due_s if self._expired else math.inf
         while self._due:
             due_s, key, epoch = self._due[0]
@@ -136,10 +136,10 @@ class HeldLeases:
         held = self._current(key, epoch)
         return held if held is not None and held.has_reader else None
 
-    # --- getting --------------------------------------------------------------------------------------
+    # --- acquiring ------------------------------------------------------------------------------------
 
     def acquire(self, lease: Lease, sent_s: float, now_s: float) -> None:
-        """Hold a lease: a write of this worker, sent at `sent_s`, made or left it the owner."""
+        """Begin to hold a lease whose row names this worker as the reader, by a write that was sent at `sent_s`."""
         assert lease.key not in self._held, f"lease {lease.key} is held already"
         self._last_epoch += 1
         renew_due_s = sent_s + self.options.renew_interval_s * (0.3 + 0.7 * self._turn.draw())
@@ -154,14 +154,14 @@ class HeldLeases:
         self._advance(held, now_s)
 
     def wake_waiting(self, now_s: float) -> None:
-        """Look again at leases that wait for their parents."""
+        """Advance the leases that wait for their parents."""
         for held in [each for each in self._held.values() if each.phase is LeasePhase.WAITING]:
             self._advance(held, now_s)
 
     # --- carrying out actions ----------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
-        """Do what is due."""
+        """Advance the leases that are due, and send the reports that are due."""
         while self._due and self._due[0][0] <= now_s:
             due_s, key, epoch = heapq.heappop(self._due)
             held = self._current(key, epoch)
@@ -174,14 +174,14 @@ class HeldLeases:
             self._report_late_renewals(now_s)
 
     def _report_expired(self, now_s: float) -> None:
-        """Report the leases that expired, at most once in a while: a table that is down costs all of them."""
+        """Report expired leases, at most once a second: while the table is down all of them expire."""
         if self._expired and (now_s >= self._expired_due_s or self._is_stopping):
             self._turn.emit(report_expired(self._expired))
             self._expired = []
             self._expired_due_s = now_s + _EXPIRED_REPORT_INTERVAL_S
 
     def _report_late_renewals(self, now_s: float) -> None:
-        """Report leases that were not renewed in time and are kept all the same."""
+        """Report leases that were not renewed in time and are kept."""
         late = [
             now_s - held.renewed_s
             for held in self._held.values()
@@ -191,7 +191,7 @@ class HeldLeases:
             self._turn.emit(report_late_renewals(len(late), len(self._held), max(late)))
 
     def _advance(self, held: HeldLease, now_s: float) -> None:
-        """Let a lease that is still held do its next thing, and note when to look at it again."""
+        """Carry out the lease's next actions if it is still held, and schedule its next wake-up."""
         if not self._is_held(held):
             return
         actions = held.advance(
@@ -204,7 +204,7 @@ class HeldLeases:
         if not self._is_held(held):
             return
         wake_s = held.next_due_s(now_s, is_busy=self._writes.is_busy(held.key))
-        if wake_s != held.wake_s:  # entries of the heap that name another moment than the lease are skipped
+        if wake_s != held.wake_s:  # heap entries with another moment than the lease's are skipped
             held.wake_s = wake_s
             if wake_s == math.inf:
                 return  # an answer wakes it
@@ -246,7 +246,7 @@ class HeldLeases:
             self._late_checkpoints.keep(held.key, done)
 
     def _take_children(self, children: tuple[ChildShard, ...]) -> None:
-        """Take the children of a shard that this worker has just ended, as far as it has room."""
+        """Take the children of a shard that this worker has just ended, within `max_leases`."""
         if self._is_stopping:
             return
         room = len(children)
@@ -266,7 +266,7 @@ class HeldLeases:
         outcome: WriteOutcome,
         now_s: float,
     ) -> None:
-        """Observe the answer to a write of a held lease."""
+        """Handle the answer to a write of a held lease."""
         key = pending.write.key
         held = self._current(key, purpose.epoch)
         if held is None:
@@ -280,27 +280,27 @@ class HeldLeases:
         self._advance(held, now_s)
 
     def on_other_write(self, key: str, now_s: float) -> None:
-        """Observe the answer to a write for a row that was not its lease's own: what the lease wants meanwhile can go out now."""
+        """Handle the answer to another write on a lease's row: the lease's own next write was waiting for it."""
         held = self._held.get(key)
         if held is not None:
             self._advance(held, now_s)
 
     def on_fetched(self, key: str, row: Lease | None, now_s: float) -> None:
-        """Observe a row that was read back; the view knows it already."""
+        """Handle a row that was read back; it is in the view already."""
         held = self._held.get(key)
         if held is not None and held.is_reading_back:
             self._do(held, held.on_read_back(row, self._turn), now_s)
             self._advance(held, now_s)
 
     def on_fetch_failed(self, key: str, now_s: float) -> None:
-        """Observe that a row could not be read back."""
+        """Handle that a row could not be read back."""
         held = self._held.get(key)
         if held is not None and held.is_reading_back:
             held.on_read_back_failed(now_s, self._turn)
             self._advance(held, now_s)
 
     def on_row_scanned(self, row: Lease, now_s: float, began_s: float | None = None) -> None:
-        """Compare a scanned row with the lease that is held: a request for hand-over shows, or that it was stolen."""
+        """Compare a scanned row with the held lease: it may show a hand-over request or another owner."""
         held = self._held.get(row.key)
         if held is None or self._writes.is_busy(row.key) or held.unknown_write is not None:
             return
@@ -308,10 +308,10 @@ class HeldLeases:
             self._do(held, held.on_handover_requested(row), now_s)
             self._advance(held, now_s)
         elif held.differs_from(row) and (began_s is None or held.renewed_s < began_s):
-            self.renew_now(row.key, now_s)  # an old row, or the lease was stolen: the next renewal tells
+            self.renew_now(row.key, now_s)  # an old row, or the lease was stolen: a renewal decides
 
     def renew_now(self, key: str, now_s: float) -> None:
-        """Renew a held lease at once, to learn how it stands."""
+        """Renew a held lease at once, because the table may show another owner."""
         held = self._held.get(key)
         if held is not None and held.renew_due_s > now_s:
             held.renew_due_s = now_s
@@ -324,7 +324,7 @@ class HeldLeases:
         outcome: WriteOutcome,
         now_s: float,
     ) -> None:
-        """Observe the answer to the creation of a child's lease; it counts for both parents of a merged shard."""
+        """Handle the answer to the creation of a child's lease; it counts for both parents of a merged shard."""
         key = pending.write.key
         held = self._current(purpose.parent, purpose.epoch)
         if not isinstance(outcome, Applied | Refused):
@@ -346,24 +346,24 @@ class HeldLeases:
                 self._advance(other, now_s)
 
     def parents_to_fetch(self) -> set[str]:
-        """Return the shards whose leases held ones wait for, before they are read or ended."""
+        """Return the unfinished parents of waiting leases, and missing parents: rows to fetch by key."""
         waiting = (held for held in self._held.values() if held.phase is LeasePhase.WAITING)
         parents = {parent for held in waiting for parent in self.view.unfinished_parents(held.lease)}
         return parents | self.missing_parents()
 
     def parents_of_waiting(self) -> set[str]:
-        """Return the parents of the leases that are held and not read yet."""
+        """Return all parents of the leases that are held and not read yet."""
         waiting = (held for held in self._held.values() if held.phase is LeasePhase.WAITING)
         return {parent for held in waiting for parent in held.lease.parents}
 
     def missing_parents(self) -> set[str]:
-        """Return the shards whose missing leases keep finished shards from being ended."""
+        """Return the parents without a lease that keep finished shards from being ended."""
         return set().union(*(held.missing_parents(self.view) for held in self._held.values()))
 
-    # --- what readers tell ------------------------------------------------------------------------------
+    # --- readers ----------------------------------------------------------------------------------------
 
     def on_checkpoint(self, event: CheckpointRequested, now_s: float) -> None:
-        """Observe that a reader is done with something."""
+        """Handle a checkpoint that a reader asks for."""
         held = self._current(event.key, event.epoch)
         if held is not None:
             held.on_checkpoint(event)
@@ -371,13 +371,13 @@ class HeldLeases:
                 self._advance(held, now_s)
 
     def on_progress(self, event: ReaderProgress, now_s: float) -> None:
-        """Observe how reading goes."""
+        """Handle a reader's progress."""
         held = self._current(event.key, event.epoch)
         if held is not None:
             held.on_progress(event, now_s)
 
     def on_drained(self, event: ShardDrained, now_s: float) -> None:
-        """Observe that a shard is read to its end."""
+        """Handle that a shard is read to its end."""
         self._drop_orphan(event.key, event.epoch)
         held = self._with_reader(event.key, event.epoch)
         if held is None:
@@ -387,7 +387,7 @@ class HeldLeases:
         self._advance(held, now_s)
 
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
-        """Observe that a reader has stopped as asked."""
+        """Handle that a reader has stopped as asked."""
         if self._drop_orphan(event.key, event.epoch):
             self._keep_late(event.key, event.position, now_s)
             self.wake_waiting(now_s)
@@ -398,7 +398,7 @@ class HeldLeases:
             self._advance(held, now_s)
 
     def on_failed(self, event: ReaderFailed, now_s: float) -> bool:
-        """Observe that a reader has given up; True when its lease is to be freed for other workers."""
+        """Handle that a reader has failed for good; True if its lease is freed for other workers."""
         if self._drop_orphan(event.key, event.epoch):
             self._keep_late(event.key, event.position, now_s)
             return False
@@ -416,33 +416,33 @@ class HeldLeases:
         return True
 
     def _keep_late(self, key: str, position: Position | None, now_s: float) -> None:
-        """Keep what a reader without a lease has done, until it is written or the lease comes back."""
+        """Keep the last position of a reader whose lease was lost, until it is written or the lease is held again."""
         held = self._held.get(key)
         if held is None:
             self._late_checkpoints.keep(key, position)
         else:
-            # This process lost the lease, and has it again before its first reader has stopped. What that one did counts
-            # for the ownership of now: the second reader has not begun, since it waits for the first one.
+            # This process lost the lease and took it again before its first reader had stopped. The first reader's position
+            # counts for the new ownership: the second reader has not begun, since it waits for the first one.
             held.on_done(position)
             self._advance(held, now_s)
 
-    # --- giving up --------------------------------------------------------------------------------------
+    # --- releasing --------------------------------------------------------------------------------------
 
     def release(self, key: str, why: StopWhy, now_s: float) -> None:
-        """Let a reader finish and then free its lease; does nothing when that is under way, or nothing is held."""
+        """Stop a reader and release its lease when it has finished; repeating it changes nothing."""
         held = self._held.get(key)
         if held is not None:
             self._do(held, held.stop(why), now_s)
             self._advance(held, now_s)
 
     def stop_all(self, now_s: float) -> None:
-        """Begin a graceful stop."""
+        """Begin a graceful stop: release every lease."""
         self._is_stopping = True
         for key in list(self._held):
             self.release(key, StopWhy.SHUTDOWN, now_s)
 
     def release_unfinished(self, now_s: float) -> list[str]:
-        """Release leases whose readers are not done at the end of a stop, at what they have done so far."""
+        """Release the leases whose readers are still not done, at their last positions; return their keys."""
         late = [held for held in self._held.values() if held.phase is LeasePhase.STOPPING]
         for held in late:
             held.stop_waiting_for_reader()
@@ -455,7 +455,7 @@ class HeldLeases:
     def audit(self, alive: frozenset[tuple[str, int]], now_s: float) -> None:
         """Compare held leases with living readers: each held and readable lease has exactly one."""
         # A reader: its last event, posted. The machine: this audit, before that event is handled. The loop counts such a
-        # reader as alive, so what is not among the living has told everything that it will.
+        # reader as alive, so a reader that is not alive will send no further event.
         for key, epoch in sorted(alive):
             if self._with_reader(key, epoch) is None and self._orphans.get(key) != epoch:
                 self._orphans[key] = epoch
@@ -466,7 +466,7 @@ class HeldLeases:
                 held.unseen_audits = 0
                 continue
             held.unseen_audits += 1
-            if held.unseen_audits < 2:  # its last event may be on the way
+            if held.unseen_audits < 2:  # its last event may be in the inbox
                 continue
             self._report_audit(held.key, "the lease is held but its reader is gone; it is started again")
             del self._held[held.key]
@@ -480,7 +480,7 @@ class HeldLeases:
         self._turn.report(Topic.AUDIT, Level.ERROR, f"lease {key}: {what}", key)
 
     def watch_progress(self, now_s: float) -> None:
-        """Report shards that are behind and stand still, or are still stopped; again after the same time."""
+        """Report shards that are behind and make no progress, or are still stopped; repeat it after `stall_after_s`."""
         for held in self._held.values():
             still_s = now_s - held.progress_s
             if still_s < self.options.stall_after_s:
