@@ -215,13 +215,13 @@ class CheckpointRequested(Struct, frozen=True):
 
 
 class ReaderProgress(Struct, frozen=True):
-    """How reading goes; feeds the watchdog and `throughputKBps`.
+    """The progress of a reader, for the stall watchdog and `throughputKBps`.
 
     Args:
-        read_through: Anything that changes when reading or delivering moves on.
-        millis_behind_latest: As last known, or None.
-        throughput_kbps: Kilobytes per second delivered since the last one of these.
-        tip: Where nothing was left to read behind what is done, and when; goes to the lease with the next heartbeat.
+        read_through: A text that changes when reading or delivery advances.
+        millis_behind_latest: The last known lag, or None.
+        throughput_kbps: Kilobytes per second delivered since the previous event of this kind.
+        tip: The position done at which the reader reached the tip, and when; written with the next heartbeat.
     """
 
     key: str
@@ -245,7 +245,7 @@ class ReaderStopped(Struct, frozen=True):
 
     Args:
         position: Everything up to and including it is done; None when nothing was done beyond the start.
-        tip: Where nothing was left to read behind what is done, and when, or None.
+        tip: The position done at which the reader reached the tip, and when, or None.
     """
 
     key: str
@@ -261,7 +261,7 @@ class ReaderFailed(Struct, frozen=True):
         position: As in `ReaderStopped`.
         release: True frees the lease for another worker; False keeps it, stopped and reported, so that a
             poisonous record does not travel through the fleet.
-        short_reason: What the lease says of it meanwhile: one short line.
+        short_reason: One short line that the lease shows while it is held and not read.
     """
 
     key: str
@@ -279,13 +279,13 @@ class ReadersFound(Struct, frozen=True):
 
 
 class StopRequested(Struct, frozen=True):
-    """Finish what is in hand, checkpoint, release everything, within `shutdown_timeout_s`."""
+    """Begin a graceful stop: finish deliveries, checkpoint and release every lease within `shutdown_timeout_s`."""
 
 
 FleetEvent: TypeAlias = (
     FleetFetched | FleetFetchFailed | WorkerReported | FleetLeft | OwnLeasesFound | OwnLeasesNotFound
 )
-"""What is answered about KCL 3 workers."""
+"""Answers to the effects about KCL 3 workers."""
 Event: TypeAlias = (
     Tick
     | TableReady

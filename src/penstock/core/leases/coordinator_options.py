@@ -1,4 +1,4 @@
-"""How one worker coordinates with the others of its application."""
+"""The options of the lease coordinator."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 
 RENEWALS_PER_S_MAX: Final = 50.0
-"""A query that holds more leases than it can renew at this rate within the lease duration renews them less often."""
+"""A query with more leases than it can renew at this rate within a third of the lease duration renews them less often."""
 TERM_MAX_S: Final = 120.0
-"""A lease lasts at most so long, unless the application's lease duration is longer."""
+"""The longest duration that such a query gives its leases, unless the application's lease duration is longer."""
 
 _COLD_START_PER_SHARD_S: Final = 0.01
 
 
 def cold_start_jitter_s(jitter_max_s: float, open_shard_count: int) -> float:
-    """Return how long a worker waits at most on an empty table.
+    """Return the longest time that a worker waits on an empty table.
 
-    Fifty workers that start together and find no lease all want to make them. What the wait saves are creations that are
-    refused, fifty for each shard: a stream of a few shards is not worth waiting for.
+    Workers that start together all find an empty table and would all create every lease; the wait avoids those refused
+    creations. For a stream of a few shards there are too few of them to be worth a wait.
     """
     return min(jitter_max_s, _COLD_START_PER_SHARD_S * open_shard_count)
 
 
 class BalancePolicy(Enum):
-    """How leases are shared between workers."""
+    """The rule by which workers share leases."""
 
     EVEN = "even"
     """The same number of leases for every worker."""
@@ -50,8 +50,8 @@ class SharedStream(Struct, frozen=True):
     """One of several streams whose leases are in one table.
 
     Args:
-        identity: Leases of its keys that name another one are refused.
-        start: Where its shards start when they are read for the first time; shards are named by their lease keys.
+        identity: The stream; its leases that name another stream are refused.
+        start: The starting position of its shards, by lease key.
     """
 
     identity: StreamIdentity
@@ -59,42 +59,40 @@ class SharedStream(Struct, frozen=True):
 
 
 class CoordinatorOptions(Struct, frozen=True):
-    """How one worker coordinates.
+    """The options of one worker's coordinator.
 
     Args:
-        lease_duration_s: A lease whose counter stands still for so long is free for anybody. The same for all
-            workers of an application.
+        lease_duration_s: A lease whose counter has not changed for so long has expired, and any worker may take it. The
+            same for all workers of an application.
         delivery_margin_s: Delivery stops this long before others could see the lease as expired; it pays for
             clocks that run at different speeds. None: a tenth of the lease duration.
-        round_interval_s: Mean time between two looks at the lease table. None: 0.8 of the lease duration.
+        round_interval_s: Mean time between two scans of the lease table. None: 0.8 of the lease duration.
         scanned_rows_per_s_max: Rows that all workers together may read per second by scanning. In a large fleet each
-            worker watches a part of the table, and looks at the whole table as rarely as this needs.
-        part_watchers_min: So many workers watch each part of the table, or more; fewer, but at least two, where that
-            would cost more.
-        policy: Who gets how many leases.
-        max_leases: This worker holds at most so many unfinished leases. None: no limit.
-        leases_to_acquire: At most so many takes and hand-overs are begun per round. None: the whole share.
+            worker scans a part of the table each round, and the whole table as rarely as this limit requires.
+        part_watchers_min: At least so many workers watch each part of the table; fewer, but at least two, if that would
+            exceed the limit.
+        policy: The rule by which workers share leases.
+        max_leases: The most unfinished leases that this worker holds. None: no limit.
+        leases_to_acquire: The most takes and hand-overs begun per round. None: the whole share.
         handover: Ask live owners to finish before their leases move; False takes them as KCL 2.x does.
-        handover_timeout_s: How long a hand-over may last before the lease is taken.
-        handover_poll_s: Mean time between two looks at a lease that is being handed over.
+        handover_timeout_s: Longest duration of a hand-over before the lease is taken.
+        handover_poll_s: Mean time between two reads of a lease that is being handed over.
         keeps_claims: This worker's batches claim their ends on the leases, as a Spark query's do. A heartbeat then never
-            writes a checkpoint, which would end a claim; and leases that were being handed over when the worker ended are
-            taken up again, since the batch that was under way is repeated first. Claims are refused once another worker
-            reads the shard, so a lease that is renewed late is not lost, and many leases are renewed less often.
-        stream: The stream whose shards are shared: leases of another one are refused. None compares nothing.
-        streams: Several streams whose shards are shared in one table, by their ids; then neither `stream` nor `start` says
-            anything. Leases of further streams in the table are left alone.
-        kcl3: Whether KCL 3 workers may stand at the table: before anything else it is looked whether their leader assigns
-            the leases.
-        start: Where shards start when the application starts for the first time.
-        cold_start_jitter_s: On an empty table each worker waits up to so long before it lists the shards.
-        hole_confidence_rounds: A hole in the hash range must be seen in so many rounds in a row before it is
-            filled.
-        cleanup: Delete leases of finished shards whose children are all under way.
-        garbage_interval_s: Time between two listings that look for leases of vanished shards.
-        shutdown_timeout_s: How long a graceful stop may last.
+            writes a checkpoint, which would end a claim. After a restart the worker resumes leases that it was handing over,
+            since the interrupted batch is repeated first. The table refuses claims once another worker reads the shard, so
+            a lease that is renewed late is not lost, and many leases are renewed less often.
+        stream: The stream whose shards are shared: leases of another one are refused. None: no check.
+        streams: Several streams whose shards are shared in one table, by their ids; then `stream` and `start` are ignored.
+            The worker ignores leases of further streams in the table.
+        kcl3: Whether the table may have KCL 3 workers: the worker first reads whether their leader assigns the leases.
+        start: The starting position when the application starts for the first time.
+        cold_start_jitter_s: Longest wait on an empty table before a worker lists the shards.
+        hole_confidence_rounds: A hole in the hash range is filled after it was seen in so many rounds in a row.
+        cleanup: Delete leases of finished shards once all their children have been read from.
+        garbage_interval_s: Time between two listings that search for leases of vanished shards.
+        shutdown_timeout_s: Longest duration of a graceful stop.
         stall_after_s: A shard that is behind and makes no progress for so long is reported.
-        writes_in_flight_max: Lease writes that may be under way at once, renewals not counted.
+        writes_in_flight_max: The most lease writes in flight at once, renewals not counted.
 
     Raises:
         OptionError: A value is out of its range; the message names it and the range.
@@ -140,33 +138,33 @@ class CoordinatorOptions(Struct, frozen=True):
         self._check_signs()
 
     def own(self, lease: Lease) -> Lease:
-        """Return a lease that is to be created, marked as one of its stream's."""
+        """Return a lease to create, with its stream's identity."""
         stream = self.stream_of(lease.key)
         return lease if stream is None else replace(lease, stream=stream)
 
     @property
     def names_streams(self) -> bool:
-        """Whether leases are marked with their streams."""
+        """Whether leases carry the identity of their streams."""
         return self.stream is not None or bool(self.streams)
 
     @property
     def stream_ids(self) -> tuple[str, ...]:
-        """The ids of the streams: one that is empty where the table has one stream."""
+        """The ids of the streams; one empty id if the table has one stream."""
         return tuple(self.streams) or ("",)
 
     def stream_id_of(self, key: str) -> str:
-        """Return the id of the stream that a lease is of; empty where the table has one stream."""
+        """Return the id of a lease's stream; empty if the table has one stream."""
         return stream_id_of(key) if self.streams else ""
 
     def stream_of(self, key: str) -> StreamIdentity | None:
-        """Return the stream that a lease is of; None where that is not known, or the stream is not read here."""
+        """Return the stream of a lease; None if it is unknown, or this worker does not read it."""
         if not self.streams:
             return self.stream
         shared = self.streams.get(stream_id_of(key))
         return None if shared is None else shared.identity
 
     def of_stream(self, stream_id: str) -> Self:
-        """Return the options as they are for one of the streams."""
+        """Return the options for one of the streams."""
         return replace(self, start=self.streams[stream_id].start) if self.streams else self
 
     def _check_signs(self) -> None:
@@ -192,7 +190,7 @@ class CoordinatorOptions(Struct, frozen=True):
 
     @property
     def margin_s(self) -> float:
-        """Seconds between the end of delivery and the earliest moment another worker may take."""
+        """Seconds between the end of delivery and the earliest moment at which another worker may take the lease."""
         return self.lease_duration_s / 10 if self.delivery_margin_s is None else self.delivery_margin_s
 
     @property
@@ -201,9 +199,13 @@ class CoordinatorOptions(Struct, frozen=True):
         return self.lease_duration_s / 3
 
     def renew_interval_of(self, held_count: int) -> float:
-        """Return the seconds between two renewals of each of so many leases.
+        """Return the seconds between two renewals of each lease.
 
-        A worker whose batches claim their ends is not fenced by time, so it may hold leases for longer and say so on them.
+        A worker whose batches claim their ends is not fenced by time, so it may give its leases a longer duration
+        (`LeaseTerm`) and renew them less often.
+
+        Args:
+            held_count: Leases that the worker holds.
         """
         usual_s = self.renew_interval_s
         if not self.keeps_claims:

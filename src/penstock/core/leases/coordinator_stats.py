@@ -1,4 +1,4 @@
-"""How the fleet and one worker's leases stand, in figures."""
+"""Figures of the fleet and of one worker's leases, for metrics."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class CoordinatorStats(Struct, frozen=True):
         """Count the leases of a table.
 
         Args:
-            fleet: Every unfinished one as judged.
-            lease_count: All of them.
+            fleet: Every unfinished lease with its owner's state.
+            lease_count: All leases.
             worker_count: Live owners, this worker included.
         """
         return cls(
@@ -55,7 +55,7 @@ class CoordinatorStats(Struct, frozen=True):
         return self.total_leases + self.ended_leases
 
     def with_held(self, held_leases: HeldLeases, takes: Mapping[str, int]) -> CoordinatorStats:
-        """Return these figures with what is in this worker's hands now."""
+        """Return these figures with the leases that this worker holds now."""
         return replace(
             self,
             held_leases=len(held_leases),

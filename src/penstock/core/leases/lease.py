@@ -1,7 +1,7 @@
 """A lease: one row of the lease table, as a value.
 
-The lease table is shared with Java KCL workers, so the attributes are theirs; the claims, the mark, the stream and the
-note on a stopped shard are Penstock's own.
+Java KCL workers share the lease table, so the attributes are the KCL's. The claims, the mark, the stream, the term, the run
+and the note on a stopped shard are Penstock's own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 class PastClaim(Struct, frozen=True):
-    """The range of an earlier batch: a driver that was paused may still execute it after its successor went on.
+    """The range of an earlier batch: a paused driver may still execute it after its successor has planned later batches.
 
     Args:
         batch: Its number.
         start: Where it started.
         end: Where it ended.
-        planned_by: The run of the driver that planned it, or None where that is not known (early versions).
+        planned_by: The run of the driver that planned it, or None if unknown (early versions).
     """
 
     batch: int
@@ -31,7 +31,7 @@ class PastClaim(Struct, frozen=True):
     planned_by: str | None = None
 
     def is_of(self, batch: int, planned_by: str | None) -> bool:
-        """Whether this is the batch of a number that a run planned; where one of the two is not known, the number decides."""
+        """Return whether this is a batch by its number and planning run; if either run is unknown, the number decides."""
         return self.batch == batch and (
             planned_by is None or self.planned_by is None or planned_by == self.planned_by
         )
@@ -40,21 +40,20 @@ class PastClaim(Struct, frozen=True):
 class BatchClaim(Struct, frozen=True):
     """The end of one batch of one query in one shard, fixed by the first execution that reached one.
 
-    It stands in an attribute of its own, which no take, release or checkpoint clears, whoever writes it: an execution
-    of the batch finds its end however many workers had the lease in between.
+    It has an attribute of its own, which no take, release or checkpoint of any worker clears. So every execution of the
+    batch finds its end, however many workers had the lease in between.
 
     Args:
         worker: The query's worker id. A row holds at most one claim of each.
         batch: Number of the batch; grows with every batch of this worker.
-        run: The life of the query's driver that gave the batch out: tells two drivers of one checkpoint apart.
+        run: The run of the query's driver that started the batch: distinguishes two drivers of one checkpoint location.
         start: Where the batch starts.
-        end: Everything up to and including it belongs to the batch; `start` where the batch holds nothing.
+        end: Everything up to and including it belongs to the batch; `start` if the batch holds nothing.
         note: Opaque bytes for the driver (counts, children, lag).
-        made_ms: When it was made, milliseconds since the epoch: tells which claims are too old to be needed.
+        made_ms: When it was made, milliseconds since the epoch: old claims are dropped by it.
         earlier: The claims before it, the latest first.
-        planned_by: The life of the driver that planned the batch, as its offset says: a replay under another driver keeps it,
-            and a batch of the same number in a copy of the checkpoint location has another one. None where that is not
-            known (early versions).
+        planned_by: The run of the driver that planned the batch, from its offset. A replay under another driver keeps it; a
+            batch of the same number in a copy of the checkpoint location has another one. None if unknown (early versions).
     """
 
     worker: str
@@ -69,31 +68,31 @@ class BatchClaim(Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[int, str]:
-        """Batch and run: what a driver remembers of a claim that it has seen."""
+        """Batch and run, which identify a claim to a driver."""
         return (self.batch, self.run)
 
     def is_of(self, batch: int, planned_by: str | None) -> bool:
-        """Whether this is a claim of the batch of a number that a run planned."""
+        """Return whether this is the claim of a batch, by its number and planning run."""
         return self.past(1)[0].is_of(batch, planned_by)
 
     def end_of(self, batch: int, start: Position, planned_by: str | None) -> Position | None:
-        """Return where a batch ended that started there; None when this claim does not know."""
+        """Return the end of a batch that started at a position; None if this claim does not have it."""
         known = self.past(1 + len(self.earlier))
         return next(
             (past.end for past in known if past.is_of(batch, planned_by) and past.start == start), None
         )
 
     def past(self, count_max: int) -> tuple[PastClaim, ...]:
-        """Return this claim and those before it as the next claim keeps them, at most so many."""
+        """Return this claim and the earlier ones as the next claim's `earlier`, at most `count_max`."""
         return (PastClaim(self.batch, self.start, self.end, self.planned_by), *self.earlier)[:count_max]
 
 
 class TipMark(Struct, frozen=True):
-    """The position that a Penstock worker wrote last, and when nothing was left to read behind it.
+    """The last position that a Penstock worker wrote, and a moment at which it was the tip of the shard.
 
     Args:
         position: A record.
-        tip_ms: Moment at which nothing was left behind `position`, by the service's clock, or None where more was there.
+        tip_ms: Moment at which no record was behind `position`, by the service's clock, or None if there were more.
     """
 
     position: Position
@@ -101,11 +100,11 @@ class TipMark(Struct, frozen=True):
 
 
 class StopNote(Struct, frozen=True):
-    """Why a shard is held and not read.
+    """The reason why a shard is held and not read.
 
     Args:
-        worker: Who wrote it. It says nothing about another reader, who may be a Java worker and leave it standing.
-        reason: One line for people.
+        worker: The worker that wrote it. For any other reader it is void: a Java worker leaves the attribute in place.
+        reason: One readable line.
     """
 
     worker: str
@@ -113,11 +112,11 @@ class StopNote(Struct, frozen=True):
 
 
 class LeaseTerm(Struct, frozen=True):
-    """How long a lease lasts whose reader renews it less often than the application's lease duration asks for.
+    """The duration of a lease whose reader renews it less often than the application's lease duration requires.
 
     Args:
-        worker: Who wrote it. It says nothing about another reader, who may be a Java worker and leave it standing.
-        duration_ms: The counter may stand still for so long.
+        worker: The worker that wrote it. For any other reader it is void: a Java worker leaves the attribute in place.
+        duration_ms: The lease expires when its counter has not changed for so long.
     """
 
     worker: str
@@ -125,12 +124,12 @@ class LeaseTerm(Struct, frozen=True):
 
 
 class WorkerRun(Struct, frozen=True, order=True):
-    """One life of a worker: tells two processes apart that work under the same worker id.
+    """One process of a worker: distinguishes processes that run under the same worker id.
 
     Args:
-        number: Higher than that of every earlier life that the lease table still showed when this one began.
-        name: Drawn by chance, behind a checksum of the worker id: a Java worker that takes the lease leaves the run of the
-            owner before it in the row.
+        number: Higher than the number of every earlier run that the lease table showed when this one began.
+        name: Random, behind a checksum of the worker id: a Java worker that takes the lease leaves the previous owner's run
+            in the row.
     """
 
     number: int
@@ -140,22 +139,22 @@ class WorkerRun(Struct, frozen=True, order=True):
         return f"{self.number}-{self.name}"
 
     def is_of(self, worker: str) -> bool:
-        """Whether this is a life of a worker."""
+        """Return whether this is a run of a worker."""
         return self.name.startswith(_checksum(worker))
 
 
 def name_run(worker: str, drawn: str) -> str:
-    """Return a name for a life of a worker.
+    """Return a name for a run of a worker.
 
     Args:
         worker: The worker's id.
-        drawn: Drawn by chance.
+        drawn: A random text.
     """
     return f"{_checksum(worker)}{drawn}"
 
 
 def parse_run(text: str) -> WorkerRun | None:
-    """Return the run that a text names; None if it names none, since a lease can be read without."""
+    """Parse a run; return None for any other text, since a lease can be read without it."""
     number, _, name = text.partition("-")
     return WorkerRun(int(number), name) if number.isdecimal() and name else None
 
@@ -168,10 +167,10 @@ class Lease(Struct, frozen=True):
     """One row of the lease table.
 
     Args:
-        key: The shard's id (`leaseKey`), behind its stream's id where several streams share the table
+        key: The shard's id (`leaseKey`), behind its stream's id if several streams share the table
             (`penstock.core.leases.lease_keys`).
-        counter: Bumped by every owner's write: the fence and the heartbeat (`leaseCounter`).
-        owner: Worker id, or None while nobody owns it (`leaseOwner`).
+        counter: Incremented by each of the owner's writes: the fence and the heartbeat (`leaseCounter`).
+        owner: Worker id, or None while the lease is unowned (`leaseOwner`).
         checkpoint: Everything up to and including this is done.
         owner_switches: Changes of owner since the last checkpoint.
         parents: Keys of the parents' leases (`parentShardId`, a set of bare shard ids).
@@ -183,11 +182,11 @@ class Lease(Struct, frozen=True):
             `owner` names the next one (`checkpointOwner`, KCL 3).
         throughput_kbps: Smoothed kilobytes per second (`throughputKBps`), or None.
         claims: The last claim of each query that read here (`penstockClaim:<worker>`), by worker.
-        mark: What a Penstock worker wrote last (`penstockMark`, `penstockTipMillis`), or None.
-        stream: Whose shard it is (`penstockStream`), or None in rows that only KCL workers have written.
+        mark: The last position that a Penstock worker wrote (`penstockMark`, `penstockTipMillis`), or None.
+        stream: The stream of the shard (`penstockStream`), or None in rows that only KCL workers have written.
         stopped: Why its reader does not read it (`penstockStopped`), or None.
-        term: How long it lasts where that is longer than usual (`penstockTerm`), or None.
-        run: The life of the worker that took or renewed it last (`penstockRun`), or None. It stays when the lease is given up.
+        term: Its duration if longer than the application's lease duration (`penstockTerm`), or None.
+        run: The process that took or renewed it last (`penstockRun`), or None. A release keeps it.
     """
 
     key: str
@@ -216,24 +215,24 @@ class Lease(Struct, frozen=True):
 
     @property
     def reader(self) -> str | None:
-        """Who may read the shard now: during a hand-over the old owner, else the owner."""
+        """The worker that may read the shard now: during a hand-over the old owner, else the owner."""
         return self.checkpoint_owner or self.owner
 
     @property
     def next_owner(self) -> str | None:
-        """Who gets the shard when the hand-over under way is done; None without one."""
+        """The worker that owns the lease after the current hand-over; None without one."""
         return None if self.checkpoint_owner is None else self.owner
 
     @property
     def stopped_reason(self) -> str | None:
-        """Why the worker that holds the lease does not read the shard; None where it reads."""
+        """Why the reader does not read the shard; None if it does."""
         return (
             self.stopped.reason if self.stopped is not None and self.stopped.worker == self.reader else None
         )
 
     @property
     def term_s(self) -> float:
-        """How long the reader says that it may take to renew; 0 where it says nothing."""
+        """The duration that the reader has given the lease, in seconds; 0 if it has given none."""
         return (
             self.term.duration_ms / 1000 if self.term is not None and self.term.worker == self.reader else 0.0
         )
@@ -243,12 +242,12 @@ class Lease(Struct, frozen=True):
         return next((claim for claim in self.claims if claim.worker == worker), None)
 
     def tip_ms_at(self, position: Position) -> int | None:
-        """Return the moment at which nothing was left behind a position, or None where nobody noted one."""
+        """Return the moment at which no record was behind a position, or None if the row has none for it."""
         return self.mark.tip_ms if self.mark is not None and self.mark.position == position else None
 
     @property
     def has_foreign_checkpoint(self) -> bool:
-        """Whether the checkpoint is a record that no Penstock worker wrote: nobody noted whether more was behind it."""
+        """Whether the checkpoint is a record that no Penstock worker wrote: whether more was behind it is unknown."""
         return self.checkpoint.is_record and (self.mark is None or self.mark.position < self.checkpoint)
 
 
@@ -259,7 +258,7 @@ def starting_lease(
     hash_range: HashRange | None,
     stream: StreamIdentity | None = None,
 ) -> Lease:
-    """Return the lease that is created for a shard at a starting position (children: TRIM_HORIZON, always)."""
+    """Return a new lease for a shard at a starting position (children: TRIM_HORIZON, always)."""
     return Lease(
         key=shard_id,
         checkpoint=position,

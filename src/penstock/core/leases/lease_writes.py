@@ -1,8 +1,8 @@
 """The writes on leases and their outcomes, all plain values; `penstock.core.leases.lease_rules` decides each one.
 
-Every write but `Create` demands that the row exists, so none can bring a deleted lease back. The checkpoint never moves
-back, whoever writes it. The counter is the fence, as the KCL has it, and a reader's own writes demand its name beside
-it: a row that was deleted and made again may come to a counter that somebody still knows.
+Every write but `Create` requires that the row exists, so none can bring a deleted lease back. No write but `Reset` moves a
+checkpoint back. The counter is the fence, as in the KCL. A reader's own writes require its name as well: a row that was
+deleted and created again may reach a counter that an old holder still has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 def is_forward(old: Position, new: Position) -> bool:
-    """Whether a checkpoint that goes from `old` to `new` moves on."""
+    """Return whether a checkpoint moves forwards from `old` to `new`."""
     # Sentinels other than SHARD_END are starting points: a record is ahead of each of them, but no checkpoint
     # moves from one starting point to another.
     if new.is_shard_end:
@@ -27,24 +27,24 @@ def is_forward(old: Position, new: Position) -> bool:
 
 
 class Create(Struct, frozen=True):
-    """Write a lease that does not exist yet. Loses against any row of the same key."""
+    """Create a lease; refused if a row of the same key exists."""
 
     lease: Lease
 
     @property
     def key(self) -> str:
-        """The row that the write is about."""
+        """The key of the row."""
         return self.lease.key
 
 
 class Take(Struct, frozen=True):
-    """Become the owner, whoever was it, if the counter is as read. Clears hand-over and pending fields.
+    """Become the owner if the counter is unchanged. Clears hand-over and pending fields.
 
     Args:
         pin_ms: The moment that a bare LATEST means, written beside it; then the checkpoint must be a bare LATEST. None
-            leaves the checkpoint alone.
-        stream: The stream that the taker reads; a row of another one is refused. None does not ask.
-        run: The taker's life; the sender of the write adds it.
+            leaves the checkpoint as it is.
+        stream: The taker's stream; a row of another stream is refused. None: no check.
+        run: The taker's run; the sender of the write adds it.
     """
 
     key: str
@@ -56,16 +56,16 @@ class Take(Struct, frozen=True):
 
 
 class Renew(Struct, frozen=True):
-    """Show that the reader lives, if the counter is as last written and no hand-over is asked for.
+    """Renew a lease if the counter is unchanged and no hand-over was requested.
 
     Args:
-        worker: Who writes; must be the reader.
+        worker: The writer; must be the reader.
         during_handover: True for the old owner that keeps reading until it has finished.
-        tip: Where nothing was left to read, and when; None leaves what stands.
-        stream: The stream that the owner reads, for a row that does not say yet; None leaves what stands.
-        stopped_reason: Why the owner does not read the shard; None where it reads, or is about to.
-        term_ms: How long the lease lasts from here on, where that is longer than the application's lease duration.
-        run: The reader's life; the sender of the write adds it. None leaves what stands.
+        tip: The tip mark; None keeps the row's.
+        stream: The owner's stream, for a row without one; None keeps the row's.
+        stopped_reason: Why the owner does not read the shard; None if it reads, or is about to.
+        term_ms: The lease's duration if longer than the application's lease duration.
+        run: The reader's run; the sender of the write adds it. None keeps the row's.
     """
 
     key: str
@@ -81,22 +81,22 @@ class Renew(Struct, frozen=True):
 
     @property
     def term(self) -> LeaseTerm | None:
-        """What the row says of the lease's duration then."""
+        """The row's `term` after the write."""
         return None if self.term_ms is None else LeaseTerm(self.worker, self.term_ms)
 
     @property
     def stopped(self) -> StopNote | None:
-        """What the row says of the shard then."""
+        """The row's `stopped` after the write."""
         return None if self.stopped_reason is None else StopNote(self.worker, self.stopped_reason)
 
 
 class Checkpoint(Struct, frozen=True):
-    """The reader's checkpoint, if the counter is as last written and the position does not move back.
+    """Write the reader's checkpoint if the counter is unchanged and the position does not move back.
 
-    It is a heartbeat too, and it ends a pending checkpoint.
+    It is a heartbeat too, and it clears the pending checkpoint.
 
     Args:
-        tip_ms: Moment at which nothing was left behind `position`, or None.
+        tip_ms: Moment at which no record was behind `position`, or None.
     """
 
     key: str
@@ -107,14 +107,14 @@ class Checkpoint(Struct, frozen=True):
 
 
 class LateCheckpoint(Struct, frozen=True):
-    """Checkpoint what a reader finished after its lease was taken: strictly forwards, never SHARD_END; owner and counter stay."""
+    """Write the last position of a reader whose lease was taken: strictly forwards, never SHARD_END; owner and counter stay."""
 
     key: str
     position: Position
 
 
 class End(Struct, frozen=True):
-    """SHARD_END and no owner, in one write. Only after the children's leases exist."""
+    """Write SHARD_END and remove the owner. Only after the children's leases exist."""
 
     key: str
     counter: int
@@ -123,11 +123,11 @@ class End(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Give the lease up, with a last checkpoint (or None) in the same write.
+    """Release a lease, with a last checkpoint (or None) in the same write.
 
     Args:
         next_owner: None frees the lease; a name completes a hand-over to that worker.
-        tip: Where nothing was left to read, and when; None marks just `position` as this worker's.
+        tip: The tip mark; None marks only `position` as this worker's.
     """
 
     key: str
@@ -139,7 +139,7 @@ class Release(Struct, frozen=True):
 
 
 class RequestHandover(Struct, frozen=True):
-    """Name the next owner while the present one finishes (KCL 3's graceful hand-off; counter untouched)."""
+    """Ask for a lease: name the next owner while the current one finishes (KCL 3's hand-off; the counter stays)."""
 
     key: str
     owner: str
@@ -147,19 +147,19 @@ class RequestHandover(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """Fix where a batch ends in this shard: the first execution of the batch that writes wins.
+    """Fix the end of a batch in this shard: the first execution of the batch that writes wins.
 
-    Written by tasks, which do not know the counter, so the counter stays. The batch before is done when this one runs,
-    so its end (this batch's start) becomes the checkpoint in the same write. Without being the reader, a task may only
-    claim that the batch holds nothing of the shard; that touches neither the checkpoint nor the pending one.
+    Tasks write it, and they do not have the counter, so the counter stays. The previous batch is done when this one runs,
+    so its end (this batch's start) becomes the checkpoint in the same write. A task whose worker is not the reader may only
+    claim that the batch holds nothing of the shard (a forfeit); that changes neither checkpoint nor pending checkpoint.
 
     Args:
-        claim: Whose, of which batch, from where to where. The worker must be the reader unless the claim is empty.
+        claim: The worker, the batch and its range. The worker must be the reader unless the claim is a forfeit.
         checkpoint_seen: The row's checkpoint as the task read it.
-        before: The worker's own claim as the task read it, as (batch, run), or None: only that one is replaced.
-        tip_ms: Moment at which nothing was left behind the batch's start, or None.
-        dropped: Claims of other workers that are too old to be needed, as (worker, batch): they go in the same write.
-        stream: The stream that the task reads; a row of another one is refused. None does not ask.
+        before: The worker's own claim as the task read it, as (batch, run), or None: only that claim is replaced.
+        tip_ms: Moment at which no record was behind the batch's start, or None.
+        dropped: Old claims of other workers, as (worker, batch), that the same write removes.
+        stream: The task's stream; a row of another stream is refused. None: no check.
     """
 
     key: str
@@ -177,26 +177,26 @@ class Claim(Struct, frozen=True):
 
     @property
     def forfeits(self) -> bool:
-        """Whether this fixes nothing but that the batch holds nothing, which needs no lease."""
+        """Whether this only states that the batch holds nothing of the shard, which needs no lease."""
         return self.is_empty and not self.claim.note
 
     @property
     def moves_checkpoint(self) -> bool:
-        """Whether the batch's start is ahead of the checkpoint and takes its place."""
+        """Whether the batch's start is ahead of the checkpoint and replaces it."""
         return not self.forfeits and is_forward(self.checkpoint_seen, self.claim.start)
 
 
 class Promote(Struct, frozen=True):
-    """Let the claim of a batch that is done become the checkpoint.
+    """Make the claimed end of a finished batch the checkpoint.
 
-    Only that very claim: a promotion that is slow on its way never touches the claim of a later batch. Counter and
-    owner stay, so it needs no turn among the owner's other writes. The claim stays too: the batch may be repeated.
+    It applies to that claim alone: a delayed promotion never affects the claim of a later batch. Counter and owner stay, so
+    it needs no place in the order of the owner's writes. The claim stays too: the batch may be repeated.
 
     Args:
-        worker: The query's worker id; must be the owner (or the one that still reads during a hand-over).
-        batch: Number of the batch that is done.
+        worker: The query's worker id; must be the reader.
+        batch: Number of the finished batch.
         position: The end that it claimed; a record, ahead of the checkpoint.
-        tip_ms: Moment at which nothing was left behind `position`, or None.
+        tip_ms: Moment at which no record was behind `position`, or None.
     """
 
     key: str
@@ -207,7 +207,7 @@ class Promote(Struct, frozen=True):
 
 
 class Delete(Struct, frozen=True):
-    """Remove a lease whose counter and checkpoint are as read."""
+    """Delete a lease if its counter and checkpoint are unchanged."""
 
     key: str
     counter: int
@@ -215,13 +215,14 @@ class Delete(Struct, frozen=True):
 
 
 class Reset(Struct, frozen=True):
-    """Set a checkpoint anywhere, backwards too, and clear the owner: an operator's act, counter as read.
+    """Set the checkpoint to any position, also backwards, and remove the owner, if the counter is unchanged.
+
+    An operator writes it, or a query whose checkpoint location was restored.
 
     Args:
-        forget: The worker whose claim goes: its checkpoint location was restored from a copy that does not know it.
-        claim: The claim of that worker that stands in its place, or None.
-        is_followed: Records are known to come behind the position: where they are gone they are lost, and nobody has to ask
-            whether there were any.
+        forget: The worker whose claim is removed: its restored checkpoint location has no record of that claim.
+        claim: The claim of that worker that replaces it, or None.
+        is_followed: Whether records are known to exist behind the position. If they have expired since, that is data loss.
     """
 
     key: str
@@ -258,7 +259,7 @@ class Refusal(Enum):
 
     EXISTS = "the lease exists already"
     MISSING = "the lease does not exist"
-    COUNTER = "the counter is not as read: somebody else wrote"
+    COUNTER = "the counter is not as read: another process wrote the row"
     OWNER = "the owner is another one"
     HANDOVER = "a hand-over is under way"
     BACKWARDS = "the checkpoint would move back"
@@ -266,18 +267,18 @@ class Refusal(Enum):
     CLAIMED = (
         "the worker's claim is not as read: another execution of the batch, or another driver, has claimed"
     )
-    CLAIM_GONE = "the claim that was to become the checkpoint, or to be dropped, does not stand any more"
+    CLAIM_GONE = "the claim that was to become the checkpoint, or to be dropped, does not exist any more"
     STREAM = "the lease belongs to a shard of another stream"
 
 
 class Applied(Struct, frozen=True):
-    """The write happened; `lease` is the row after it (None after a delete)."""
+    """The write was applied; `lease` is the row after it (None after a delete)."""
 
     lease: Lease | None
 
 
 class Refused(Struct, frozen=True):
-    """The write did not happen; `row` is what stands there, as far as the table told."""
+    """The write was refused; `row` is the current row, if the table returned it."""
 
     reason: Refusal
     row: Lease | None

@@ -1,4 +1,4 @@
-"""What a lease write is for: kept while the write is under way, it decides who learns of the answer."""
+"""The purpose of a lease write: kept while the write is in flight, it decides which part gets the answer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class ForHeldLease(Struct, frozen=True):
     """Renew, checkpoint, release or end a held lease.
 
     Args:
-        epoch: Names the ownership; an answer that comes after it is nobody's.
+        epoch: Identifies the ownership; an answer that arrives after it has ended is ignored.
     """
 
     epoch: int
 
 
 class ForAcquisition(Struct, frozen=True):
-    """Get a lease, or ask for it."""
+    """Acquire a lease, or ask for it."""
 
     reason: Reason
 
@@ -33,7 +33,7 @@ class ForChildOf(Struct, frozen=True):
 
     Args:
         parent: The finished shard.
-        epoch: Names this worker's ownership of it.
+        epoch: Identifies this worker's ownership of it.
     """
 
     parent: str
@@ -45,7 +45,7 @@ class ForFirstLease(Struct, frozen=True):
 
 
 class CreationReason(Enum):
-    """Why a lease is created that no held lease asked for."""
+    """Why the shard syncer creates a lease."""
 
     FIRST = "first"
     CHILD = "child"
@@ -66,7 +66,7 @@ class ForCleanup(Struct, frozen=True):
 
 
 class ForLateCheckpoint(Struct, frozen=True):
-    """Write what a reader had done when its lease was gone already."""
+    """Write the last position of a reader whose lease was lost."""
 
     position: Position
 
@@ -74,6 +74,6 @@ class ForLateCheckpoint(Struct, frozen=True):
 OtherPurpose: TypeAlias = (
     ForAcquisition | ForChildOf | ForFirstLease | ForMissingLease | ForCleanup | ForLateCheckpoint
 )
-"""What a write is for that is not a held lease's own."""
+"""The purpose of a write that is not a held lease's own."""
 
 WritePurpose: TypeAlias = ForHeldLease | OtherPurpose
