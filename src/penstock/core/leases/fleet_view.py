@@ -1,6 +1,7 @@
-"""The fleet as one worker sees it, and what a plan for it is made of: judged leases, living workers, moves, reasons.
+"""The fleet as one worker sees it: leases with their owners' states, live workers, and the moves of a plan with reasons.
 
-The policies (`penstock.core.leases.balance`, `balance_kcl2`) decide on these; a worker's id may name its zone and how much it can do.
+The policies (`penstock.core.leases.balance`, `balance_kcl2`) plan with these values. A worker's id may name its zone and its
+capacity.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ class Reason(Enum):
 
     UNOWNED = "unowned"
     EXPIRED = "expired"
-    OWN = "own"  # it bears this worker's name from before a restart
+    OWN = "own"  # this worker owned it before a restart
     ASSIGNED = "assigned"  # the leader of a native KCL 3 fleet gave it to this worker
     CHILD = "child"  # this worker ended its parent
     SHARE = "share"  # this worker has fewer than its share
-    LEFT_OVER = "left_over"  # free for long: whoever should take it does not
+    LEFT_OVER = "left_over"  # free for long: the worker whose share it is does not take it
     HANDED_OVER = "handed_over"
     HANDOVER_OVERDUE = "handover_overdue"
     STEAL = "steal"  # kcl2: from the most loaded worker
-    VERY_OLD = "very_old"  # kcl2: nobody has renewed it for three lease durations
+    VERY_OLD = "very_old"  # kcl2: not renewed for three lease durations
     SURPLUS = "surplus"  # more leases than max_leases
 
 
 class FleetLease(NamedTuple):
-    """One unfinished lease, judged.
+    """One unfinished lease with its owner's state.
 
     Args:
-        lease: The row. A hand-over that will not be answered does not show in it: the owner is who counts as such.
-        owner_state: What may be said about the owner.
-        unchanged_s: How long the row has stood unchanged.
+        lease: The row. A hand-over that will not be answered is removed from it: `owner` is the worker that it counts for.
+        owner_state: The state of the owner.
+        unchanged_s: Seconds since the row was seen to change.
         waits: Whether its parents are unfinished.
-        free_s: How long it has been free for anybody.
-        ignores_handovers: Whether asking the owner is of no use.
+        free_s: Seconds since any worker may take it.
+        ignores_handovers: Whether the owner does not answer hand-over requests.
     """
 
     lease: Lease
@@ -58,15 +59,15 @@ class FleetLease(NamedTuple):
 
     @property
     def is_takable(self) -> bool:
-        """Whether nobody reads the shard though it may be read."""
+        """Whether the shard has no reader although it may be read."""
         return self.owner_state is not OwnerState.ALIVE and not self.waits
 
 
 class Acquisition(Struct, frozen=True):
-    """Write this to get the lease: a `Take`, or a `RequestHandover` where somebody reads it who would answer.
+    """Acquire a lease by this write: a `Take`, or a `RequestHandover` if its reader would answer.
 
     Args:
-        is_live: Somebody holds the lease.
+        is_live: Whether another worker holds the lease.
     """
 
     write: Take | RequestHandover
@@ -75,7 +76,7 @@ class Acquisition(Struct, frozen=True):
 
 
 class ReleaseLease(Struct, frozen=True):
-    """Finish, checkpoint and free this lease."""
+    """Finish, checkpoint and release this lease."""
 
     key: str
     reason: Reason
@@ -85,14 +86,14 @@ Move: TypeAlias = Acquisition | ReleaseLease
 
 
 class BalanceLimits(Struct, frozen=True):
-    """What bounds a plan.
+    """The limits of a plan.
 
     Args:
-        max_leases: This worker never has more; the others' is not known, and taken to be the same.
-        leases_to_acquire: At most so many gains at a time.
+        max_leases: The most leases of this worker; the other workers are assumed to have the same limit.
+        leases_to_acquire: The most acquisitions per plan.
         handover: False takes live leases without asking.
-        left_over_s: Who has not taken a lease that was free for so long has no room for it; after twice the time
-            anybody with room takes it.
+        left_over_s: A worker that has not taken a lease of its share for so long has no room for it; after twice the time
+            any worker with room takes it.
     """
 
     max_leases: int | None = None
@@ -107,14 +108,14 @@ DEFAULT_LIMITS: Final = BalanceLimits()
 def fleet_of(
     view: LeaseView, now_s: float, me: str = "", keys: Iterable[str] | None = None
 ) -> list[FleetLease]:
-    """Judge every unfinished lease of a view, or those of some keys.
+    """Return every unfinished lease of a view with its owner's state, or those of some keys.
 
-    A hand-over that will not be answered is no hand-over: its lease counts for the one of its two workers that is
-    known to live by another lease, and for the reader when neither is. So a worker that died while it asked a Java
-    2.x worker, and the name that such a worker leaves in the reader's field, count for nothing.
+    A hand-over that will not be answered is ignored: its lease counts for the one of its two workers that is known to live
+    by another lease, and for the reader if neither is. So two names do not count as live workers: a worker that died after
+    it asked a Java 2.x worker, and a name that such a worker leaves in the reader's field.
 
     Args:
-        view: What was seen.
+        view: The last known rows.
         now_s: Monotonic seconds.
         me: This worker, which lives.
         keys: Known rows; None for all.
@@ -153,7 +154,7 @@ def fleet_of(
 
 
 def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
-    """Return everybody who renews a lease or has asked for one, and this worker."""
+    """Return the workers that renew a lease or have asked for one, and this worker."""
     alive = OwnerState.ALIVE
     held = [entry.lease for entry in fleet if entry.owner_state is alive]
     workers = {me, *[lease.owner for lease in held], *[lease.checkpoint_owner for lease in held]}
@@ -161,24 +162,24 @@ def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
 
 
 def zone_of(worker: str) -> str:
-    """Return the zone that a worker id names: what stands before the first "/", or nothing."""
+    """Return the zone in a worker id: the text before the first "/", or an empty text."""
     zone, slash, _ = worker.partition("/")
     return zone if slash else ""
 
 
 def capacity_of(worker: str) -> int:
-    """Return how much a worker can do beside others: the number after the last "@" of its id, or 1."""
+    """Return a worker's capacity relative to others: the number after the last "@" of its id, or 1."""
     number = worker.rpartition("@")[2] if "@" in worker else ""
     return max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
 
 
 @lru_cache(maxsize=1 << 16)
 def tie(*parts: str) -> int:
-    """Return a number that orders what is otherwise equal: the same on every worker, and another one for every lease."""
+    """Return a tie-breaker: a hash that is the same on every worker and different for every lease."""
     return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big")
 
 
 def chosen_worker(workers: Iterable[str], task: str) -> str:
-    """Return the worker that a task falls to which one worker is enough for: the next one on a ring of the live workers."""
+    """Return the worker responsible for a once-per-fleet task: the next one on a hash ring of the live workers."""
     ring = sorted((tie(worker), worker) for worker in workers)
     return ring[bisect_left(ring, (tie(task), "")) % len(ring)][1]

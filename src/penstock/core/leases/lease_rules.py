@@ -1,7 +1,7 @@
-"""What each write does to a row, or why it is refused: pure functions.
+"""The effect of each write on a row, or the reason why it is refused: pure functions.
 
-A write is decided by `apply_write(row, write)`. The DynamoDB adapter has the same rule as a condition expression, the
-simulator calls this one, and a contract test asks both the same questions.
+`apply_write(row, write)` decides a write. The DynamoDB adapter has the same rule as a condition expression, the simulator
+calls this one, and a contract test asks both the same questions.
 
 Source:
     The conditions of KCL 2.x's lease refresher (take, renew, checkpoint), KCL 3's hand-over fields; the
@@ -42,16 +42,16 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 def may_move(old: Position, new: Position) -> bool:
-    """Whether a checkpoint may go from `old` to `new`: forwards, or to the same place."""
+    """Return whether a checkpoint may move from `old` to `new`: forwards, or to the same position."""
     return new == old or is_forward(old, new)
 
 
 def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
-    """Decide a write against the row that stands in the table.
+    """Decide a write against the current row.
 
     Args:
-        row: The row with the write's key, or None when there is none.
-        write: What is wanted.
+        row: The row with the write's key, or None if there is none.
+        write: The write.
 
     Returns:
         `Applied` with the row after the write, or `Refused` with the reason. The first reason in the order
@@ -68,7 +68,7 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
 
 
 def shows(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
-    """Whether a row shows that a write whose answer was lost was applied to it."""
+    """Return whether a row shows that a write with a lost answer was applied to it."""
     if isinstance(write, Delete):
         return row is None
     if row is None:

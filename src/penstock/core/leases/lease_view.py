@@ -1,11 +1,12 @@
-"""What one observer knows of the lease table, and since when: the ground of every decision about others' leases.
+"""One observer's view of the lease table: the last known rows, and when each was last seen to change.
 
-Expiry is the observer's own judgement, on its own monotonic clock: a lease whose counter and owner have not
-changed for the lease duration, as seen from here, is free. No clock is compared with another one. A row seen for
-the first time counts as alive, whoever is said to own it; a row without an owner is free at once.
+Every decision about other workers' leases is based on it. Each observer judges expiry on its own monotonic clock: a lease
+has expired if its counter, owner and checkpoint have not changed for the lease duration, as seen from here. Clocks of
+different workers are never compared. A row that is seen for the first time counts as alive, whatever its owner; a row
+without an owner is free at once.
 
-A row that looks unchanged may have been renewed since it was read; the write that takes it has the counter as
-read for its condition, so such a take is refused.
+A row that looks unchanged may have been renewed since it was read. A take is conditional on the counter as read, so it is
+refused then.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ STALE_READ_S: Final = 2.0
 
 
 class OwnerState(Enum):
-    """What an observer may say about a lease's owner."""
+    """The state of a lease's owner, as an observer judges it."""
 
     ALIVE = "the owner renews"
-    UNOWNED = "nobody owns it"
+    UNOWNED = "there is no owner"
     EXPIRED = "the owner has not renewed for the lease duration"
     ENDED = "everything in the shard is done"
 
@@ -48,17 +49,16 @@ def waits_for_parents(
     vanished: Container[str] = (),
     circular: Container[str] = (),
 ) -> bool:
-    """Return whether a shard may not be read yet: a parent is unfinished, or its lease should be here and is not.
+    """Return whether a shard may not be read yet: a parent is unfinished, or its lease should exist and does not.
 
-    A parent's lease is deleted only after every child is past its start. So a lease at its start that has one
-    parent's row and lacks the other's does not follow a finished shard: that row is still to come, or was
-    deleted by hand.
+    A parent's lease is deleted only after every child is past its start. So if a lease is at its start and only one of its
+    two parents has a row, the other parent is not finished: its row is not created yet, or was deleted by hand.
 
     Args:
-        lease: Of the shard.
+        lease: The lease of the shard.
         rows: The table.
         vanished: Shards that the stream does not list any more.
-        circular: Leases that are said to descend from themselves.
+        circular: Leases that descend from themselves, by damaged rows.
     """
     found = lacking = 0
     for parent in lease.parents:
@@ -88,8 +88,8 @@ class LeaseView:
     """The last known row of every lease, with the moment it was last seen to change. Not thread-safe.
 
     Args:
-        lease_duration_s: A counter that stands still for so long means that the owner has stopped.
-        handover_bound_s: A hand-over that lasts for longer will not be answered.
+        lease_duration_s: A counter that has not changed for so long means that the owner has stopped.
+        handover_bound_s: A hand-over that lasts longer will not be answered.
         names_streams: Whether Penstock workers name the stream on leases that they renew.
     """
 
@@ -99,18 +99,18 @@ class LeaseView:
         self.lease_duration_s = lease_duration_s
         self.handovers = Handovers(handover_bound_s, names_streams=names_streams)
         self.vanished: frozenset[str] = frozenset()
-        """Shards that the stream does not list any more, as two listings agreed: nobody waits for them."""
+        """Shards that the stream does not list any more, as two listings agreed: no lease waits for them."""
         self.damaged: dict[str, str] = {}
-        """Rows that stand and cannot be read as leases, or are no leases; each with why."""
+        """Existing rows that cannot be read as leases, or are not leases, each with the reason."""
         self.set_aside: frozenset[str] = frozenset()
-        """Rows of which it is not known yet whether they belong to this stream."""
+        """Rows that may belong to another stream: not compared with a listing yet."""
         self.circular: frozenset[str] = frozenset()
-        """Leases that are said to descend from themselves: they do not wait for each other."""
+        """Leases that descend from themselves, by damaged rows: they do not wait for each other."""
         self.watched: frozenset[str] | None = None
-        """The rows of the part that is looked at in every round; None where that is the whole table."""
+        """The rows of the part that is scanned in every round; None if that is the whole table."""
         self._part: TablePart | None = None
-        self._absent: set[str] = set()  # where not every row is seen: parents that are known to have no row
-        self._found: set[str] = set()  # by the index, and in no look at the whole table yet
+        self._absent: set[str] = set()  # parents that are known to have no row, if only a part is scanned
+        self._found: set[str] = set()  # found by the index, and in no scan of the whole table yet
         self._rows: dict[str, _Sighting] = {}
 
     def __len__(self) -> int:
@@ -132,10 +132,10 @@ class LeaseView:
         return {key: sighting.lease for key, sighting in self._rows.items()}
 
     def watched_rows(self) -> Mapping[str, Lease]:
-        """Return the last known rows of what is looked at in every round, by key."""
+        """Return the last known rows of the part that is scanned in every round, by key."""
         return {sighting.lease.key: sighting.lease for sighting in self._sightings(self.watched)}
 
-    def on_scan(  # noqa: PLR0917 - what a scan tells
+    def on_scan(  # noqa: PLR0917 - the result of a scan
         self,
         leases: Iterable[Lease],
         now_s: float,
@@ -144,16 +144,16 @@ class LeaseView:
         skipped: Iterable[tuple[str, str]] = (),
         part: TablePart | None = None,
     ) -> list[str]:
-        """Observe a scan.
+        """Handle the rows of a scan.
 
         Args:
             leases: Every row of the table, or of the part.
             now_s: Monotonic seconds at which the scan was complete: ages count from here.
-            began_s: When it began: rows that were seen by other means since then may be newer than the scan's and
-                stay.
-            held: Leases of this worker: they are forgotten only when a write or a read of their own says so.
-            skipped: Rows that could not be read as leases, with why. What was known of them stays.
-            part: Which part was scanned; None for the whole table.
+            began_s: When it began: rows that were seen by other means since then may be newer than the scan's and are
+                kept.
+            held: Leases of this worker: only an answer to a write or read of the row itself removes them.
+            skipped: Rows that could not be read as leases, each with the reason. Their last known rows are kept.
+            part: The part that was scanned; None for the whole table.
 
         Returns:
             Keys of rows that were known and were not among the scan's.
@@ -205,19 +205,19 @@ class LeaseView:
         self._absent = set().union(*unfinished.values()) - rows.keys()
 
     def watch_whole_table(self) -> None:
-        """Observe that every look is at the whole table from now on."""
+        """Handle that every scan is of the whole table from now on."""
         self._part = self.watched = None
 
     def on_row_absent(self, key: str) -> None:
-        """Observe that a read of one row found none."""
+        """Handle that a read of one row found none."""
         self.forget(key)
         self._absent.add(key)
 
     def unknown_parents(self, lease: Lease) -> list[str]:
-        """Return the parents of which nothing is known: neither a row, nor that there is none.
+        """Return the parents whose rows must be fetched: neither a row is known, nor that there is none.
 
-        Only who watches a part of the table, or finds leases by the index, sees a row of a shard whose parents' rows it has
-        not looked for.
+        There are none after a scan of the whole table: only a worker that watches a part, or finds leases by the index,
+        sees rows without the rows of their parents.
         """
         if self.watched is None and lease.key not in self._found:
             return []
@@ -228,13 +228,13 @@ class LeaseView:
         ]
 
     def unfinished_parents(self, lease: Lease) -> list[str]:
-        """Return the parents that this lease waits for, as far as is known, and those of which nothing is known."""
+        """Return the parents that this lease waits for: unfinished ones, and those whose rows must be fetched."""
         rows = self._rows
         standing = [parent for parent in lease.parents if parent in rows and not rows[parent].lease.is_ended]
         return [*standing, *self.unknown_parents(lease)]
 
     def _keep(self, lease: Lease, now_s: float) -> bool:
-        """Keep a row that was read; True when it stands as it stood before."""
+        """Keep a row that was read; True if it is unchanged."""
         known = self._rows.get(lease.key)
         self.handovers.on_row(None if known is None else known.lease, lease, now_s)
         if known is not None and _stands_still(known.lease, lease):
@@ -245,34 +245,34 @@ class LeaseView:
         return False
 
     def on_row(self, lease: Lease, now_s: float) -> None:
-        """Observe one row, from a write's answer or a read."""
+        """Handle one row, from a write's answer or a read."""
         self._keep(lease, now_s)
 
     def on_row_found(self, lease: Lease, now_s: float) -> None:
-        """Observe one row that was found by the index: its parents' rows may be newer than the last look at the table."""
+        """Handle one row that was found by the index: its parents' rows may be newer than the last scan."""
         self._found.add(lease.key)
         self._keep(lease, now_s)
 
     def is_usable(self, key: str) -> bool:
-        """Whether a row may be taken, asked for or renewed, as far as it can be read and belongs to this stream."""
+        """Return whether a row can be read and is known to be of this stream, so that it may be written."""
         return key not in self.damaged and key not in self.set_aside
 
     def on_shards_vanished(self, shard_ids: AbstractSet[str]) -> None:
-        """Observe that the stream does not list shards any more: nobody waits for them."""
+        """Handle that the stream does not list shards any more: no lease waits for them from now on."""
         self.vanished |= shard_ids
 
     def set_rows_aside(self, keys: Iterable[str]) -> None:
-        """Leave rows alone until it is known whether they belong to this stream; others are not set aside any more."""
+        """Set rows aside until they are known to belong to this stream; this replaces the earlier set."""
         self.set_aside = frozenset(keys)
 
     def forget(self, key: str) -> None:
-        """Observe that a row does not exist."""
+        """Handle that a row does not exist."""
         self._rows.pop(key, None)
         self._found.discard(key)
         self.handovers.forget(key)
 
     def owner_state(self, key: str, now_s: float) -> OwnerState:
-        """Return what may be said about the owner of one known lease.
+        """Return the state of the owner of one known lease.
 
         Raises:
             KeyError: No such row is known.
@@ -281,11 +281,11 @@ class LeaseView:
         return self._owner_state(sighting, now_s)
 
     def duration_s_of(self, lease: Lease) -> float:
-        """Return how long a lease's counter may stand still: the application's duration, or longer where the reader says so."""
+        """Return a lease's duration: the application's, or the longer one that the reader has given it."""
         return max(self.lease_duration_s, lease.term_s)
 
     def was_renewed(self, key: str) -> bool:
-        """Whether the counter was seen to change: somebody who reads the shard was alive then.
+        """Return whether the counter was seen to change, which proves that the reader was alive then.
 
         Raises:
             KeyError: No such row is known.
@@ -293,7 +293,7 @@ class LeaseView:
         return self._rows[key].was_renewed
 
     def unchanged_s(self, key: str, now_s: float) -> float:
-        """Return how long the row has stood unchanged, as seen from here; seconds.
+        """Return the seconds since the row was last seen to change.
 
         Raises:
             KeyError: No such row is known.
@@ -303,7 +303,7 @@ class LeaseView:
     def judged(
         self, now_s: float, keys: Iterable[str] | None = None
     ) -> Iterator[tuple[Lease, OwnerState, float]]:
-        """Yield every row, or those of some keys, with the state of its owner and the seconds it has stood unchanged."""
+        """Yield every row, or those of some keys, with its owner's state and the seconds since it was seen to change."""
         for sighting in self._sightings(keys):
             yield sighting.lease, self._owner_state(sighting, now_s), now_s - sighting.changed_s
 
@@ -312,10 +312,10 @@ class LeaseView:
         return rows.values() if keys is None else [rows[key] for key in keys if key in rows]
 
     def next_expiry_s(self, me: str) -> float | None:
-        """Return the earliest moment at which a lease that looks left will have expired.
+        """Return the earliest moment at which a lease that seems abandoned will have expired.
 
-        A live owner renews several times per lease duration, so a row of another worker that two scans have
-        found the same is suspect: a scan at its expiry finds a stopped owner sooner than the regular round.
+        A live owner renews several times per lease duration, so the owner of a row that two scans found unchanged may have
+        stopped. A scan at the row's expiry finds that sooner than the regular round.
         """
         moments = [
             sighting.changed_s + self.duration_s_of(sighting.lease)
@@ -328,13 +328,13 @@ class LeaseView:
         return min(moments, default=None)
 
     def waits_for_parents(self, lease: Lease) -> bool:
-        """Whether this shard may not be read yet: a parent is unfinished, or its lease should be here and is not."""
+        """Return whether this shard may not be read yet: a parent is unfinished, unknown, or missing."""
         return bool(self.unknown_parents(lease)) or waits_for_parents(
             lease, self, self.vanished, self.circular
         )
 
     def missing_parents(self) -> set[str]:
-        """Return the parents whose missing rows keep leases from being read."""
+        """Return the parents without a row that keep leases from being read."""
         lacking: set[str] = set()
         for sighting in self._rows.values():
             lease = sighting.lease
@@ -348,7 +348,7 @@ class LeaseView:
         return lacking
 
     def has_parent(self, lease: Lease) -> bool:
-        """Whether a parent's lease stands in the table, finished or not."""
+        """Return whether a parent's lease is in the table, finished or not."""
         return any(parent in self._rows for parent in lease.parents)
 
     def _owner_state(self, sighting: _Sighting, now_s: float) -> OwnerState:
@@ -363,5 +363,5 @@ class LeaseView:
 
 
 def _stands_still(before: Lease, now: Lease) -> bool:
-    # The checkpoint too: a row that was deleted and made again may come to the counter that it had.
+    # The checkpoint too: a row that was deleted and created again may reach the counter that it had.
     return before.counter == now.counter and before.owner == now.owner and before.checkpoint == now.checkpoint

@@ -1,4 +1,4 @@
-"""The leases that this worker has asked for and that are not its own yet: looked at until they are given, or overdue."""
+"""Leases that this worker has requested: fetched until their owner releases them or the request is overdue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Request(Struct):
 
 
 class RequestedLeases:
-    """One worker's asks. Not thread-safe.
+    """The hand-over requests of one worker. Not thread-safe.
 
     Args:
         me: The worker's id.
@@ -69,39 +69,39 @@ class RequestedLeases:
         return key in self._requests
 
     def keys(self) -> Collection[str]:
-        """Return the keys of what was asked for."""
+        """Return the keys of the requested leases."""
         return self._requests.keys()
 
     @property
     def next_fetch_s(self) -> float:
-        """When the next look is due; infinity for never."""
+        """When the next fetch is due; infinity for never."""
         return min(
             (request.fetch_s for request in self._requests.values() if not request.is_fetching),
             default=float("inf"),
         )
 
     def add(self, key: str, now_s: float) -> None:
-        """Begin to look for an answer; does nothing where that is under way."""
+        """Begin to wait for a requested lease; repeating it changes nothing."""
         if key not in self._requests:
             self._requests[key] = _Request(now_s, now_s + self._poll_s())
 
     def drop(self, key: str) -> None:
-        """Forget a request: the lease has arrived, or will not."""
+        """Forget a request: the lease is held, or will not be."""
         self._requests.pop(key, None)
 
     def stop(self) -> None:
-        """Observe that this worker stops: what is given from now on is released at once."""
+        """Handle that this worker stops: a lease that is handed over from now on is released at once."""
         self._is_stopping = True
 
     def fetch_due(self, now_s: float) -> None:
-        """Begin the looks that are due."""
+        """Begin the fetches that are due."""
         for key, request in self._requests.items():
             if not request.is_fetching and now_s >= request.fetch_s:
                 request.is_fetching = True
                 self._turn.emit(FetchLease(key))
 
     def on_answer(self, key: str, held: Container[str], now_s: float) -> None:
-        """Observe that a look has ended, with or without a row; the row is in the view."""
+        """Handle that a fetch has ended, with or without a row; the row is in the view."""
         request = self._requests.get(key)
         if request is None or not request.is_fetching:
             return
@@ -116,28 +116,28 @@ class RequestedLeases:
         elif not self._is_overdue(row, request, now_s):
             return
         elif self._is_stopping:
-            del self._requests[key]  # its reader is dead or deaf: whoever stays takes it when it has expired
+            del self._requests[key]  # the reader does not answer: another worker takes the lease when it has expired
         else:
-            # The reader: Release or a renewal, just now. This worker: a take with the counter as read before it, which is
-            # refused; the next look shows what came of it.
+            # The reader may have written a Release or a renewal just now. Then this take, with the counter as read before, is
+            # refused, and the next fetch shows the new row.
             take = self.stream_check.for_this_stream(Take(key, row.counter, self.me), now_s)
             self._writes.enqueue(take, ForAcquisition(Reason.HANDOVER_OVERDUE))
 
     def _on_given(self, row: Lease) -> None:
         if self._is_stopping:
-            # This worker: RequestHandover, then it is told to stop. The reader: Release for this worker. Nobody else takes
-            # the lease before it expires in this worker's name, so it is freed at once.
+            # This worker: RequestHandover, then a graceful stop. The reader: Release for this worker. No other worker takes
+            # the lease before it expires in this worker's name, so it is released at once.
             self._writes.enqueue(Release(row.key, row.counter, self.me), ForAcquisition(Reason.HANDED_OVER))
             del self._requests[row.key]
         else:
             # The reader: Release for this worker. This worker: a renewal with the counter of that release, which is refused
-            # where another worker has taken the lease in between.
+            # if another worker has taken the lease in between.
             write = Renew(row.key, row.counter, self.me, stream=self.stream_check.stream_to_write(row))
             self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 
     def _is_overdue(self, row: Lease, request: _Request, now_s: float) -> bool:
         if self.membership.is_led:
-            return False  # the leader asked, and it ends what lasts too long
+            return False  # the leader requested it, and ends a hand-over that lasts too long
         if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:
             return True
         is_overdue = now_s >= request.since_s + self.options.handover_timeout_s

@@ -1,20 +1,20 @@
-"""Which leases must exist: the first ones, children, what is missing, and what may go. All pure.
+"""The leases that must exist: first leases, children, missing leases, and finished leases to delete. All pure.
 
-- An empty table gets one snapshot of the stream at the starting position (`penstock.core.leases.starting_per_shard` where the user
-  names shards). It must cover the whole hash range exactly once, else nothing is created. LATEST is pinned to the
+- An empty table gets one snapshot of the stream at the starting position (`penstock.core.leases.starting_per_shard` if the
+  user names shards). It must cover the whole hash range exactly once, else nothing is created. LATEST is pinned to the
   moment of the snapshot, in the row.
-- Afterwards only children are created, at TRIM_HORIZON, by whoever has read their parent to its end.
-- The safety net: where no unfinished lease covers a part of the hash range, round after round, a listing shows
-  what is missing. Children of finished shards start at TRIM_HORIZON. What no lease explains starts at the moment
-  that the application started (if any row still tells it), else at TRIM_HORIZON: reading too much is allowed,
-  missing something is not. A descendant of a known shard never starts at LATEST.
-- A finished lease goes when every child is past its start and its own parents' leases are gone, or when the
-  stream has forgotten its shard.
+- Afterwards only children are created, at TRIM_HORIZON, by the worker that has read their parent to its end.
+- The safety net: if no unfinished lease covers a part of the hash range for several rounds, a listing shows the missing
+  shards. Children of finished shards start at TRIM_HORIZON. Shards that no lease explains start at the moment at which
+  the application started (if a row still has it), else at TRIM_HORIZON: reading too much is allowed, missing records
+  is not. A descendant of a known shard never starts at LATEST.
+- A finished lease is deleted when every child is past its start and its own parents' leases are gone, or when the stream
+  does not list its shard any more.
 
 Source:
-    Where KCL's synchroniser differs: it creates leases for open shards without a leased ancestor at the initial
-    position on every synchronisation, which under LATEST starts shards at LATEST that another worker's view has
-    as descendants; here only an empty table is ever started from the initial position.
+    The KCL's shard syncer differs: on every synchronisation it creates leases at the initial position for open shards
+    without a leased ancestor. Under LATEST that can start a shard at LATEST although another worker sees it as a
+    descendant. Here the initial position is only ever used for an empty table.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BadSnapshot(Struct, frozen=True):
 def first_filter(start: StartingPosition) -> tuple[str | None, int | None]:
     """Return the shard filter of the first listing: its type, and the moment for a timestamp.
 
-    With names every shard that could be meant is asked for, and the snapshot is chosen from the listing.
+    If the user names shards, every shard is listed that a name could refer to, and the snapshot is chosen from that listing.
     """
     sentinel = start.default.sentinel
     if sentinel is Sentinel.AT_TIMESTAMP:
@@ -62,16 +62,16 @@ def first_filter(start: StartingPosition) -> tuple[str | None, int | None]:
 def plan_first_leases(
     shards: Sequence[Shard], start: StartingPosition, moment_ms: int
 ) -> list[Lease] | BadSnapshot:
-    """Plan which leases an empty table gets.
+    """Plan the first leases of an empty table.
 
     Args:
         shards: The stream at the starting position, as `first_filter` asks.
         start: Where shards start.
-        moment_ms: When the listing was answered, by the service's clock; what LATEST means from now on.
+        moment_ms: When the listing was answered, by the service's clock; LATEST means this moment from now on.
 
     Returns:
-        Leases in the order of their hash ranges, the same for every worker: the first one decides who starts
-        the application when several try. Or the reason why the listing cannot be used.
+        Leases in the order of their hash ranges, the same for every worker: the creation of the first one decides which
+        worker starts the application. Or the reason why the listing cannot be used.
     """
     if start.by_shard:
         graph = ShardGraph(shards)
@@ -87,9 +87,9 @@ def plan_first_leases(
 
 
 def _as_asked(shards: Sequence[Shard], position: Position) -> Sequence[Shard] | BadSnapshot:
-    """Choose what the filter asked for from the answer of a server that lists every shard whatever the filter, as moto does.
+    """Apply the filter to the answer of a server that ignores it, as moto does.
 
-    The service never lists a shard beside its own parent: its answers stay as they are.
+    The service never lists a shard beside its own parent, so its answers are returned unchanged.
     """
     listed = {shard.shard_id for shard in shards}
     if all(listed.isdisjoint(shard.parents) for shard in shards):
@@ -112,7 +112,7 @@ def _find_fault(cover: Cover) -> BadSnapshot | None:
 
 
 def plan_child_leases(children: Iterable[ChildShard]) -> list[Lease]:
-    """Plan the leases that a finished shard leaves behind: its children, always from TRIM_HORIZON."""
+    """Plan the leases of a finished shard's children, always from TRIM_HORIZON."""
     return [
         starting_lease(child.shard_id, TRIM_HORIZON, child.parents, child.hash_range) for child in children
     ]
@@ -123,21 +123,21 @@ def start_reading_at(lease: Lease, has_parent: bool) -> Position:
 
     Args:
         lease: The row.
-        has_parent: Whether a lease of one of its parents stands in the table.
+        has_parent: Whether a lease of one of its parents is in the table.
 
     Returns:
-        The checkpoint; TRIM_HORIZON where the row says LATEST or a moment although a parent is (or was) read by
-        this application. Two workers that start an application while its stream splits can leave such a row,
-        and starting it later than its beginning would lose records.
+        The checkpoint; TRIM_HORIZON if the row has LATEST or a moment although this application reads (or has read) a
+        parent. Two workers that start an application while its stream splits can leave such a row, and reading it from
+        later than its beginning would lose records.
     """
     # One worker: lists the shards before a split, and creates the parent at LATEST. Another one: lists them after the split,
-    # and creates the child at LATEST. Records that were put between the two moments would be nobody's.
+    # and creates the child at LATEST. No worker would read the records that were put between the two moments.
     starts_late = lease.checkpoint.sentinel in (Sentinel.LATEST, Sentinel.AT_TIMESTAMP)
     return TRIM_HORIZON if starts_late and has_parent else lease.checkpoint
 
 
 def known_moment(leases: Iterable[Lease]) -> Position | None:
-    """Return the starting position of the application, if a row that nobody has read yet still tells it."""
+    """Return the starting position of the application from a row that has not been read from yet, or None."""
     pinned = [
         lease.checkpoint
         for lease in leases
@@ -153,8 +153,8 @@ class Coverage(Struct, frozen=True):
     """How the unfinished leases cover the hash range.
 
     Args:
-        holes: What no unfinished lease covers.
-        unknown: Unfinished leases whose range nobody knows (rows of old writers); holes mean nothing then.
+        holes: The hash keys that no unfinished lease covers.
+        unknown: Unfinished leases of unknown range (rows of old writers); with any, `holes` means nothing.
     """
 
     holes: tuple[HashRange, ...]
@@ -166,7 +166,7 @@ def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Cove
 
     Args:
         leases: Every row.
-        ranges: Ranges learnt from a listing, for rows without one.
+        ranges: Ranges from a listing, for rows without one.
     """
     covered: list[HashRange] = []
     unknown: list[str] = []
@@ -182,13 +182,13 @@ def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Cove
 
 
 class HoleWatch(Struct):
-    """Counts how many rounds in a row a hole has been there; holes that move or shrink keep their count."""
+    """Counts for how many rounds in a row a hole was seen; holes that move or shrink keep their count."""
 
     confidence_rounds: int
     _seen: dict[HashRange, int] = field(default_factory=dict)
 
     def on_round(self, holes: Iterable[HashRange]) -> list[HashRange]:
-        """Observe one round's holes and return those that are confirmed."""
+        """Handle one round's holes and return those that are confirmed."""
         seen = {}
         for hole in holes:
             before = [count for old, count in self._seen.items() if _overlap(old, hole)]
@@ -205,7 +205,7 @@ class MissingReason(Enum):
     """Why a lease is missing."""
 
     CHILD = "a child of a finished shard"
-    UNEXPLAINED = "no lease explains it: it starts where the application started, or at its beginning"
+    UNEXPLAINED = "no lease explains it: it starts at the application's start, or at its own beginning"
 
 
 class MissingLease(Struct, frozen=True):
@@ -235,14 +235,14 @@ def plan_missing(
     Args:
         leases: Every row, by shard id.
         shards: The listing that `fill_filter` asks for.
-        holes: What no unfinished lease covers.
+        holes: The hash keys that no unfinished lease covers.
         start: Where shards start.
         lacking: Shards that must have a lease although others cover their range: unfinished parents of shards
-            whose leases stand already.
+            whose leases exist already.
 
     Returns:
-        Leases to create one after the other, parents before children. Only what nothing else brings: a shard
-        whose parent is unfinished, or missing itself, comes at its parent's end.
+        Leases to create one after the other, parents before children. A shard whose parent is unfinished, or missing
+        itself, is left out: its lease is created at its parent's end.
     """
     by_id = {shard.shard_id: shard for shard in shards}
     finished_before = _with_leased_descendants(leases, by_id)
@@ -259,7 +259,7 @@ def plan_missing(
             wanted[shard.shard_id] = why
     position = known_moment(leases.values()) or start.default
     if position.sentinel is Sentinel.LATEST and position.timestamp_ms is None:
-        position = TRIM_HORIZON  # when the application started is not known any more
+        position = TRIM_HORIZON  # the moment at which the application started is not known any more
     plan = []
     for shard_id in sorted(wanted, key=lambda key: (int(by_id[key].starting_sequence_number), key)):
         shard = by_id[shard_id]
@@ -281,19 +281,19 @@ def _why_missing(
     if any(row.is_ended for row in rows):
         return MissingReason.CHILD
     if rows:
-        return None  # comes at the parent's end
+        return None  # its lease is created at the parent's end
     unleased = [parent for parent in shard.parents if parent in by_id and parent not in finished_before]
     if unleased:
-        return None  # the parent is missing too and goes first
+        return None  # the parent is missing too and is created first
     if any(parent in finished_before for parent in shard.parents):
-        return MissingReason.CHILD  # a sibling is known, so the parent was read before
+        return MissingReason.CHILD  # a sibling has a lease, so the parent was read before
     return MissingReason.UNEXPLAINED
 
 
 def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:
     """Return the unleased shards from which a leased one descends: they were read before, or never needed."""
     found: set[str] = set()
-    # Rows know their parents too: a listing may have lost what lies between.
+    # Rows have their parents too: a listing may lack the shards in between.
     stack = [parent for lease in leases.values() for parent in lease.parents]
     while stack:
         shard_id = stack.pop()
@@ -304,14 +304,14 @@ def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Sh
     return found
 
 
-# --- what may go ----------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------------
 
 
 class DeletionReason(Enum):
     """Why a finished lease may be deleted."""
 
     CHILDREN_UNDER_WAY = "every child is past its start"
-    VANISHED = "the stream has forgotten the shard"
+    VANISHED = "the stream does not list the shard any more"
 
 
 class Deletion(Struct, frozen=True):
@@ -322,14 +322,14 @@ class Deletion(Struct, frozen=True):
 
 
 def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_SHARDS) -> list[Deletion]:
-    """Plan which finished leases go.
+    """Plan the deletion of finished leases.
 
-    A lease with a query's claim stays until its shard has left the stream: the batch that the claim belongs to may be
-    repeated as long as its records are there.
+    A lease with a query's claim is kept until its shard has left the stream: the claim's batch may be repeated as long as
+    its records are there.
 
     Args:
         leases: Every row.
-        vanished: Shards that no listing knows any more, as confirmed by `find_vanished`.
+        vanished: Shards that no listing has any more, as confirmed by `find_vanished`.
     """
     children_of: dict[str, set[str]] = {}
     for lease in leases.values():
@@ -338,7 +338,7 @@ def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_S
     plan = []
     for lease in leases.values():
         if not lease.is_ended or any(parent in leases for parent in lease.parents):
-            continue  # grandparents go first: a gap in the lineage would look like a missing shard
+            continue  # parents are deleted first: a gap in the lineage would look like a missing shard
         delete = Delete(lease.key, lease.counter, lease.checkpoint)
         children = lease.children | children_of.get(lease.key, set())
         rows = [leases.get(child) for child in children]
@@ -356,16 +356,16 @@ def _is_past_start(lease: Lease) -> bool:
 def find_vanished(
     leases: Mapping[str, Lease], shards: Sequence[Shard], before: frozenset[str] | None
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Find finished leases whose shards a complete listing does not know.
+    """Find finished leases whose shards are not in a complete listing.
 
     Args:
         leases: Every row.
         shards: A listing without a filter.
-        before: What the listing before found, or None.
+        before: The result of the previous listing, or None.
 
     Returns:
-        What this listing finds, and what both listings found: only that may be acted on, since one listing can
-        be incomplete. A shard whose listed children have no leases is never among them.
+        The keys from this listing, and those that both listings agree on. Only the latter may be deleted, since one
+        listing can be incomplete. A shard whose listed children have no leases is in neither.
     """
     listed = {shard.shard_id for shard in shards}
     needed = {parent for shard in shards if shard.shard_id not in leases for parent in shard.parents}

@@ -1,7 +1,7 @@
-"""Keeps the leases in step with one stream's shards: one worker's part in creating the first ones and filling holes.
+"""The shard syncer of one stream: creates the first leases of an application, and leases that are missing later.
 
-Every worker runs one of these over the same scans. A listing because of a hole falls to one of the live workers
-(`chosen_worker`); if it does not list, everybody does after twice the time.
+Every worker runs one over the same scans. If a hole is found, one of the live workers lists the shards
+(`chosen_worker`); if it does not, every worker lists them after twice the time.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from penstock.core.shard import Shard
 
 _RESTORED_COUNTER_STEP: Final = 1_000_000
 _MEMORY_ROUNDS: Final = 3
-_RETRIES_MAX: Final = 8  # of one creation; the next round looks at what is missing anew
+_RETRIES_MAX: Final = 8  # of one creation; the next round plans again
 
 
 class ShardSyncer:
-    """Creates the leases that the table lacks. Not thread-safe.
+    """Creates missing leases of one stream. Not thread-safe.
 
     Args:
         me: The worker's id.
         options: As for the coordinator.
-        view: What the coordinator knows of the stream's rows.
+        view: The last known rows of the stream.
         turn: Where effects go.
         writes: Sends writes.
         listing: Shared with the cleanup.
-        scans: Asked for a scan when what was created should be seen.
+        scans: Asked for a scan after leases were created.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
@@ -89,71 +89,71 @@ class ShardSyncer:
         self._retries = 0
         self._holes = HoleWatch(options.hole_confidence_rounds)
         self._hole_s: float | None = (
-            None  # since when something is known to be missing, and nobody has filled it
+            None  # since when a hole is known and not filled
         )
         self._plan_before: list[MissingLease] | None = None
         self._lacking: dict[str, int] = {}  # shard -> rounds in a row
         self._awaited: AbstractSet[str] = (
             set()
-        )  # those that keep this worker's own finished shards from being ended
+        )  # missing parents that keep this worker's own finished shards from being ended
         self._absent_before: set[str] = set()
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
         self._remembered_s = float("-inf")
         self.wants_scan = False
-        """The last look at the whole table seems to show a hole, and it falls to this worker to see whether it stays."""
+        """Whether the last scan of the whole table shows a possible hole that this worker must confirm."""
         self._left_out: frozenset[str] = (
             frozenset()
-        )  # open shards whose leases are ended: nobody is to read them
+        )  # open shards whose leases are ended: they are not read
 
     # --- an empty table -------------------------------------------------------------------------------
 
     def remember(self, leases: Mapping[str, Lease], now_s: float) -> None:
-        """Keep what the table held: an empty table later is a deleted one, not a new application.
+        """Remember the table's leases: an empty table later means a deleted table, not a new application.
 
-        Where none of the stream's leases is in the part of the table that was looked at, what was remembered before stays.
+        If the scanned part of the table has none of the stream's leases, the earlier memory is kept.
         """
         if leases:
             self._memory = dict(leases)
             self._remembered_s = now_s
 
     def remember_answers(self, leases: Mapping[str, Lease]) -> None:
-        """Bring what is kept up to date, with what writes have shown since the last look: shards that ended, and their children.
+        """Update the memory from answers since the last scan: shards that ended, and their children.
 
         Args:
-            leases: What was known before this look.
+            leases: The last known rows before this scan.
         """
         if self._memory:
             self._memory |= leases
 
     def restore_if_gone(self, scanned: AbstractSet[str], now_s: float) -> bool:
-        """Bring back what is missing when the table was deleted and another worker has begun to fill a new one.
+        """Create missing leases again if the table was deleted and another worker has begun to fill a new one.
 
         Args:
-            scanned: Keys of every row that stands.
+            scanned: Keys of every existing row.
             now_s: Monotonic seconds.
 
         Returns:
-            True when leases are being created: nothing else should be decided from this scan.
+            True if leases are being created: no other decision should be made from this scan.
         """
         was_missing, self._is_table_gone = self._is_table_gone, False
         if now_s > self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s:
             return False  # too old: leases that were finished and deleted since would come back
-        # Others have ended a shard and cleared its lease away where its child is past its start.
+        # If a child is past its start, other workers have ended its parents and may have deleted their leases.
         begun = [lease for lease in self.view if lease.checkpoint.is_in_shard]
         followed = frozenset().union(*(lease.parents for lease in begun))
         unfinished = {key for key, lease in self._memory.items() if not lease.is_ended} - followed
         if not unfinished or not (was_missing or unfinished.isdisjoint(scanned)) or unfinished <= scanned:
             return False
-        # While nothing can be created, since other writes on those leases are under way, the table stays a deleted one.
+        # If no creation can begin because other writes on those leases are in flight, the table still counts as deleted.
         if not self._writes.has_creations() and not self._restore(scanned | followed):
             self._is_table_gone = was_missing
         return True
 
     def on_no_rows(self, now_s: float) -> None:
-        """Start to read the stream, after a wait of this worker's own length; or bring back what was deleted."""
+        """List the shards for the first leases, after a random wait; or create remembered leases again."""
         if self._memory:
-            # What is remembered stays until leases are seen again: an application that has ever had any is never new.
+            # The memory is kept until leases are seen again: an application that had leases is never new.
             if not self._writes.has_creations():
                 self._restore(frozenset())
             return
@@ -161,18 +161,18 @@ class ShardSyncer:
             return
         if self.cold_until_s is None:
             # Fifty workers that start together must not list the shards fifty times: most find the leases
-            # already there when they look again.
+            # in their next scan.
             self.cold_until_s = now_s + self.options.cold_start_jitter_s * self._turn.draw()
         elif now_s >= self.cold_until_s:
             self.cold_until_s = None
             self._listing.begin(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
 
     def _restore(self, scanned: AbstractSet[str]) -> bool:
-        """Create what is remembered and not scanned. False while other writes on all those leases are under way."""
+        """Create remembered leases that were not scanned. False if other writes on all of them are in flight."""
         leases = {key: lease for key, lease in self._memory.items() if key not in scanned}
         begun = 0
-        # One worker: Renew with counter 7, still on its way. Another one: makes the row again. If the new row could count up
-        # to 7, the old renewal would be applied to it: so it begins far above.
+        # One worker: Renew with counter 7, still in flight. Another one: Create of the row. If the new row's counter could
+        # reach 7, the old renewal would be applied to it: so the new counter begins far above.
         for lease in leases.values():
             bare = replace(
                 lease,
@@ -182,7 +182,7 @@ class ShardSyncer:
                 pending=None,
                 pending_state=None,
                 run=None,
-                claims=(),  # what was seen of them may be older than batches that are done
+                claims=(),  # the remembered claims may be older than batches that are done
             )
             begun += self._writes.enqueue(
                 Create(self.options.own(bare)), ForMissingLease(CreationReason.RESTORED)
@@ -199,19 +199,19 @@ class ShardSyncer:
         return True
 
     def on_table_missing(self) -> None:
-        """Observe that the lease table was deleted: what a scan lacks from now on is to be brought back."""
+        """Handle that the lease table was deleted: leases that a scan lacks from now on are created again."""
         self._is_table_gone = True
 
     def on_shards_listed(self, shards: Iterable[Shard]) -> None:
-        """Learn the hash ranges of listed shards, for rows that do not tell theirs."""
+        """Keep the hash ranges of listed shards, for rows without one."""
         self.ranges.update((shard.shard_id, shard.hash_range) for shard in shards)
 
     def on_first_listing(self, event: ListingDone) -> None:
-        """Observe the shards that a new application begins with."""
+        """Handle the listing from which a new application gets its first leases."""
         if len(self.view):
-            return  # somebody else has started the application meanwhile
+            return  # another worker has started the application meanwhile
         if any(shard.shard_id in self.view.damaged for shard in event.shards):
-            return  # it was started before: a row that cannot be read is one of its leases
+            return  # it was started before: an unreadable row is one of its leases
         plan = plan_first_leases(event.shards, self.options.start, event.moment_ms)
         if isinstance(plan, BadSnapshot):
             self._turn.report(
@@ -233,13 +233,13 @@ class ShardSyncer:
         self._create_first()
 
     def _create_first(self) -> None:
-        # Two workers: list the shards at unlike moments. Each: Create of the first lease, and one of the two is refused. Who
-        # was first creates the others, all at one moment.
+        # Two workers: list the shards at different moments. Each: Create of the first lease, and one of the two is refused.
+        # The winner creates the other leases, all at its moment.
         if not self._writes.enqueue(Create(self.options.own(self._first[0])), ForFirstLease()):
-            self._first.clear()  # a write for it is under way: the next round shows what stands
+            self._first.clear()  # a write for it is in flight: the next round decides
 
     def on_first_created(self, outcome: WriteOutcome) -> None:
-        """Observe the answer to the creation of the lease that decides who starts the application."""
+        """Handle the answer to the creation of the lease that decides which worker starts the application."""
         if not self._first:
             return
         if isinstance(outcome, NotDone | Unknown):
@@ -257,8 +257,8 @@ class ShardSyncer:
             or row.checkpoint != mine.checkpoint
             or row.stream not in (None, self.options.stream_of(mine.key))
         ):
-            # Another worker: Create of the same lease, pinned to its own moment. This one: Create, refused. The other's
-            # moment counts for all, so it creates the rest too.
+            # Another worker: Create of the same lease, pinned to its own moment. This one: Create, refused. The other
+            # worker's moment counts for all leases, so it creates the rest too.
             self._scans.request()
             return
         if not rest:
@@ -272,13 +272,13 @@ class ShardSyncer:
         purpose: ForMissingLease,
         outcome: WriteOutcome,
     ) -> None:
-        """Observe the answer to another creation."""
+        """Handle the answer to the creation of any other lease."""
         if isinstance(outcome, Applied):
             key, why = pending.write.key, purpose.reason.value
             self._turn.report(Topic.CREATED, Level.INFO, f"lease {key} created ({why})", key, why)
         if isinstance(outcome, Applied | Refused):
             self._retries = 0
-            # Not before the last one: a half-created table looks full of holes. Takes may be under way meanwhile.
+            # Not before the last one: a half-created table looks full of holes. Takes may be in flight meanwhile.
             if not self._writes.has_creations():
                 self._scans.request()
         else:
@@ -291,7 +291,7 @@ class ShardSyncer:
     # --- every round ----------------------------------------------------------------------------------
 
     def on_round(self, now_s: float, workers: Sequence[str], lacking: AbstractSet[str]) -> bool:
-        """Look for holes: the scan of this round is in the view.
+        """Check for holes: the scan of this round is in the view.
 
         Args:
             now_s: Monotonic seconds.
@@ -299,7 +299,7 @@ class ShardSyncer:
             lacking: Shards whose missing leases this worker waits for.
 
         Returns:
-            False while leases are being filled in, or shards are listed: nothing is to be cleared away meanwhile.
+            False while missing leases are being created or shards listed: no lease may be deleted meanwhile.
         """
         self.cold_until_s = None
         self._awaited = lacking
@@ -328,8 +328,8 @@ class ShardSyncer:
             self._plan_before = None
             return
         task = f"hole {confirmed[0].start}" if confirmed else f"lacking {min(lacking)}"
-        # Another worker: lists the shards, and knows that a parent has left the stream. This one, which waits for that
-        # parent's lease, would learn of it when it comes to its own turn.
+        # Another worker may have listed the shards and seen that a parent has left the stream. This one waits for that
+        # parent's lease and does not see the other's listing, so it does not wait for its turn to list.
         waits = not lacking.isdisjoint(self._awaited)
         if (self._is_my_turn(workers, task, now_s) or waits) and self._listing.may_begin(now_s):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
@@ -339,17 +339,17 @@ class ShardSyncer:
                 else f"no lease for parent {min(lacking)}"
             )
             self._turn.report(
-                Topic.HOLE, Level.WARNING, f"{what}; the shards are listed to see what is missing"
+                Topic.HOLE, Level.WARNING, f"{what}; the shards are listed to find the missing leases"
             )
             self._listing.begin(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
 
     def _coverage(self, left_out: Iterable[str] = ()) -> Coverage:
-        # A row that cannot be read is there; nobody can tell whether it is finished, and nothing may take its place.
+        # An unreadable row counts as an unfinished lease: it may be one, and no other row may replace it.
         damaged = [Lease(key) for key in self.view.damaged if key not in self.view and key in self.ranges]
         return find_holes([*self.view, *damaged, *(Lease(key) for key in left_out)], self.ranges)
 
     def find_open_holes(self) -> tuple[HashRange, ...]:
-        """Return the hash keys that no unfinished lease covers, as far as is known, and that somebody should read."""
+        """Return the hash keys that no unfinished lease covers although they should be read, as far as is known."""
         coverage = self._coverage(self._left_out)
         return () if coverage.unknown else coverage.holes
 
@@ -358,14 +358,14 @@ class ShardSyncer:
         return {shard for shard, rounds in self._lacking.items() if rounds >= needed}
 
     def _is_my_turn(self, workers: Sequence[str], task: str, now_s: float) -> bool:
-        # In rounds, and not in looks at the whole table, which are rare where each worker watches a part: whoever is chosen looks in
-        # every round.
+        # Counted in rounds, not in scans of the whole table, which are rare if each worker watches a part: the chosen
+        # worker scans the whole table in every round.
         patience_s = (2 * self.options.hole_confidence_rounds - 0.5) * self.options.interval_s
         self._hole_s = now_s if self._hole_s is None else self._hole_s
         return now_s >= self._hole_s + patience_s or chosen_worker(workers, task) == self.me
 
     def on_fill_listing(self, event: ListingDone) -> None:
-        """Observe the shards that a hole in the leases was listed for."""
+        """Handle the listing that a hole in the leases asked for."""
         coverage, rows = self._coverage(), self.view.rows()
         is_open = (shard.shard_id for shard in event.shards if shard.is_open)
         self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
@@ -381,7 +381,7 @@ class ShardSyncer:
             if missing.lease.key not in self.view.damaged
         ]
         if any(missing.why is MissingReason.UNEXPLAINED for missing in plan):
-            # A listing can be incomplete, and a wrong guess here reads shards out of order: two must agree.
+            # A listing can be incomplete, and a wrong lease here reads shards out of order: two listings must agree.
             agreed, self._plan_before = plan == self._plan_before, plan
             if not agreed:
                 plan = []
