@@ -557,7 +557,7 @@ def test_what_a_worker_has_no_room_for_is_not_its_to_wait_for():
     leases = [Lease("a", hash_range=LEFT), Lease("b", hash_range=RIGHT)]
     assert unread_at_start(*leases, max_leases=1) is None
     assert unread_at_start(*leases) is None
-    assert "nobody reads shard" in unread_at_start(*leases, leases_to_acquire=1)
+    assert "has no reader yet" in unread_at_start(*leases, leases_to_acquire=1)
 
 
 def unread_at_start(*leases, **options):

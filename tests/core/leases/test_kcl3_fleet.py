@@ -113,8 +113,8 @@ def test_an_unknown_state_is_refused_with_the_way_out():
     assert describe_refusal(FleetRefusal.UNKNOWN_VERSION, "billing", "CLIENT_VERSION_4X") == (
         "the Java workers of lease table billing are in a state that this version of Penstock does not know (row "
         "Migration3.0 has cv=CLIENT_VERSION_4X; known: CLIENT_VERSION_2X, CLIENT_VERSION_3X, "
-        "CLIENT_VERSION_3X_WITH_ROLLBACK, CLIENT_VERSION_INIT, CLIENT_VERSION_UPGRADE_FROM_2X), so nobody can say "
-        "whether it may take leases beside them: update Penstock, or give it an application of its own"
+        "CLIENT_VERSION_3X_WITH_ROLLBACK, CLIENT_VERSION_INIT, CLIENT_VERSION_UPGRADE_FROM_2X), so it is unsafe "
+        "to take leases beside them: update Penstock, or give it an application of its own"
     )
 
 

@@ -1,4 +1,4 @@
-"""How a worker gets leases: from the decision to take or ask for one to the lease in its hands."""
+"""Acquisitions: from the decision to take or request a lease to the held lease."""
 
 from __future__ import annotations
 
@@ -20,22 +20,20 @@ from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForAcquisition
 
-_LEFT_DURATIONS: Final = (
-    10  # a shard that failed here and was freed is left to others for so many lease times
-)
+_LEFT_DURATIONS: Final = 10  # lease durations for which a shard that failed here is left to others
 
 
 class Acquisitions:
-    """One worker's gains. Not thread-safe.
+    """The acquisitions of one worker. Not thread-safe.
 
     Args:
         me: The worker's id.
         options: As for the coordinator.
         turn: Where effects go.
         writes: Sends writes.
-        scans: Looks at the table where an answer leaves a doubt.
-        held_leases: What is in this worker's hands.
-        requested: What it has asked for.
+        scans: Scans the table when an answer leaves an owner unknown.
+        held_leases: The leases that this worker holds.
+        requested: The leases that it has requested.
         stream_check: The coordinator's.
     """
 
@@ -63,7 +61,7 @@ class Acquisitions:
 
     @property
     def takes(self) -> Mapping[str, int]:
-        """How many leases came into this worker's hands since the start, by reason."""
+        """Number of acquired leases since the start, by reason."""
         return self._takes
 
     def leave_to_others(self, key: str, now_s: float) -> None:
@@ -74,7 +72,7 @@ class Acquisitions:
         self._left_to_others[key] = now_s + _LEFT_DURATIONS * self.options.lease_duration_s
 
     def begin(self, gain: Acquisition, now_s: float) -> None:
-        """Send the write of a gain; does nothing where the lease is held, asked for or shunned."""
+        """Send the write of an acquisition, unless the lease is held, requested or left to others."""
         write = gain.write
         key = write.key
         if (
@@ -88,7 +86,7 @@ class Acquisitions:
         self._writes.enqueue(write, ForAcquisition(gain.reason))
 
     def on_answer(self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float) -> bool:
-        """Observe the answer to a write that gets a lease; the row is in the view.
+        """Handle the answer to a write that acquires a lease; the row is in the view.
 
         Returns:
             Whether another worker has changed the lease before this one could ask for it.
@@ -111,8 +109,8 @@ class Acquisitions:
             self._scans.on_owner_unknown(key, now_s)  # the lease may be free, or this worker's
         may_be_own = isinstance(outcome, Unknown) or (row is not None and row.reader == self.me)
         if may_be_own and self._scans.part is None:
-            # This worker: Take, applied, and the answer is lost. Nobody else takes the lease for a lease duration. The next
-            # look finds the row in this worker's name, as one from before a restart.
+            # This worker: Take, applied, and the answer is lost. No other worker takes the lease for a lease duration. The next
+            # scan finds the row in this worker's name, as after a restart.
             self._scans.request_by(now_s + 0.1 * self.options.interval_s)
 
     def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:

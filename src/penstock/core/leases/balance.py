@@ -1,25 +1,25 @@
-"""Who should hold which lease: pure policies over one view of the fleet, each move with its reason.
+"""The balance policies: pure functions that plan which worker holds which lease, each move with its reason.
 
-There is no leader. Every worker computes the same target for everybody from what it has scanned, and carries out
-the part that concerns itself: the worker that gains a lease takes it. A worker takes its whole share in one
-round. Free leases are taken; live ones are asked for, and their owner finishes first (a hand-over).
+There is no leader. Every worker computes the same target for all workers from its scan, and carries out its own part: the
+worker that is to get a lease acquires it. A worker acquires its whole share in one round. It takes free leases, and
+requests live ones, whose owners finish first (a hand-over).
 
-- `even`: everybody gets the whole part of leases/workers, and the remainder goes to those that have most already,
-  so that as few leases as possible move. Nothing is ever taken from a worker that has at most one lease more.
-- `by_zone`: every zone gets the same number (the remainder to the fullest), then even within each zone. A zone
-  is what stands before the first "/" of a worker id (`zone/name`); ids without one form a zone of their own. The
-  owner is an opaque text to Java KCL workers, so the convention costs them nothing and needs no attribute.
-- `by_throughput`: the same kilobytes per second for everybody, within a tenth, moving the fewest shards it can
-  find. A worker id that ends in `@8` says that it can do as much as eight others, and gets as much. Meant for a
-  fleet of Penstock workers: Java KCL 2.x workers balance counts and would work against it.
+- `even`: every worker gets the whole part of leases/workers, and the remainder goes to the workers with the most leases,
+  so that as few leases as possible move. No lease is taken from a worker that has at most one lease more.
+- `by_zone`: every zone gets the same number (the remainder to the fullest), then even within each zone. A worker's zone
+  is the text before the first "/" of its id (`zone/name`); ids without one form a zone of their own. The owner is an
+  opaque text to Java KCL workers, so the convention needs no attribute.
+- `by_throughput`: the same kilobytes per second for every worker, within a tenth, moving as few shards as it can find. A
+  worker id that ends in `@8` gets as much as eight others. Meant for a fleet of Penstock workers: Java KCL 2.x workers
+  balance counts and would work against it.
 - `kcl2`: see `penstock.core.leases.balance_kcl2`.
 
-Nobody knows another worker's `max_leases`, since KCL's rows have no place for it. It shows: whoever leaves a lease that
-was free for a round has no room for it, so what it has is its share, and the others share the rest. What is free for
-two rounds goes to anybody with room.
+Another worker's `max_leases` is unknown, since KCL's rows have no attribute for it. It is inferred: a worker that has not
+taken a lease of its share for a round has no room, so its current number is its share, and the others share the rest. A
+lease that was free for two rounds goes to any worker with room.
 
-Finished leases count for nothing. A lease that waits for its parents counts when somebody holds it, but nobody takes
-one before it can be read: whoever ends the last parent takes the children, since it loses a lease just then.
+Finished leases do not count. A lease that waits for its parents counts once it is held, but no worker takes it before it
+can be read: the worker that ends the last parent takes the children, since it loses a lease at that moment.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ def plan_balance(
     lease_duration_s: float = 10.0,
     chance: float = 0.5,
 ) -> list[Move]:
-    """Plan which leases this worker gains or gives up now.
+    """Plan which leases this worker acquires or releases now.
 
     Args:
-        fleet: Every unfinished lease as judged from here.
+        fleet: Every unfinished lease with its owner's state.
         me: This worker's id.
         policy: The rule.
-        limits: What bounds the plan.
-        workers: Workers known to live beside those that the leases show.
-        lease_duration_s: For `kcl2`, whose rule knows leases that are three times as old.
+        limits: The limits of the plan.
+        workers: Live workers that own no lease.
+        lease_duration_s: For `kcl2`, which treats leases of three times this age differently.
         chance: In [0, 1), for `kcl2`, whose choices are random.
 
     Returns:
         Moves in the order in which they should be made: free leases first. With the same fleet, workers,
-        `max_leases` and policy the plans of all workers (but for `kcl2`) fit together: no lease is in two of them,
+        `max_leases` and policy the plans of all workers (except under `kcl2`) fit together: no lease is in two of them,
         unless it was left over for long.
     """
     if policy is BalancePolicy.KCL2:
@@ -98,7 +98,8 @@ def plan_balance(
         if entry.free_s >= limits.left_over_s and assigned.get(entry.lease.key, me) != me
     }
     if left_to:
-        # They have had their round and left it: full, dead, or going by another rule. What they have is their share.
+        # These workers have not taken their leases for a round: full, dead, or with another policy. Their current number
+        # becomes their share.
         caps |= {worker: counts[worker] for worker in left_to.values()}
         assigned = _assign(fleet, free, counts, policy, caps)
     moves = _own_moves(fleet, free, me, assigned, left_to, limits)
@@ -106,7 +107,7 @@ def plan_balance(
 
 
 def _within(moves: list[Acquisition], held_count: int, limits: BalanceLimits) -> list[Acquisition]:
-    """Keep what this worker may have, and may begin to get now."""
+    """Cut the acquisitions to this worker's room and to `leases_to_acquire`."""
     if limits.max_leases is not None:
         moves = moves[: max(0, limits.max_leases - held_count)]
     return moves[: limits.leases_to_acquire]
@@ -121,10 +122,10 @@ def plan_targets(
     """Return every worker's number of leases.
 
     Args:
-        counts: What each live worker has now.
+        counts: The current number of each live worker.
         total: Leases to share, free ones included.
         policy: EVEN or BY_ZONE.
-        caps: The most that each may have; None for no limit.
+        caps: The limit of each worker; None for no limit.
     """
     if policy is not BalancePolicy.BY_ZONE:
         return _share(counts, total, caps)
@@ -150,7 +151,7 @@ def _sum_of_caps(caps: Iterable[int | None]) -> int | None:
 
 
 def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]) -> dict[str, int]:
-    """Share evenly, the remainder to the fullest; what is over for those that are full goes to the others."""
+    """Share evenly, the remainder to the fullest; leases beyond a worker's limit go to the others."""
     targets: dict[str, int] = {}
     fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie(worker)))
     left = total
@@ -172,7 +173,7 @@ def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]
     return targets
 
 
-# --- who gets what --------------------------------------------------------------------------------------
+# --- assignment -----------------------------------------------------------------------------------------
 
 
 def _assign(
@@ -186,7 +187,7 @@ def _assign(
     if policy is BalancePolicy.BY_THROUGHPUT:
         return _assign_by_throughput(fleet, free, counts, caps)
     offered = [entry.lease.key for entry in free]
-    # What waits for its parents counts from when somebody holds it.
+    # A free lease that waits for its parents does not count.
     targets = plan_targets(counts, sum(counts.values()) + len(offered), policy, caps)
     surplus = {worker: counts[worker] - target for worker, target in targets.items()}
     wanting = {worker: -over for worker, over in surplus.items() if over < 0}
@@ -203,7 +204,7 @@ def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) ->
             by_donor[owner].append(entry)
     given = []
     for donor, entries in by_donor.items():
-        # What nobody reads yet moves for nothing.
+        # A lease that is not read yet moves at no cost.
         entries.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
         given += [entry.lease.key for entry in entries[: surplus[donor]]]
     return sorted(given, key=tie)
@@ -212,13 +213,13 @@ def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) ->
 def _may_be_asked_for(entry: FleetLease) -> bool:
     return (
         entry.owner_state is OwnerState.ALIVE and entry.lease.checkpoint_owner is None
-    )  # else it is under way already
+    )  # else a hand-over is in progress already
 
 
 def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
-    """Deal each lease to the next worker on a ring that still wants one.
+    """Assign each lease to the next worker on a hash ring that still wants one.
 
-    Where views differ a little, only a little of the result differs: two workers seldom want the same lease.
+    If the views of two workers differ a little, so do their results: they seldom choose the same lease.
     """
     left = dict(wanting)
     ring = sorted((tie(worker), worker) for worker in left)
@@ -235,7 +236,7 @@ def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
     return assigned
 
 
-def _own_moves(  # noqa: PLR0917 - what a plan is made of
+def _own_moves(  # noqa: PLR0917 - the inputs of a plan
     fleet: Sequence[FleetLease],
     free: Sequence[FleetLease],
     me: str,
@@ -243,7 +244,7 @@ def _own_moves(  # noqa: PLR0917 - what a plan is made of
     left_over: Container[str],
     limits: BalanceLimits,
 ) -> list[Acquisition]:
-    """Plan this worker's gains: free leases first, and last of all those that nobody with a claim to them takes."""
+    """Plan this worker's acquisitions: free leases first, and last the leases that no worker takes as its share."""
     dealt = dict.fromkeys(key for key, worker in assigned.items() if worker == me)
     entries = {entry.lease.key: entry for entry in fleet if entry.lease.key in dealt} if dealt else {}
     mine = [entries[key] for key in dealt]
@@ -271,7 +272,7 @@ def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | No
 
 
 def take_free(entry: FleetLease, me: str, reason: Reason | None = None) -> Acquisition:
-    """Return what takes a lease that nobody reads, with the reason why it is free unless another one is given."""
+    """Return the take of a free lease; the reason is why it is free, unless another one is given."""
     if reason is None:
         reason = Reason.UNOWNED if entry.owner_state is OwnerState.UNOWNED else Reason.EXPIRED
     return Acquisition(Take(entry.lease.key, entry.lease.counter, me), reason)
@@ -308,7 +309,7 @@ def _assign_by_throughput(
         if owner in loads and entry.owner_state is alive:
             weight = weights[lease.key]
             loads[owner] += weight / capacity[owner]
-            if lease.checkpoint_owner is None:  # else it is under way already
+            if lease.checkpoint_owner is None:  # else a hand-over is in progress already
                 movable[owner].append((weight, lease.key))
     assigned: dict[str, str] = {}
     idle_first = [(load, tie(worker), worker) for worker, load in loads.items()]
@@ -326,7 +327,7 @@ def _assign_by_throughput(
         movable[worker].append((weights[key], key))
         heapq.heappush(idle_first, (loads[worker], order, worker))
     passes = 0
-    # Workers of unlike capacity: a move can make room for another that was of no use before.
+    # Workers of different capacity: one move can make another one useful.
     while passes < _PASSES_MAX and _even_out(loads, numbers, movable, assigned, caps):
         passes += 1
     return assigned
@@ -346,7 +347,7 @@ def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
 
 
 def _choose(leases: list[tuple[float, str]], ideal: float, useful_max: float) -> int | None:
-    """Choose the lease that narrows a gap between two loads best, if one does so clearly; else None.
+    """Choose the lease that best narrows the gap between two loads, or None if none does so clearly.
 
     Args:
         leases: Weight and key, lightest first.
@@ -367,7 +368,7 @@ def _even_out(
     assigned: dict[str, str],
     caps: Mapping[str, int | None],
 ) -> bool:
-    """Move leases from the most to the least loaded worker while that brings them clearly closer; True if any moved."""
+    """Move leases from the most to the least loaded worker while it narrows the gap clearly; True if any moved."""
     has_moved = False
     capacity = {worker: capacity_of(worker) for worker in loads}
     mean = sum(load * capacity[worker] for worker, load in loads.items()) / sum(capacity.values())
@@ -385,7 +386,7 @@ def _even_out(
         gap, gives, gets = high - low, capacity[donor], capacity[receiver]
         chosen = _choose(movable[donor], gap / (1 / gives + 1 / gets), (gap - mean * OVERSHOOT) * gets)
         if chosen is None:
-            order.pop()  # nothing of the donor's would help, not even the least loaded worker
+            order.pop()  # no lease of the donor helps even the least loaded worker
             continue
         weight, key = movable[donor].pop(chosen)
         assigned[key] = receiver

@@ -1,7 +1,7 @@
 """The lease taker of Java KCL 2.x, for fleets that want its rule exactly.
 
-It differs from `even` in what makes it slow and uneven: one lease is stolen per round, and only when no lease is
-free; a lease that nobody has renewed for three lease durations is taken by anybody, whatever the share.
+It is slower and less even than `even`: it steals one lease per round, and only if no lease is free; any worker takes a
+lease that was not renewed for three lease durations, whatever its share.
 
 Source:
     The decision order of KCL 2.7.3's lease taker. Two differences: finished leases are left out here (Java counts
@@ -26,11 +26,11 @@ def plan_kcl2(
     """Plan which leases the Java taker would take now; at most one is stolen.
 
     Args:
-        fleet: Every unfinished lease as judged from here.
+        fleet: Every unfinished lease with its owner's state.
         me: This worker's id.
         limits: `max_leases` and `leases_to_acquire` count; a steal never asks.
         lease_duration_s: The failover time.
-        chance: In [0, 1): decides what Java shuffles.
+        chance: In [0, 1): replaces Java's random shuffles.
     """
     gains = _plan(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
     return gains[: limits.leases_to_acquire]

@@ -393,7 +393,7 @@ class Coordinator:
             event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part
         )
         for key in missing:
-            self.held_leases.renew_now(key, now_s)  # missing in the scan: a renewal shows whether the row exists
+            self.held_leases.renew_now(key, now_s)  # a renewal shows whether the row exists
         if missing and not event.leases and not event.is_whole:
             self._scans.request()  # a part that had rows is empty: the table may have been deleted
         plan = NOTHING_TO_MOVE

@@ -44,7 +44,7 @@ class TableReady(Struct, frozen=True):
 
 
 class TableFailed(Struct, frozen=True):
-    """The lease table could not be made ready."""
+    """The lease table could not be created or described."""
 
     detail: str = ""
 

@@ -1,4 +1,4 @@
-"""What people hear of rows of the lease table that are no leases, cannot be read, or cannot be right."""
+"""Reports about rows of the lease table that are not leases, cannot be read, or are inconsistent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.core.leases.turn import Turn
 
 
 class DamagedRows:
-    """Reports damaged rows and rows that are no leases, each once.
+    """Reports damaged rows and rows that are not leases, each once.
 
     Args:
         view: The coordinator's.
@@ -23,10 +23,10 @@ class DamagedRows:
         self._reported: set[tuple[str, str]] = set()
 
     def report_new(self, shard_ids: Iterable[str] = ()) -> None:
-        """Look at what the last scan found.
+        """Report the damaged rows of the last scan that were not reported before.
 
         Args:
-            shard_ids: Shards that a listing has just shown, beside those whose leases are known.
+            shard_ids: Shards of a listing, whose rows count as damaged leases.
         """
         listed = set(shard_ids)
         for key, why in self.view.damaged.items():
@@ -57,9 +57,9 @@ class DamagedRows:
             self._turn.report(
                 Topic.ROW_DAMAGED,
                 Level.ERROR,
-                f"the row of lease {key} stands in the lease table and cannot be read as a lease: {why}. Nobody can take or "
-                "renew it, so the shard is not read until the row is put right; deleted, it is made again and the shard "
-                "read from its beginning",
+                f"the row of lease {key} is in the lease table and cannot be read as a lease: {why}. No worker can take or "
+                "renew it, so the shard is not read until the row is repaired; if it is deleted, it is created again and the "
+                "shard is read from its beginning",
                 key,
                 "unreadable",
             )

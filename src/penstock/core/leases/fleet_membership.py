@@ -1,9 +1,9 @@
-"""When the workers that a worker sees are all that are coming: until then it asks for no more than shows it.
+"""Decides when the fleet is settled: until then a worker requests one live lease at most.
 
-Workers of a deployment start within seconds of each other, and one without a lease cannot be seen. If each asked at
-once for its share of what it sees, the first would get half of everything and give most of it away again. So a new
-worker asks for one lease, by which the others see it, and for its share when a round has passed. Free leases are taken at
-once: nobody reads them.
+Workers of a deployment start within seconds of each other, and a worker without a lease is invisible. If each requested its
+share at once, the first one would get half of all leases and hand most of them over again. So a new worker requests one
+lease, by which the others see it, and its share when a round has passed. It takes free leases at once, since they are
+unread.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-_MOMENT_ROUNDS: Final = 0.25  # after a new worker was seen others may still be coming
-_WAIT_ROUNDS_MAX: Final = 3.0  # workers that come one after the other do not keep it waiting for longer
-_MEMORY_ROUNDS: Final = 4.0  # a worker between two leases is not a new one
+_MOMENT_ROUNDS: Final = 0.25  # wait after a new worker was seen: others may be starting too
+_WAIT_ROUNDS_MAX: Final = 3.0  # longest wait while workers start one after the other
+_MEMORY_ROUNDS: Final = 4.0  # a worker that was without a lease for less than this is not new
 
 
 class FleetMembership:
-    """One worker's view of who is there, and since when. Not thread-safe."""
+    """The live workers as one worker sees them, and since when. Not thread-safe."""
 
     def __init__(self) -> None:
         self._seen_s: dict[str, float] = {}
@@ -26,13 +26,13 @@ class FleetMembership:
         self._due_s = math.inf
 
     def on_workers(self, workers: Iterable[str], now_s: float, round_s: float, memory_s: float = 0.0) -> None:
-        """Observe who is there.
+        """Handle the live workers of a scan.
 
         Args:
-            workers: Everybody who is seen to live, this worker too.
+            workers: All live workers, this one included.
             now_s: Monotonic seconds.
-            round_s: Mean time between two looks at the table.
-            memory_s: Mean time between two looks that show everybody, where it is longer.
+            round_s: Mean time between two scans.
+            memory_s: Mean time between two scans that show all workers, if it is longer.
         """
         is_first = not self._seen_s
         known_s = now_s - _MEMORY_ROUNDS * max(round_s, memory_s)
@@ -48,10 +48,10 @@ class FleetMembership:
             self._due_s = min(max(self._due_s, now_s + wait_s), began_s + _WAIT_ROUNDS_MAX * round_s)
 
     def is_settled(self, now_s: float) -> bool:
-        """Whether a worker may ask for its share."""
+        """Return whether a worker may request its share."""
         return self._began_s is None or now_s >= self._due_s
 
     @property
     def due_s(self) -> float:
-        """When it may, if nobody else comes."""
+        """When the fleet will be settled, if no other worker appears."""
         return self._due_s

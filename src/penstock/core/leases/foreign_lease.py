@@ -1,7 +1,7 @@
-"""Which stream a lease table belongs to: leases are keyed by shard ids, and those are the same in every stream.
+"""Detects leases of another stream: lease keys are shard ids, which are the same in every stream.
 
-Rows that Penstock wrote carry the stream's ARN and moment of creation. Rows that only KCL workers wrote do not; of those
-the hash ranges and the parents are compared with the listing, as far as both are known.
+Rows that Penstock wrote have the stream's ARN and creation time. For rows that only KCL workers wrote, the hash range and the
+parents are compared with the listing, if both are known.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class ForeignLease(Struct, frozen=True):
 
     Args:
         key: The row's key.
-        why: What shows it, as a clause for a message.
-        is_of_other_mode: The row is of an application that reads several streams where this one reads one, or the other
-            way round.
+        why: The evidence, as a clause for a message.
+        is_of_other_mode: The row is of an application that reads several streams while this one reads one, or the other way
+            round.
     """
 
     key: str
@@ -32,7 +32,7 @@ class ForeignLease(Struct, frozen=True):
 
 
 def find_other_mode(rows: Iterable[Lease], *, are_several: bool) -> ForeignLease | None:
-    """Return a row of a table of one stream where several are read, or the other way round; None where all fit.
+    """Return a row of a one-stream table if several streams are read, or the other way round; None if all rows fit.
 
     Args:
         rows: The lease table.
@@ -48,12 +48,12 @@ def find_other_mode(rows: Iterable[Lease], *, are_several: bool) -> ForeignLease
 def find_foreign_lease(
     rows: Iterable[Lease], stream: StreamIdentity, listed: Mapping[str, Shard] | None = None
 ) -> ForeignLease | None:
-    """Return a row that belongs to another stream, or None where none is seen to.
+    """Return a row that belongs to another stream, or None.
 
     Args:
         rows: The lease table.
         stream: The stream that is to be read.
-        listed: Its shards by id, to compare rows with that do not name their stream; None compares nothing.
+        listed: Its shards by id, for rows that do not name their stream; None compares nothing.
     """
     for row in rows:
         if row.stream is not None:
@@ -89,13 +89,13 @@ def _other_stream(found: StreamIdentity, stream: StreamIdentity) -> str:
 def describe_foreign_table(
     table: str, stream: str, foreign: ForeignLease, option: str = "applicationName (or leaseTable)"
 ) -> str:
-    """Return the sentence that refuses a lease table of another stream, with the way out.
+    """Return the error message for a lease table of another stream, with the remedy.
 
     Args:
         table: The lease table's name.
         stream: Name or ARN of the stream that is to be read.
-        foreign: A row that shows it.
-        option: What names the table where the caller configures it.
+        foreign: A row of the other stream.
+        option: The caller's option that names the table.
     """
     if foreign.is_of_other_mode:
         return (

@@ -1,4 +1,4 @@
-"""The end of one coordinator: readers finish what is in hand, leases are released, and all of it within a bound."""
+"""The graceful stop of a coordinator: readers finish and leases are released, within a time limit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from penstock.core.leases.turn import Turn
 
 
 class GracefulStop:
-    """How far one worker has stopped. Not thread-safe.
+    """The progress of one worker's graceful stop. Not thread-safe.
 
     Args:
         options: As for the coordinator.
         turn: Where effects go.
         writes: Sends writes.
-        held_leases: What is in the worker's hands.
-        requested: What it has asked for.
-        membership: Its place beside KCL 3 workers.
+        held_leases: The leases that the worker holds.
+        requested: The leases that it has requested.
+        membership: Its coordination with KCL 3 workers.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
@@ -43,15 +43,15 @@ class GracefulStop:
         self.is_begun = False
         self.is_done = False
         self._by_s = math.inf
-        self._is_late = False  # what had not finished in time is released as it is
+        self._is_late = False  # unfinished leases were released after the time limit
 
     @property
     def next_wake_s(self) -> float:
-        """When the stop must go on at the latest; infinity while the worker works."""
+        """When `advance` must be called; infinity before the stop begins."""
         return self._by_s
 
     def begin(self, now_s: float) -> None:
-        """Take nothing new, and tell every reader to stop."""
+        """Acquire no more leases and stop every reader."""
         if self.is_begun:
             return
         self.is_begun = True
@@ -62,7 +62,7 @@ class GracefulStop:
         self._held_leases.stop_all(now_s)
 
     def advance(self, now_s: float) -> None:
-        """End when everything has, or when the time is over."""
+        """End when every part has finished, or after the time limit."""
         if not self.is_begun:
             return
         is_quiet = (

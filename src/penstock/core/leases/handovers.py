@@ -1,13 +1,13 @@
-"""What one observer has seen of leases that are asked for: who answers, who does not, and what has lasted too long.
+"""One observer's view of hand-overs: which workers answer requests, which do not, and which hand-overs are overdue.
 
-During a hand-over the lease names two workers: the one that still reads (`checkpoint_owner`) and the next owner
-(`owner`). A counter that moves proves that the reader lives, not the one that asked. So an ask counts for its asker
-until the hand-over time is over, and not for longer.
+During a hand-over the lease names two workers: the reader (`checkpoint_owner`) and the requester, which is the next owner
+(`owner`). A moving counter proves that the reader lives, not the requester. So the lease counts for the requester only
+until the hand-over time is over.
 
-A Java KCL 2.x worker knows nothing of hand-overs: it renews through the whole hand-over time, and when it takes a
-lease it leaves the reader's field as it was. Either shows that asking it is of no use. So do rows that it renews and that
-carry nothing of what Penstock and KCL 3 write with a renewal (the stream, the throughput). A worker that was seen to ask,
-to answer, to claim, or to write a throughput or a moment at the tip knows hand-overs and is always asked, however slow it is.
+A Java KCL 2.x worker ignores hand-overs: it renews through the whole hand-over time, and when it takes a lease it leaves the
+reader's field unchanged. Either shows that requests to it are useless. So do its renewals that leave a row bare, without the
+attributes that Penstock and KCL 3 write with a renewal (the stream, the throughput). A worker that was seen to request, to
+release, to claim, or to write a throughput or a tip mark supports hand-overs and is always asked, however slow it is.
 
 Source:
     KCL 2.x renews and takes by the counter alone; `checkpointOwner` is a field of KCL 3.
@@ -22,16 +22,16 @@ from typing import Final
 from penstock.core.leases.lease import Lease
 
 _BARE_RENEWALS: Final = 2
-"""So many renewals that leave a row bare show who renews: a Penstock worker names its stream with the first."""
+"""Renewals that leave a row bare before its reader counts as a KCL 2.x worker; a Penstock worker's first one names its stream."""
 _IGNORED_TIMES: Final = 20
-"""So many hand-over times after it did not answer, a worker is asked again: it may be a newer one of the same name."""
+"""Hand-over times after which a worker that did not answer is asked again: it may have been upgraded."""
 
 
 class Handovers:
     """The hand-overs of one table as one observer sees them. Not thread-safe.
 
     Args:
-        bound_s: A hand-over that has lasted for longer, as seen from here, will not be answered.
+        bound_s: A hand-over that lasts longer, as seen from here, will not be answered.
         names_streams: Whether Penstock workers of this application name the stream on leases that they renew.
     """
 
@@ -42,14 +42,12 @@ class Handovers:
         self._since_s: dict[
             str, float
         ] = {}  # lease -> since when its owner and reader have been seen together
-        self._left_over: set[str] = (
-            set()
-        )  # leases whose reader's field an owner left standing when it took them
+        self._left_over: set[str] = set()  # leases whose reader's field is left from before a take
         self._answering: set[str] = set()
         self._ignored_s: dict[str, float] = {}
 
     def on_row(self, before: Lease | None, now: Lease, now_s: float) -> None:
-        """Observe a row that was read, beside what was known of it before."""
+        """Handle a row that was read, with its last known version."""
         key = now.key
         reader = now.reader
         if reader is not None and (now.claim_of(reader) is not None or _shows_news(before, now)):
@@ -86,7 +84,7 @@ class Handovers:
                 self._on_answering(now.owner)  # it has just asked
         elif now.checkpoint_owner == reader:
             if now.owner is not None and now.counter != before.counter:
-                # A take that leaves the reader's field standing: only who does not know the field writes that.
+                # A take that leaves the reader's field: only a KCL 2.x worker, which ignores the field, writes that.
                 self._left_over.add(now.key)
                 self._on_ignored(now.owner, now_s)
         elif (now.owner, now.checkpoint_owner) == (before.owner, None) and _is_release(before, now):
@@ -113,7 +111,7 @@ class Handovers:
         self._ignored_s = {worker: at_s for worker, at_s in self._ignored_s.items() if worker in named}
 
     def is_overdue(self, lease: Lease, now_s: float) -> bool:
-        """Whether this hand-over will not be answered: it has lasted too long, or is none."""
+        """Return whether this hand-over will not be answered: it has lasted too long, or was never requested."""
         if lease.checkpoint_owner is None:
             return False
         return lease.key in self._left_over or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
@@ -136,27 +134,27 @@ class Handovers:
         return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)
 
     def on_unanswered(self, lease: Lease, now_s: float) -> None:
-        """Observe that the reader of this lease has renewed through a whole hand-over time."""
+        """Handle that the reader of this lease has renewed through a whole hand-over time."""
         if lease.key not in self._left_over and lease.checkpoint_owner is not None:
             self._on_ignored(lease.checkpoint_owner, now_s)
 
     def ignores_handovers(self, worker: str | None, now_s: float) -> bool:
-        """Whether asking this worker is of no use, as far as was seen."""
+        """Return whether this worker was seen to ignore hand-over requests."""
         if worker is None or worker not in self._ignored_s:
             return False
         return now_s - self._ignored_s[worker] < _IGNORED_TIMES * self.bound_s
 
 
 def _is_release(before: Lease, now: Lease) -> bool:
-    # A release counts an owner switch; a take by the asker, which is the owner by name, does not. A checkpoint sets the
-    # count back, so a release followed by one cannot be told from a take: then nothing is learnt.
+    # A release counts an owner switch; a take by the requester, which is the owner by name, does not. A checkpoint resets the
+    # count, so a release that is followed by one looks like a take, and proves nothing.
     return now.owner_switches > 0 and (
         now.owner_switches != before.owner_switches or now.checkpoint != before.checkpoint
     )
 
 
 def _shows_news(before: Lease | None, now: Lease) -> bool:
-    """Whether the reader, the same as before, has written what no KCL 2.x worker writes."""
+    """Return whether the same reader as before has written an attribute that no KCL 2.x worker writes."""
     if before is None or before.reader != now.reader:
         return False
     tips = [None if row.mark is None else row.mark.tip_ms for row in (before, now)]

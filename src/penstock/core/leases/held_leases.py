@@ -95,7 +95,7 @@ class HeldLeases:
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
         self._due: list[tuple[float, str, int]] = []
-        self._orphans: dict[str, int] = {}  # readers that must still stop although their lease is lost: key -> epoch
+        self._orphans: dict[str, int] = {}  # readers without a lease that have not stopped: key -> epoch
         self._last_epoch = 0
         self._pace = RenewalPace(options)
         self._expired: list[str] = []  # leases that could not be renewed in time; not reported yet

@@ -1,7 +1,7 @@
-"""What KCL 3 keeps beside the leases, and what it tells a worker: whether a Java worker assigns leases here.
+"""The rows that KCL 3 keeps beside the leases: they show whether a Java leader assigns the leases.
 
-A native KCL 3 fleet has a leader that assigns every lease, by metrics that the workers report. Beside it a worker moves
-nothing of its own accord. Which kind of fleet it is, these rows say.
+A native KCL 3 fleet has a leader that assigns every lease, by metrics that the workers report. Beside it a worker moves no
+lease by itself. The kind of fleet follows from these rows.
 
 Source:
     KCL 3.5.1: the states of `Migration3.0`, the lock `Leader`, and the rows of worker metrics.
@@ -16,9 +16,9 @@ from typing import Final, assert_never
 from msgspec import Struct, field
 
 REPORT_INTERVAL_S: Final = 30.0
-"""KCL 3 workers report their metrics so often."""
+"""The interval at which KCL 3 workers report their metrics."""
 FRESH_S: Final = 2 * REPORT_INTERVAL_S
-"""Metrics that are older are those of a worker that has gone."""
+"""The age beyond which metrics belong to a worker that has stopped."""
 CPU: Final = "C"
 SAMPLES_MAX: Final = 10
 FAILED_SAMPLE: Final = -1.0
@@ -34,8 +34,8 @@ class LeaderLock(Struct, frozen=True):
     Args:
         owner: Its worker id.
         record_version: Changes with every heartbeat.
-        lease_s: It is free when it has not changed for so long.
-        is_released: The owner has given it up.
+        lease_s: The lock is free if it has not changed for so long.
+        is_released: The owner has released it.
     """
 
     owner: str
@@ -45,14 +45,14 @@ class LeaderLock(Struct, frozen=True):
 
 
 class WorkerStats(Struct, frozen=True):
-    """What one worker reports.
+    """The metrics that one worker reports.
 
     Args:
         worker: Its id.
         reported_s: When, in seconds since the epoch.
-        samples: The last values of each metric by its short name, oldest first; empty where throughput alone counts.
-        limits: Of each metric: above it a worker is overloaded.
-        is_penstock: Whether the worker is one of Penstock's.
+        samples: The last values of each metric by its short name, oldest first; empty if throughput alone counts.
+        limits: The limit of each metric, above which a worker is overloaded.
+        is_penstock: Whether it is a Penstock worker.
     """
 
     worker: str
@@ -62,17 +62,17 @@ class WorkerStats(Struct, frozen=True):
     is_penstock: bool = False
 
     def is_fresh(self, wall_s: float) -> bool:
-        """Whether the leader counts this worker among the living."""
+        """Return whether the leader counts this worker as alive."""
         return wall_s - self.reported_s <= FRESH_S
 
 
 class Kcl3Rows(Struct, frozen=True):
-    """What KCL 3 keeps beside the leases of an application.
+    """The rows that KCL 3 keeps beside the leases of an application.
 
     Args:
         version: The state of the fleet's migration (`cv` of the row `Migration3.0`), or None without that row.
-        leader: The lock, or None when nobody has it.
-        workers: What workers report, as far as it was asked for.
+        leader: The leader's lock, or None without one.
+        workers: The metrics of the workers that were asked for.
         has_index: Whether leases can be found by their owner.
     """
 
@@ -82,12 +82,12 @@ class Kcl3Rows(Struct, frozen=True):
     has_index: bool = False
 
     def stats_of(self, worker: str) -> WorkerStats | None:
-        """Return what a worker reports, or None."""
+        """Return the metrics of a worker, or None."""
         return next((stats for stats in self.workers if stats.worker == worker), None)
 
 
 class FleetMode(Enum):
-    """Who decides which worker has which lease. The value tells it to people."""
+    """Which part decides about the leases. The value is the text for the log."""
 
     OWN = "the workers share the leases by Penstock's own balance: there is no native KCL 3 worker"
     UPGRADING = (
@@ -99,7 +99,7 @@ class FleetMode(Enum):
 
 
 class FleetRefusal(Enum):
-    """Why a worker may not stand beside the KCL 3 workers of its table."""
+    """Why a worker cannot work beside the KCL 3 workers of its table."""
 
     UNKNOWN_VERSION = "unknown version"
     UNREADABLE = "unreadable"
@@ -107,19 +107,19 @@ class FleetRefusal(Enum):
 
 
 def describe_refusal(why: FleetRefusal, table: str, detail: str) -> str:
-    """Return the sentence that refuses to stand in a fleet, with the way out.
+    """Return the error message for a refusal, with the remedy.
 
     Args:
-        why: What is in the way.
+        why: The reason.
         table: The lease table.
-        detail: The state that is not known, or what the service said.
+        detail: The unknown state, or the service's message.
     """
     match why:
         case FleetRefusal.UNKNOWN_VERSION:
             known = ", ".join(sorted({*_NATIVE, *_PLAIN_2X, _UPGRADING}))
             return (
                 f"the Java workers of lease table {table} are in a state that this version of Penstock does not know "
-                f"(row Migration3.0 has cv={detail}; known: {known}), so nobody can say whether it may take leases "
+                f"(row Migration3.0 has cv={detail}; known: {known}), so it is unsafe to take leases "
                 "beside them: update Penstock, or give it an application of its own"
             )
         case FleetRefusal.UNREADABLE:
@@ -140,20 +140,20 @@ def describe_refusal(why: FleetRefusal, table: str, detail: str) -> str:
 
 
 def is_known_version(version: str | None) -> bool:
-    """Whether it is known what a state of the migration means."""
+    """Return whether a state of the migration is known."""
     return version is None or version in _NATIVE or version in _PLAIN_2X or version == _UPGRADING
 
 
 def wants_reports(version: str | None) -> bool:
-    """Whether workers of such a fleet report their metrics."""
+    """Return whether workers of such a fleet report their metrics."""
     return version in _NATIVE or version == _UPGRADING
 
 
 class FleetJudge:
-    """Tells from look to look who decides about the leases. Not thread-safe.
+    """Decides from successive reads which part decides about the leases. Not thread-safe.
 
     Args:
-        me: The worker that looks.
+        me: This worker.
     """
 
     def __init__(self, me: str) -> None:
@@ -164,10 +164,10 @@ class FleetJudge:
         self._reports: dict[str, tuple[int, float]] = {}  # by worker: its report, and when it was first seen
 
     def judge(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> FleetMode:
-        """Return who decides, as these rows show it.
+        """Return the fleet's mode.
 
         Args:
-            rows: As read now.
+            rows: The rows, read now.
             now_s: Monotonic seconds, for the lock: it is free when it has not changed for its lease, as seen from here.
             wall_s: Seconds since the epoch, for the metrics.
         """
@@ -205,7 +205,7 @@ class FleetJudge:
             )
 
     def _is_alive(self, stats: WorkerStats, now_s: float, wall_s: float) -> bool:
-        # A report of a clock that was fast stays fresh for as long as it was ahead, but it does not change any more.
+        # A report with a fast clock stays fresh for as long as the clock was ahead, but it does not change any more.
         _, since_s = self._reports[stats.worker]
         return stats.is_fresh(wall_s) and now_s - since_s <= FRESH_S
 
@@ -214,12 +214,12 @@ class FleetJudge:
         if lock is None or lock.is_released or now_s - self._changed_s >= lock.lease_s:
             return False
         stats = rows.stats_of(lock.owner)
-        # A lock that was left behind long ago looks like a new one at first; its owner's metrics tell.
+        # A lock that was left behind long ago looks like a new one at first; its owner's metrics decide.
         return self._has_changed or (stats is not None and stats.is_fresh(wall_s))
 
 
 def metrics_to_report(rows: Kcl3Rows, wall_s: float) -> frozenset[str]:
-    """Return the metrics that the Java workers measure: the leader compares workers by those that they share."""
+    """Return the metrics that the Java workers report: the leader compares workers by the common ones."""
     return frozenset(
         name
         for stats in rows.workers
@@ -231,13 +231,13 @@ def metrics_to_report(rows: Kcl3Rows, wall_s: float) -> frozenset[str]:
 def stats_to_report(
     worker: str, wall_s: float, cpu: Sequence[float] | None, *, is_full: bool = False
 ) -> WorkerStats:
-    """Return the report of a worker.
+    """Return the metrics that a worker reports.
 
     Args:
         worker: Its id.
         wall_s: Seconds since the epoch.
-        cpu: Means of its processor use in percent, oldest first; None where throughput alone is to count.
-        is_full: The worker wants no more leases.
+        cpu: Means of its processor use in percent, oldest first; None if throughput alone is to count.
+        is_full: The worker takes no more leases.
     """
     samples = () if cpu is None else tuple(round(value, 6) for value in cpu)
     if is_full:
@@ -248,6 +248,6 @@ def stats_to_report(
 
 
 def unseen_by_leader(rows: Kcl3Rows, owners: Collection[str], wall_s: float) -> list[str]:
-    """Return the live owners of leases that report nothing: a leader can neither balance nor replace them."""
+    """Return the live owners of leases that report no metrics: a leader can neither balance nor replace them."""
     fresh = {stats.worker for stats in rows.workers if stats.is_fresh(wall_s)}
     return sorted(set(owners) - fresh)

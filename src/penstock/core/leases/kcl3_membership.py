@@ -1,4 +1,4 @@
-"""One worker's place beside KCL 3 workers: when it looks at them, what it reports, and what it leaves to their leader."""
+"""One worker's coordination with KCL 3 workers: reads their rows, reports metrics, and follows their leader."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from penstock.core.leases.move_planner import RoundPlan
 from penstock.core.leases.turn import Turn
 
 _JITTER: Final = 0.1
-_AGAIN_S: Final = 2.0  # after a first look that failed: nothing begins before one has succeeded
-_REPORTS_REFUSED_MAX: Final = 2  # in a row; a policy that was just changed may not count everywhere yet
-_ASKED_MAX: Final = 100  # workers whose metrics are read in one look
+_AGAIN_S: Final = 2.0  # after a failed first read: the worker begins only after one has succeeded
+_REPORTS_REFUSED_MAX: Final = 2  # in a row; a changed policy takes effect with a delay
+_ASKED_MAX: Final = 100  # workers whose metrics are read at once
 LED_SCAN_ROUNDS: Final = 10
-"""A worker that finds its leases by the index looks at the table so many times less often."""
+"""A worker that finds its leases by the index scans the table so many times less often."""
 
 
 class Kcl3Membership:
-    """One worker among KCL 3 workers, if there are any. Not thread-safe.
+    """One worker's coordination with KCL 3 workers, if there are any. Not thread-safe.
 
     Args:
         me: The worker's id.
@@ -68,11 +68,11 @@ class Kcl3Membership:
         self.options = options
         self._turn = turn
         self.is_refused = False
-        self._wall_s = 0.0  # as of the last look
+        self._wall_s = 0.0  # as of the last read
         self._judge = FleetJudge(me)
         self.mode = FleetMode.OWN
         self.is_known = not options.kcl3
-        """Whether it is known who decides about the leases: before that nothing begins."""
+        """Whether the fleet's mode is known: the worker begins only then."""
         self._rows = Kcl3Rows()
         self._fetch_s = math.inf
         self._find_s = math.inf
@@ -93,8 +93,8 @@ class Kcl3Membership:
 
     @property
     def next_wake_s(self) -> float:
-        """When there is something to begin; infinity for never."""
-        if self._is_stopping:  # what was asked before may still be answered
+        """When `advance` must be called next; infinity for never."""
+        if self._is_stopping:  # earlier calls may still be answered
             return math.inf
         fetch_s = math.inf if self._is_fetching else self._fetch_s
         return min(fetch_s, math.inf if self._is_finding else self._find_s)
@@ -106,29 +106,29 @@ class Kcl3Membership:
 
     @property
     def _is_native(self) -> bool:
-        """Whether Java workers of this table go by a leader, though there may be none just now."""
+        """Whether the Java workers of this table follow a leader, even if there is none at the moment."""
         return self.mode in (FleetMode.LED, FleetMode.LEADERLESS)
 
     @property
     def finds_by_index(self) -> bool:
-        """Whether this worker learns of its leases by the index, without reading the table."""
+        """Whether this worker finds its leases by the index, without scanning the table."""
         return self.is_led and self._rows.has_index and self._may_find
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing of a worker that stops is under way."""
+        """Whether no report and no deletion of one is in flight."""
         return not self._is_leaving and not self._is_reporting
 
     def handle(self, event: FleetEvent, now_s: float, *, is_full: bool) -> bool:
-        """Observe an answer.
+        """Handle an answer.
 
         Args:
             event: The answer.
             now_s: Monotonic seconds.
-            is_full: This worker has as many leases as it may.
+            is_full: This worker has `max_leases` leases.
 
         Returns:
-            Whether somebody else decides about the leases than before: the table is to be looked at again.
+            Whether the fleet's mode has changed, so that the table must be scanned again.
         """
         match event:
             case FleetFetched(rows, wall_s):
@@ -142,7 +142,7 @@ class Kcl3Membership:
             case OwnLeasesFound():
                 self._on_found(now_s)
             case OwnLeasesNotFound(problem, detail):
-                # A policy that was written before the index was there does not allow the query: the table shows the same.
+                # A policy from before the index existed does not allow the query: scans show the same leases.
                 self._may_find = problem is not Problem.REFUSED
                 self._turn.report_failed_call("finding this worker's leases by the index", problem, detail)
                 self._on_found(now_s)
@@ -151,19 +151,19 @@ class Kcl3Membership:
                 assert_never(event)
         return False
 
-    # --- looking ------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
-        """Observe that the lease table is there."""
+        """Handle that the lease table exists."""
         if self.options.kcl3 and self._fetch_s == math.inf:
             self._fetch_s = now_s
 
     def advance(self, live: Collection[str], own_keys: Callable[[], frozenset[str]], now_s: float) -> None:
-        """Begin what is due.
+        """Begin the reads that are due.
 
         Args:
-            live: Workers that were seen to live.
-            own_keys: Tells the leases in this worker's hands, or asked for.
+            live: Live workers.
+            own_keys: Returns the leases that this worker holds or has requested.
             now_s: Monotonic seconds.
         """
         if self._is_stopping:
@@ -202,7 +202,9 @@ class Kcl3Membership:
 
     def _on_not_seen(self, problem: Problem, detail: str, now_s: float) -> None:
         self._is_fetching = False
-        self._turn.report_failed_call("looking at what KCL 3 workers keep beside the leases", problem, detail)
+        self._turn.report_failed_call(
+            "reading the rows that KCL 3 workers keep beside the leases", problem, detail
+        )
         if problem is Problem.REFUSED and not self.is_known:
             self._refuse(FleetRefusal.UNREADABLE, detail)
         pause_s = REPORT_INTERVAL_S if self.is_known else _AGAIN_S
@@ -243,7 +245,7 @@ class Kcl3Membership:
         self._find_s = now_s + self._jittered(self.options.interval_s) if self.finds_by_index else math.inf
 
     def report_unread_streams(self, rows: Iterable[Lease]) -> None:
-        """Report streams whose leases the leader has assigned to this worker, which does not read them.
+        """Report streams that this worker does not read although the leader has assigned it leases of them.
 
         Args:
             rows: Leases of streams that are not read here.
@@ -257,13 +259,13 @@ class Kcl3Membership:
                 Topic.FLEET,
                 Level.ERROR,
                 f"the leader of the native KCL 3 fleet assigns leases of stream {stream_id} to this worker, which does not "
-                "read that stream, so nobody reads those shards: in a fleet with a leader all workers must read the same "
+                "read that stream, so those shards are not read: in a fleet with a leader all workers must read the same "
                 f"streams. Add {stream_id} to the streams of this worker, or stop it",
                 reason="unread",
             )
 
     def limit_to_mode(self, plan: RoundPlan) -> RoundPlan:
-        """Return what a worker may move of its own accord."""
+        """Return the moves of a plan that the fleet's mode leaves to this worker."""
         match self.mode:
             case FleetMode.LED:
                 given_up = [move for move in plan.moves if not isinstance(move, Acquisition)]
@@ -275,7 +277,7 @@ class Kcl3Membership:
                 return plan
 
     def on_live_workers(self, live: Collection[str]) -> None:
-        """Compare who lives, as a look at the whole table has just shown, with who reported at the last look."""
+        """Compare the live workers, from a scan of the whole table, with the workers that reported metrics at the last read."""
         if not self._is_native:
             self._unseen = frozenset()
             return
@@ -310,7 +312,7 @@ class Kcl3Membership:
             self._withdraw()
 
     def leave(self) -> None:
-        """Observe that this worker stops: nothing is to be assigned to it any more."""
+        """Handle that this worker stops: it deletes its metrics, so that no more leases are assigned to it."""
         self._is_stopping = True
         if not self._is_reporting:
             self._withdraw()

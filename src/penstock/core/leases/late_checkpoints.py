@@ -1,4 +1,4 @@
-"""What a reader has done after its lease was gone: kept until it is written, or the lease comes back.
+"""The last positions of readers whose leases were lost: kept until they are written, or the lease is held again.
 
 The write is a `LateCheckpoint`: forward only, owner and counter untouched. Losing this write only causes redelivery,
 never loss, so retries are not urgent.
@@ -37,7 +37,7 @@ class LateCheckpoints:
         self._due_s = 0.0
 
     def keep(self, key: str, position: Position | None) -> None:
-        """Keep what was done; the furthest position counts."""
+        """Keep a position; an earlier one than the kept one changes nothing."""
         if position is None or not position.is_record:
             return
         known = self._kept.get(key)
@@ -45,14 +45,14 @@ class LateCheckpoints:
             self._kept[key] = position
 
     def take(self, key: str) -> Position | None:
-        """Return what was done beyond the row's checkpoint, and forget it; None when there is nothing."""
+        """Return and forget the position if it is beyond the row's checkpoint, else None."""
         position, row = self._kept.pop(key, None), self.view.get(key)
         if position is None or row is None or position <= row.checkpoint:
             return None
         return position
 
     def write(self, now_s: float) -> None:
-        """Write what is kept, where no other write is under way."""
+        """Write the kept positions of leases without another write in flight."""
         if not self._kept or now_s < self._due_s:
             return
         for key in [key for key in self._kept if not self._writes.is_busy(key)]:
@@ -61,7 +61,7 @@ class LateCheckpoints:
                 self._writes.enqueue(LateCheckpoint(key, position), ForLateCheckpoint(position))
 
     def on_answer(self, key: str, position: Position, outcome: WriteOutcome, now_s: float) -> None:
-        """Observe the answer to a late checkpoint: one that was not written, or perhaps not, is tried again."""
+        """Handle the answer to a late checkpoint: it is tried again if it failed or its outcome is unknown."""
         if isinstance(outcome, NotDone | Unknown):
             self._due_s = now_s + self.options.renew_interval_s * self._turn.draw()
             self.keep(key, position)

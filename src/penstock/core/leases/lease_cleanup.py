@@ -1,6 +1,7 @@
-"""Deletes finished leases: one worker's part.
+"""The deletion of finished leases.
 
-A deletion falls to one of the live workers (`chosen_worker`). What it does not delete is planned again by a later round.
+One of the live workers is responsible for each deletion (`chosen_worker`). If it does not delete the lease, a later round
+plans the deletion again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForCleanup
 from penstock.core.shard import Shard
 
-_REST_DURATIONS: Final = 3  # lease durations that a finished lease stands before it is deleted
+_REST_DURATIONS: Final = 3  # lease durations that a finished lease is kept unchanged
 _DELETIONS_PER_ROUND: Final = 100
 
 
@@ -31,7 +32,7 @@ class LeaseCleanup:
     Args:
         me: The worker's id.
         options: As for the coordinator.
-        view: What the coordinator knows of the stream's rows.
+        view: The last known rows of the stream.
         turn: Where effects go.
         writes: Sends writes.
         listing: Shared with the shard syncer.
@@ -57,7 +58,7 @@ class LeaseCleanup:
         self._listing_due_s: float | None = None
 
     def on_round(self, now_s: float, workers: Sequence[str]) -> None:
-        """Begin the deletions that are this worker's, and now and then a listing that shows which shards have vanished.
+        """Begin this worker's deletions, and from time to time a listing that shows which shards have left the stream.
 
         Args:
             now_s: Monotonic seconds.
@@ -68,8 +69,8 @@ class LeaseCleanup:
         begun = 0
         for deletion in plan_deletions(self.view.rows(), self._vanished):
             key = deletion.write.key
-            # One worker: Create, sent, no answer. Another one: the shard's end, then this deletion. The Create, which was
-            # still on its way, would bring the row back.
+            # One worker: Create, no answer. Another one: the shard's end, then this deletion. If the Create is still in flight,
+            # it brings the row back.
             if self.view.unchanged_s(key, now_s) < _REST_DURATIONS * self.options.lease_duration_s:
                 continue
             if begun < _DELETIONS_PER_ROUND and chosen_worker(workers, key) == self.me:
@@ -88,12 +89,12 @@ class LeaseCleanup:
         )
 
     def on_listing(self, shards: Sequence[Shard], now_s: float) -> None:
-        """Observe every shard that the stream has."""
+        """Handle a listing of every shard of the stream."""
         self._vanished_before, self._vanished = find_vanished(self.view.rows(), shards, self._vanished_before)
         self._listing_due_s = now_s + self.options.garbage_interval_s * (0.8 + 0.4 * self._turn.draw())
 
     def on_deleted(self, key: str, why: DeletionReason, outcome: WriteOutcome) -> None:
-        """Observe the answer to a deletion."""
+        """Handle the answer to a deletion."""
         if isinstance(outcome, Applied):
             self.view.forget(key)
             message = f"lease {key} deleted: {why.value}"

@@ -1,8 +1,8 @@
-"""The keys of leases: a shard's id, behind its stream's id where several streams share a table.
+"""The keys of leases: a shard's id, behind its stream's id if several streams share a table.
 
-A table of several streams is the KCL's in multi-stream mode. There a key is `account:stream:epoch:shardId`, and what stands
-before the last colon is the stream's id. The rows' parents and children are bare shard ids in the table and keys here, so
-that nothing that decides about leases tells one stream from several.
+A table of several streams has the format of the KCL's multi-stream mode. There a key is `account:stream:epoch:shardId`, and
+the text before the last colon is the stream's id. Parents and children are bare shard ids in the table and keys in memory,
+so the decisions about leases are the same for one stream and for several.
 
 Source:
     KCL's `StreamIdentifier` and `MultiStreamLease.getLeaseKey`. No shard id and no stream's name has a colon.
@@ -17,7 +17,7 @@ from penstock.core.starting import StartingPosition
 
 
 def lease_key(stream_id: str, shard_id: str) -> str:
-    """Return the key of a shard's lease; an empty stream id stands for a table of one stream."""
+    """Return the key of a shard's lease; the stream id is empty for a table of one stream."""
     return f"{stream_id}:{shard_id}" if stream_id else shard_id
 
 
@@ -27,7 +27,7 @@ def stream_id_of(key: str) -> str:
 
 
 def stream_name_of(stream_id: str) -> str:
-    """Return the stream's name in its id; empty where the table has one stream."""
+    """Return the stream's name in its id; empty if the table has one stream."""
     return stream_id.partition(":")[2].rpartition(":")[0]
 
 

@@ -1,4 +1,4 @@
-"""Setting an application's checkpoints anew: which rows a reset writes, and which ones take it back."""
+"""Resets of an application's checkpoints: the rows that a reset writes, and those that undo it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.errors import OptionError
 
 
 class ResetPlan(Struct, frozen=True):
-    """What a reset, or taking one back, writes.
+    """The writes of a reset, or of a restore.
 
     Args:
         targets: The new checkpoint of each existing lease.
         created: Leases of shards that have none.
-        removed: Leases of shards that ended before the position: while a parent's lease stands, its child is read
+        removed: Leases of shards that ended before the position: while a parent's lease exists, its child is read
             from its own beginning.
-        kept: Leases that stay as they are, with the reason.
+        kept: Leases that are not written, with the reason.
     """
 
     targets: dict[str, Position]
@@ -36,14 +36,14 @@ def plan_reset(
     """Plan a reset.
 
     Args:
-        leases: As they stand.
+        leases: The current rows.
         position: TRIM_HORIZON, or a LATEST or AT_TIMESTAMP with its moment.
-        shards: The stream's whole listing, or None when it is not known.
+        shards: The stream's whole listing, or None if it is unknown.
         snapshot: With `shards`: those that were open at the moment; they cover the hash range together.
 
     Returns:
-        At TRIM_HORIZON every shard is read again, parents before children. At a moment the snapshot starts there,
-        what came after it starts at its beginning, and what ended before it is not read.
+        At TRIM_HORIZON every shard is read again, parents before children. At a moment the snapshot's shards start there,
+        their descendants start at their beginnings, and shards that ended before the moment are not read.
 
     Raises:
         OptionError: A moment in the past without the listing: which shards were open then is unknown.
@@ -53,7 +53,7 @@ def plan_reset(
     if shards is None:
         if position.sentinel is not Sentinel.LATEST:
             raise OptionError(
-                f"a reset to {position} needs the stream: the table does not say which shards were open at the moment"
+                f"a reset to {position} needs the stream: the table does not show which shards were open at the moment"
             )
         parents = frozenset[str]().union(*(lease.parents for lease in leases))
         return ResetPlan(
@@ -61,7 +61,7 @@ def plan_reset(
             removed=tuple(lease.key for lease in leases if lease.key in parents),
         )
     starts: dict[str, Position] = {}
-    # A shard's number is larger than its parents', so parents come first in this order.
+    # A shard's number is larger than its parents', so this order puts parents first.
     for shard in sorted(shards, key=lambda shard: shard.shard_id):
         if shard.shard_id in snapshot:
             starts[shard.shard_id] = position
@@ -97,11 +97,11 @@ def _plan_starts(
 
 
 def plan_restore(leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> ResetPlan:
-    """Plan to bring checkpoints back as a backup has them; leases that it does not have were made by the reset.
+    """Plan to restore the checkpoints of a backup; leases that are not in the backup were created by the reset.
 
     Args:
-        leases: As they stand.
-        backup: As they stood before the reset.
+        leases: The current rows.
+        backup: The rows before the reset.
     """
     have = {lease.key for lease in leases}
     return ResetPlan(

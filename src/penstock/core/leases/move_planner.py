@@ -1,4 +1,4 @@
-"""What one worker does about the balance now: the policy's plan, less what should wait for the fleet to settle."""
+"""Plans one worker's moves in a round: the policy's plan, without the moves that wait until the fleet has settled."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from penstock.core.leases.fleet_view import Acquisition, BalanceLimits, FleetLea
 from penstock.core.leases.lease_view import OwnerState
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
-_WATCHERS_ROUNDS: Final = 2  # so long a free lease is left to those that watch its part
-_PART_SCAN_ROUNDS: Final = 0.25  # a part with free leases is looked at again so soon
+_WATCHERS_ROUNDS: Final = 2  # for which a free lease is left to the watchers of its part
+_PART_SCAN_ROUNDS: Final = 0.25  # until the next scan of a part with free leases
 _DOUBLINGS_MAX: Final = 6
-_CROWDED_SHARES: Final = 2  # a worker has so many times its share before others have had their turn
-_PRESENT_MIN: Final = 1 / 3  # when more of the fleet seems to have gone, it may be about to come back
+_CROWDED_SHARES: Final = 2  # at most so many times its share until other workers had their turn
+_PRESENT_MIN: Final = 1 / 3  # if more of the fleet seems to be gone, it may return soon
 
 
 class RoundPlan(Struct, frozen=True):
-    """What one round moves.
+    """The moves of one round.
 
     Args:
         moves: In the order in which they should be made.
-        scan_s: When a look at the table will find more to move; infinity where the regular round is soon enough.
+        scan_s: When an extra scan will find more leases to move; infinity if the regular round is soon enough.
     """
 
     moves: Sequence[Move]
@@ -51,7 +51,7 @@ class MovePlanner:
         self._membership = FleetMembership()
 
     def is_settled(self, now_s: float) -> bool:
-        """Whether the workers that are seen are all that are coming."""
+        """Return whether the fleet has settled: no new worker has appeared lately."""
         return self._membership.is_settled(now_s)
 
     def plan(
@@ -68,13 +68,13 @@ class MovePlanner:
         """Plan this round's moves.
 
         Args:
-            fleet: Every unfinished lease as judged from here.
+            fleet: Every unfinished lease with its owner's state.
             now_s: Monotonic seconds.
             round_s: Mean time between two rounds.
-            held_count: Leases in this worker's hands.
+            held_count: Leases that this worker holds.
             chance: In [0, 1), for policies whose choices are random.
-            memory_s: Mean time between two looks at the whole table, where it is longer than a round.
-            is_watched: Whether each part of the table has workers that look at it in every round.
+            memory_s: Mean time between two scans of the whole table, if it is longer than a round.
+            is_watched: Whether workers scan each part of the table in every round.
         """
         options = self.options
         self._membership.on_workers(live_workers(fleet, self.me), now_s, round_s, memory_s)
@@ -109,18 +109,18 @@ class MovePlanner:
         round_s: float,
         held_count: int,
     ) -> RoundPlan:
-        """Plan which free leases to take of those in the part of the table that this worker watches.
+        """Plan the takes of free leases in the part of the table that this worker watches.
 
-        Its watchers look at unlike moments, and each takes a share of what it finds free. What is left it looks at
-        again soon, and then for twice as much: some of the others may have gone too.
+        The watchers of a part scan it at different moments, and each takes a share of the free leases that it finds. If some
+        are left, it scans again soon and takes twice as many: some of the other watchers may be gone too.
 
         Args:
-            part: Every unfinished lease of the part as judged from here.
+            part: Every unfinished lease of the part with its owner's state.
             now_s: Monotonic seconds.
-            watchers: How many workers watch the part, when the fleet was last seen.
-            share: How many leases each worker had then; 0 takes nothing.
-            round_s: Mean time between two looks at it.
-            held_count: Leases in this worker's hands.
+            watchers: Number of watchers of the part, when the fleet was last seen.
+            share: Number of leases per worker then; 0 takes nothing.
+            round_s: Mean time between two scans of the part.
+            held_count: Leases that this worker holds.
         """
         options = self.options
         free = [entry for entry in part if entry.is_takable]
@@ -129,7 +129,7 @@ class MovePlanner:
         soon_s = _PART_SCAN_ROUNDS * round_s
         looks = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
         wanted = math.ceil(len(free) / max(1.0, watchers * _present_share(part)) * 2**looks)
-        # The first to see that many workers are gone leaves something to those that look a moment later.
+        # The first watcher to see that many workers are gone leaves some leases to those that scan a moment later.
         crowded = math.ceil(_CROWDED_SHARES * share * 2 ** max(0, looks // 2 - 1))
         room = max(1, crowded - held_count)
         if options.max_leases is not None:
@@ -143,7 +143,7 @@ class MovePlanner:
     def _hold_back(
         self, moves: Sequence[Move], live: Sequence[Acquisition], fleet: Sequence[FleetLease]
     ) -> list[Move]:
-        """Keep what need not wait for the fleet to settle: free leases, and one ask of a worker that has nothing."""
+        """Keep the moves that need not wait: takes of free leases, or one request of a worker without a lease."""
         rest = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
         is_seen = any(
             entry.lease.owner == self.me and entry.owner_state is OwnerState.ALIVE for entry in fleet
@@ -155,9 +155,9 @@ class MovePlanner:
 
 
 def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patience_s: float) -> list[Move]:
-    """Leave whatever is free to those that watch its part: they see it sooner than a look at the whole table.
+    """Leave free leases to the watchers of their part, which see them sooner than a scan of the whole table.
 
-    What they leave they have no room for, and it goes to anybody.
+    If the watchers leave a lease for `patience_s`, they have no room for it, and any worker takes it.
     """
     left = {entry.lease.key for entry in fleet if entry.free_s >= patience_s}
     return [
@@ -166,14 +166,14 @@ def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patie
 
 
 def _present_share(part: Sequence[FleetLease]) -> float:
-    """Return which share of the workers that own leases of a part still live."""
+    """Return the share of live workers among the owners of a part's leases."""
     owners = {entry.lease.owner for entry in part if entry.lease.owner is not None}
     living = {entry.lease.owner for entry in part if entry.owner_state is OwnerState.ALIVE} - {None}
     return max(_PRESENT_MIN, len(living) / len(owners)) if owners else 1.0
 
 
 def _left_over_scan_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
-    """Return when a free lease will have been left for long enough to be anybody's; infinity for never."""
+    """Return when a free lease will have been left over for so long that another worker may take it; infinity for never."""
     moments = (
         now_s + step * left_over_s - entry.free_s for entry in fleet if entry.is_takable for step in (1, 2)
     )

@@ -1,7 +1,7 @@
-"""The lease writes of one worker that are under way or wait: never two for one key at a time.
+"""The lease writes of one worker in flight and in the queue: never two for one key at a time.
 
-Heartbeats go out at once. Other writes wait in a queue while many are under way, so that a worker that gains a
-thousand leases does not drown its own renewals.
+Heartbeats are sent at once. Other writes wait in a queue while many are in flight, so that a worker that acquires a thousand
+leases does not delay its own renewals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.core.leases.write_purposes import WritePurpose
 
 
 class PendingWrite(Struct, frozen=True):
-    """A write under way, and what it is for."""
+    """A write in flight, and its purpose."""
 
     write: LeaseWrite
     purpose: WritePurpose
@@ -33,8 +33,8 @@ class PendingWrites:
 
     Args:
         turn: Where the effects go.
-        in_flight_max: Writes beside heartbeats that may be under way at once.
-        twins: Names this process's run, which takes and renewals note on their leases; None: they note none.
+        in_flight_max: The most writes in flight at once, heartbeats not counted.
+        twins: Names this process's run, which takes and renewals write on their leases; None: they write none.
     """
 
     def __init__(self, turn: Turn, in_flight_max: int, twins: TwinWatch | None = None) -> None:
@@ -49,15 +49,15 @@ class PendingWrites:
         self._last_id = 0
 
     def is_busy(self, key: str) -> bool:
-        """Whether a write for the key is under way or waits for its turn."""
+        """Return whether a write for the key is in flight or queued."""
         return key in self._busy or key in self._queued
 
     def is_idle(self) -> bool:
-        """Whether no write is under way or waits."""
+        """Return whether no write is in flight or queued."""
         return not self._under_way and not self._queue
 
     def has_creations(self) -> bool:
-        """Whether the creation of a lease is under way or waits."""
+        """Return whether the creation of a lease is in flight or queued."""
         waiting = (write for write, _ in self._queue)
         under_way = (pending.write for pending in self._under_way.values())
         return any(isinstance(write, Create) for write in chain(under_way, waiting))
@@ -69,7 +69,7 @@ class PendingWrites:
         self._start(PendingWrite(write, purpose, now_s, is_heartbeat=True), retry_until_s)
 
     def enqueue(self, write: LeaseWrite, purpose: WritePurpose) -> bool:
-        """Send a write when there is room; False, and nothing happens, while the key is busy."""
+        """Queue a write; False, without effect, while the key is busy."""
         if self.is_busy(write.key):
             return False
         self._queue.append((write, purpose))
@@ -82,14 +82,14 @@ class PendingWrites:
         self._queued.clear()
 
     def pump(self, now_s: float) -> None:
-        """Begin the writes that wait, as far as there is room."""
+        """Send queued writes, up to `in_flight_max`."""
         while self._queue and self._in_flight < self._in_flight_max:
             write, purpose = self._queue.popleft()
             self._queued.discard(write.key)
             self._start(PendingWrite(write, purpose, now_s, is_heartbeat=False))
 
     def settle(self, write_id: int) -> PendingWrite | None:
-        """Return and forget the write that was answered; None when no such write is under way."""
+        """Return and forget the write that was answered; None if no such write is in flight."""
         pending = self._under_way.pop(write_id, None)
         if pending is None:
             return None

@@ -1,4 +1,7 @@
-"""Leases that bear a worker's name although it does not hold them: a restart, a loss, or an answer that never came."""
+"""Reacquires leases that name this worker as owner although it does not hold them.
+
+The reason is a restart, a loss, a lost answer, or a leader that assigned the lease.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from penstock.core.position import LATEST
 
 
 class Reacquisition:
-    """Picks up one worker's own leases. Not thread-safe.
+    """Reacquires one worker's own leases. Not thread-safe.
 
     Args:
         me: The worker's id.
         options: As for the coordinator.
         view: The coordinator's.
         writes: Sends writes.
-        held_leases: What is in this worker's hands.
-        requested: What it has asked for.
-        late_checkpoints: What is done in shards whose leases were lost.
+        held_leases: The leases that this worker holds.
+        requested: The leases that it has requested.
+        late_checkpoints: The last positions in shards whose leases were lost.
         stream_check: The coordinator's.
         membership: The coordinator's.
         twins: The coordinator's.
@@ -62,7 +65,7 @@ class Reacquisition:
         self._unheld: set[str] = set()
 
     def are_picked_up(self) -> bool:
-        """Whether every lease in this worker's name that was seen is in its hands, or another one's by now."""
+        """Return whether this worker holds every lease that was seen in its name, or another worker owns it by now."""
         return not any(self._is_unheld(key) for key in self._unheld)
 
     def _is_unheld(self, key: str) -> bool:
@@ -70,14 +73,14 @@ class Reacquisition:
         return key not in self._held_leases and row is not None and not row.is_ended and row.reader == self.me
 
     def forget(self, keys: Iterable[str] | None = None) -> None:
-        """Forget what was seen of all leases, or of some: they have been read again."""
+        """Forget all leases that were seen, or some of them: they have been read again."""
         if keys is None:
             self._unheld.clear()
         else:
             self._unheld.difference_update(keys)
 
     def on_rows(self, rows: Iterable[Lease], now_s: float) -> None:
-        """Pick up what bears this worker's name among rows that were read."""
+        """Reacquire leases in this worker's name among rows that were read."""
         for lease in rows:
             if self.me in (lease.owner, lease.checkpoint_owner):
                 self._on_row(lease, now_s)
@@ -100,7 +103,7 @@ class Reacquisition:
             self._writes.enqueue(self._write_for(lease, now_s), ForAcquisition(reason))
 
     def _write_for(self, lease: Lease, now_s: float) -> LeaseWrite:
-        """Return what makes, or leaves, a row in this worker's name a lease in its hands."""
+        """Return the write that makes a row in this worker's name a held lease, or completes its hand-over."""
         key = lease.key
         is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
         if is_leaving and not self.options.keeps_claims:

@@ -1,7 +1,7 @@
-"""Calls that the lease table refuses for good: a policy without one of them, for instance.
+"""Reports of calls that the lease table refuses for good, for instance by a policy.
 
-A worker that may read the table and not write it looks like one that has nothing to do. So it tells, again and again, but
-not for each of a thousand leases.
+A worker that may read the table and not write it would look idle. So it reports refused calls, repeatedly, but not for each
+of a thousand leases.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _AGAIN_S: Final = 60.0
 
 
 class RefusedCalls:
-    """Reports refused calls, the first one of each kind a minute. Not thread-safe.
+    """Reports refused calls, at most one of each kind a minute. Not thread-safe.
 
     Args:
         turn: Where the reports go.
@@ -27,13 +27,13 @@ class RefusedCalls:
         self._quiet_until_s: dict[str, float] = {}
 
     def on_failed_call(self, what: str, key: str, problem: Problem, detail: str, now_s: float) -> None:
-        """Observe that a call was not done.
+        """Handle a failed call.
 
         Args:
             what: The kind of call; bounded.
             key: The lease.
-            problem: Only what is refused for good is reported: everything else is tried again, and passes.
-            detail: The service's words.
+            problem: Only REFUSED is reported: every other problem is temporary, and the call is tried again.
+            detail: The service's message.
             now_s: Monotonic seconds.
         """
         if problem is not Problem.REFUSED or now_s < self._quiet_until_s.get(what, -math.inf):

@@ -116,7 +116,7 @@ class RequestedLeases:
         elif not self._is_overdue(row, request, now_s):
             return
         elif self._is_stopping:
-            del self._requests[key]  # the reader does not answer: another worker takes the lease when it has expired
+            del self._requests[key]  # another worker takes the lease when it has expired
         else:
             # The reader may have written a Release or a renewal just now. Then this take, with the counter as read before, is
             # refused, and the next fetch shows the new row.

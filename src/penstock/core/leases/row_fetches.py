@@ -1,4 +1,4 @@
-"""Rows that one worker reads by their keys, since it watches a part of the table and they may be elsewhere."""
+"""Fetches of single rows by key: a worker that watches a part of the table needs rows of other parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AGAIN_S: Final = 1.0
 
 
 class RowFetches:
-    """One worker's looks at single rows. Not thread-safe.
+    """The fetches of one worker. Not thread-safe.
 
     Args:
         turn: Where effects go.
@@ -28,18 +28,18 @@ class RowFetches:
 
     @property
     def next_fetch_s(self) -> float:
-        """When the next look may begin; infinity while enough are under way."""
+        """When the next fetch may begin; infinity while the maximum is in flight."""
         if len(self._under_way) >= _UNDER_WAY_MAX:
             return math.inf
         return self._due[0][0] if self._due else math.inf
 
     def request(self, key: str, now_s: float) -> None:
-        """Ask for a look; does nothing while one is wanted or under way."""
+        """Request a fetch, unless the key is requested or in flight."""
         if key not in self._under_way and key not in self._waiting:
             self._wait(key, now_s)
 
     def fetch_due(self, now_s: float) -> None:
-        """Begin the looks that are due."""
+        """Begin the fetches that are due."""
         while self.next_fetch_s <= now_s:
             _, key = heappop(self._due)
             self._waiting.discard(key)
@@ -47,13 +47,13 @@ class RowFetches:
             self._turn.emit(FetchLease(key))
 
     def on_answer(self, key: str) -> bool:
-        """Observe that a row was read; True when it was asked for here."""
+        """Handle that a row was read; True if it was requested here."""
         is_wanted = key in self._under_way
         self._under_way.discard(key)
         return is_wanted
 
     def on_failed(self, key: str, now_s: float) -> None:
-        """Observe that a row could not be read: it is tried again a little later."""
+        """Handle that a row could not be read: it is tried again a little later."""
         if key in self._under_way:
             self._under_way.discard(key)
             self._wait(key, now_s + _AGAIN_S * (0.5 + self._turn.draw()))

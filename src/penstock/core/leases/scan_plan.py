@@ -1,16 +1,16 @@
-"""How much of the lease table one worker looks at, and how often: the fleet's reads stay within a budget.
+"""The scan plan: which part of the lease table a worker scans, and how often, within a read budget of the fleet.
 
-A fleet of ordinary size looks at the whole table in every round. That costs workers x leases. In a larger one each worker
-watches a part of the table in every round, which several others watch too, and looks at the whole table from time to
-time. So the fleet's reads grow with the leases, and no more with workers x leases:
+In a fleet of ordinary size every worker scans the whole table in every round, which costs workers x leases. In a larger one
+each worker watches a part of the table: it scans that part in every round, as several other workers do, and the whole table
+from time to time. So the fleet's reads grow with the leases only:
 
-| look | how often | for |
+| scan | how often | for |
 |---|---|---|
-| at the part | every round, and when a lease in it expires | leases that nobody reads |
-| at the whole table | one after the other, as the budget allows | the balance, holes, finished leases |
+| of the part | every round, and when a lease in it expires | unread leases |
+| of the whole table | one worker after the other, as the budget allows | the balance, holes, finished leases |
 
-Workers choose their parts by their places on a ring, so that each part has as many watchers as any other. On the ring the
-workers of each zone that the ids name stand evenly apart: when a zone is lost, no part loses all of its watchers.
+Workers choose their parts by their places on a ring, so that all parts have equally many watchers. The workers of each zone
+are spaced evenly on the ring: if a zone is lost, no part loses all of its watchers.
 """
 
 from __future__ import annotations
@@ -25,34 +25,30 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.leases.fleet_view import tie, zone_of
 from penstock.core.leases.table_part import TablePart
 
-_EVERY_ROUND_SHARE: Final = (
-    1 / 8
-)  # of the budget: what whole looks in every round may cost; they are strongly consistent
+_EVERY_ROUND_SHARE: Final = 1 / 8  # of the budget: strongly consistent scans of all rows in every round
 _PART_SHARE: Final = 2 / 3
 _WHOLE_SHARE: Final = 1 / 3
-_PART_ROUNDS: Final = (
-    0.75  # a part is looked at more often than a whole table: fewer workers watch each lease
-)
+_PART_ROUNDS: Final = 0.75  # a part is scanned more often: fewer workers watch each lease
 _WATCHERS_MIN: Final = 2  # of a part, however many leases there are
-_WHOLE_ROUNDS_MIN: Final = 4  # between two whole looks of a worker that watches a part
-_MOVING_SHARE: Final = 1 / 2  # of that time, while there is something to move
-_SETTLING_SHARE: Final = 1 / 6  # of that time, until a new worker asks for its share
-_LEASES_PER_WORKER: Final = 10  # in a fleet that nobody has seen yet
+_WHOLE_ROUNDS_MIN: Final = 4  # between two whole scans of a worker that watches a part
+_MOVING_SHARE: Final = 1 / 2  # of that time, while leases are moving
+_SETTLING_SHARE: Final = 1 / 6  # of that time, until a new worker requests its share
+_LEASES_PER_WORKER: Final = 10  # assumed until the fleet was seen
 _RING: Final = 1 << 64
 
 
 class ScanPlan(Struct, frozen=True):
-    """What one worker looks at.
+    """The scans of one worker.
 
     Args:
-        part: What it watches in every round; None for the whole table.
-        round_s: Mean seconds between two looks.
-        whole_s: Mean seconds between two looks at the whole table.
-        moving_s: The same while there is something to move.
-        settling_s: How long a worker that is new waits for others before it asks for its share, and looks again.
-        whole_s_per_worker: What each worker of the fleet adds to `whole_s`.
-        watchers: How many workers watch the part.
-        share: How many leases each worker has.
+        part: The part that it watches in every round; None for the whole table.
+        round_s: Mean seconds between two scans.
+        whole_s: Mean seconds between two scans of the whole table.
+        moving_s: The same while leases are moving.
+        settling_s: How long a new worker waits for others before it scans again and requests its share.
+        whole_s_per_worker: The seconds that each worker of the fleet adds to `whole_s`.
+        watchers: Number of workers that watch the part.
+        share: Number of leases per worker.
     """
 
     part: TablePart | None
@@ -66,7 +62,7 @@ class ScanPlan(Struct, frozen=True):
 
 
 def plan_scans(options: CoordinatorOptions, me: str, row_count: int, workers: Collection[str]) -> ScanPlan:
-    """Plan the looks of a worker that has seen the fleet.
+    """Plan the scans of a worker that has seen the fleet.
 
     Args:
         options: As for the coordinator.
@@ -79,7 +75,7 @@ def plan_scans(options: CoordinatorOptions, me: str, row_count: int, workers: Co
 
 
 def _ring_of(workers: Collection[str]) -> list[str]:
-    """Return the workers in an order in which those of each zone stand evenly apart."""
+    """Return the workers in an order that spaces those of each zone evenly."""
     zones: dict[str, list[str]] = {}
     for worker in sorted(workers, key=tie):
         zones.setdefault(zone_of(worker), []).append(worker)
@@ -92,9 +88,9 @@ def _ring_of(workers: Collection[str]) -> list[str]:
 
 
 def plan_first_scans(options: CoordinatorOptions, me: str, row_count: int) -> ScanPlan:
-    """Plan the looks of a worker that has only been told how large the table is: others may be starting too.
+    """Plan the scans of a worker that has only the table's row count: others may be starting too.
 
-    A table that a whole fleet can look at within one round is looked at at once.
+    If a whole fleet can scan the table within one round, the worker scans it at once.
     """
     worker_count = max(1, row_count // _LEASES_PER_WORKER)
     if _whole_s(options, row_count) * worker_count <= options.interval_s:
@@ -136,16 +132,16 @@ def _plan(options: CoordinatorOptions, row_count: int, worker_count: int, place:
 
 
 def estimate_workers(here: AbstractSet[str], there: AbstractSet[str], part_count: int) -> float:
-    """Estimate how many other workers a fleet has from the owners of the leases in two parts of its table.
+    """Estimate the number of other workers in a fleet from the owners of the leases in two parts of its table.
 
-    In a fleet at rest the owners of any two parts are drawn from the same workers: the more they have in common, the
-    fewer there are. Workers that have just started own leases in the parts that they watch, so two parts have nothing in
-    common, and each part has about as many.
+    In a balanced fleet the owners of any two parts are drawn from the same workers: the more owners they have in common, the
+    fewer workers there are. Workers that have just started own leases only in the parts that they watch. Then two parts have
+    no common owners, and every part has about equally many.
 
     Args:
         here: Owners in one part.
         there: Owners in another one.
-        part_count: Into how many parts the table is divided.
+        part_count: Number of parts of the table.
     """
     if not here & there:
         return float(part_count * max(len(here), len(there)))

@@ -1,4 +1,4 @@
-"""When one worker looks at the lease table next, and at what of it: round after round, from the first look on."""
+"""The schedule of one worker's scans: when the next one begins, and whether it reads a part or the whole table."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
 
 _JITTER: Final = 0.2  # of the interval, to both sides
-_EXTRA_SCAN_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
-_GATHERING_ROUNDS: Final = 0.5  # who starts together with a worker has a lease when it looks again
+_EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest time between extra scans, in rounds
+_GATHERING_ROUNDS: Final = 0.5  # by then, workers that started at the same time own a lease
 
 
 class ScanSchedule:
-    """One worker's looks at the lease table. Not thread-safe.
+    """Schedules one worker's scans of the lease table. Not thread-safe.
 
     Args:
         me: The worker's id.
         options: As for the coordinator.
         view: The coordinator's.
-        turn: Where chance comes from.
-        scans: Begins the looks.
+        turn: Source of jitter.
+        scans: Begins the scans.
     """
 
     def __init__(
@@ -40,29 +40,30 @@ class ScanSchedule:
         self.plan = plan_first_scans(options, me, 0)
         self._turn = turn
         self._scans = scans
-        self._owners: set[str] | None = None  # others that the first look at a part showed
-        self._is_visiting = False  # the last look was at a part that others watch
-        self._is_needed = False  # the last look at the whole table showed free leases in the part
-        self._next: ScanPlan | None = None  # followed as soon as nothing is free in the part that is watched
+        self._owners: set[str] | None = None  # other owners in the first scan of a part
+        self._is_visiting = False  # the last scan was of a part that others watch
+        self._is_needed = False  # the last scan of the whole table showed free leases in the part
+        self._next: ScanPlan | None = None  # the next plan, until no lease is free in the watched part
 
     @property
     def part(self) -> TablePart | None:
-        """What is looked at in every round; None for the whole table."""
+        """The part that is scanned in every round; None for the whole table."""
         return self.plan.part
 
     def on_table_ready(self, row_count: int) -> None:
-        """Observe how many rows the table has, as far as is known without reading it."""
+        """Handle the table's row count, as the service estimates it."""
         if not self.has_seen_whole:
             self._follow(plan_first_scans(self.options, self.me, row_count))
 
     def on_whole_table(self, fleet: Sequence[FleetLease], live: Collection[str]) -> None:
-        """Observe the whole fleet: the whole table is in the view.
+        """Handle a scan of the whole table, which is in the view.
 
-        After a loss of many workers the others divide the table anew. Whoever then left a part with free leases for a part
-        that it did not watch would find the free leases of neither: it has to see its new rows for a lease duration first.
+        After the loss of many workers the others get new parts. A worker that left a part with free leases at once would
+        take the free leases of neither part: in the new part it must watch rows for a lease duration first. So it stays
+        until no lease is free in its part.
 
         Args:
-            fleet: Every unfinished lease as judged from here.
+            fleet: Every unfinished lease with its owner's state.
             live: Live workers, this one included.
         """
         plan = plan_scans(self.options, self.me, len(self.view), live)
@@ -72,7 +73,7 @@ class ScanSchedule:
         )
         stays = (
             self._is_needed
-            and self._next is None  # a second look at the whole table ends the wait
+            and self._next is None  # a second scan of the whole table ends the wait
             and None not in (plan.part, self.plan.part)
             and plan.part != self.plan.part
         )
@@ -91,12 +92,13 @@ class ScanSchedule:
             self.view.watch_whole_table()
 
     def on_part(self, part: Sequence[FleetLease], now_s: float) -> None:
-        """Observe the part that is watched, and schedule the first look at the whole table by how many may do the same.
+        """Handle a scan of the watched part, and schedule the first scan of the whole table.
 
-        Whoever waited for the free leases of the part to be taken watches its new part from now on.
+        A worker that stayed for the free leases of its part moves to its new part when none is left. The first scan of the
+        whole table is delayed by the estimated number of workers that may do the same.
 
         Args:
-            part: Every unfinished lease of the part as judged from here.
+            part: Every unfinished lease of the part with its owner's state.
             now_s: Monotonic seconds.
         """
         if self._next is not None and not any(entry.is_takable for entry in part):
@@ -110,8 +112,8 @@ class ScanSchedule:
         owners = {entry.lease.owner for entry in part if entry.owner_state is OwnerState.ALIVE}
         others = {owner for owner in owners if owner not in (None, self.me)}
         if self._owners is None:
-            # The second look is at another part, where nothing is taken: what the two have in common tells how large the
-            # fleet is.
+            # The second scan is of another part, where no lease is taken: from the common owners of the two parts the size of
+            # the fleet is estimated.
             self._owners = others
             self._scans.part = TablePart((home.number + home.count // 2) % home.count, home.count)
             return
@@ -122,15 +124,15 @@ class ScanSchedule:
 
     @property
     def share(self) -> float:
-        """How many leases are this worker's share, as far as it knows; 0 while it looks at a part that others watch."""
+        """This worker's share of leases, as far as it is known; 0 while it scans a part that others watch."""
         return 0.0 if self._is_visiting else self.plan.share
 
     def scan_whole_next_round(self, now_s: float, *, are_rare: bool) -> None:
-        """Look at the whole table one round from now, where that is not what happens in every round anyway.
+        """Request a scan of the whole table one round from now, unless every round scans it anyway.
 
         Args:
             now_s: Monotonic seconds.
-            are_rare: Regular looks are further apart than rounds.
+            are_rare: Regular scans are further apart than rounds.
         """
         if self.plan.part is not None:
             self._scans.request_by(now_s + self._jittered(self.options.interval_s))
@@ -138,19 +140,19 @@ class ScanSchedule:
             self._scans.request_by(now_s + self._jittered(self.plan.round_s))
 
     def schedule(self, now_s: float, scan_s: float, *, is_whole: bool, is_moving: bool) -> None:
-        """Schedule the next looks: one has just ended.
+        """Schedule the next scans: one has just ended.
 
         Args:
             now_s: Monotonic seconds.
-            scan_s: When there will be something to find; infinity for the regular time.
-            is_whole: The look was at the whole table.
-            is_moving: It found something to move.
+            scan_s: When an extra scan will find leases to move; infinity for the regular time.
+            is_whole: The scan was of the whole table.
+            is_moving: The scan found leases to move.
         """
         plan = self.plan
         due_s = now_s + self._jittered(plan.round_s)
         suspect_s = self.view.next_expiry_s(self.me)
         if suspect_s is not None and suspect_s > now_s:
-            # A worker may have stopped: look when that is certain rather than at the next regular round.
+            # A worker may have stopped: scan when that is certain rather than at the next regular round.
             due_s = min(due_s, suspect_s + 0.02 * plan.round_s * self._turn.draw())
         if plan.part is not None and is_whole:
             whole_s = now_s + self._jittered(plan.moving_s if is_moving else plan.whole_s)

@@ -88,23 +88,17 @@ class ShardSyncer:
         self._filling: deque[tuple[Lease, CreationReason]] = deque()
         self._retries = 0
         self._holes = HoleWatch(options.hole_confidence_rounds)
-        self._hole_s: float | None = (
-            None  # since when a hole is known and not filled
-        )
+        self._hole_s: float | None = None  # since when a hole is known and not filled
         self._plan_before: list[MissingLease] | None = None
         self._lacking: dict[str, int] = {}  # shard -> rounds in a row
-        self._awaited: AbstractSet[str] = (
-            set()
-        )  # missing parents that keep this worker's own finished shards from being ended
+        self._awaited: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
         self._absent_before: set[str] = set()
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
         self._remembered_s = float("-inf")
         self.wants_scan = False
         """Whether the last scan of the whole table shows a possible hole that this worker must confirm."""
-        self._left_out: frozenset[str] = (
-            frozenset()
-        )  # open shards whose leases are ended: they are not read
+        self._left_out: frozenset[str] = frozenset()  # open shards with ended leases: they are not read
 
     # --- an empty table -------------------------------------------------------------------------------
 
@@ -138,7 +132,7 @@ class ShardSyncer:
         """
         was_missing, self._is_table_gone = self._is_table_gone, False
         if now_s > self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s:
-            return False  # too old: leases that were finished and deleted since would come back
+            return False  # too old: leases that were finished and deleted since would be created again
         # If a child is past its start, other workers have ended its parents and may have deleted their leases.
         begun = [lease for lease in self.view if lease.checkpoint.is_in_shard]
         followed = frozenset().union(*(lease.parents for lease in begun))

@@ -1,4 +1,4 @@
-"""Whether a worker that holds leases can still move any of them."""
+"""Detects a standstill: every lease of a worker has stopped, or waits for one that has."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TEXT_MAX: Final = 200  # a row is read by every worker in every round
 
 
 def stop_reason(error: PenstockError) -> str:
-    """Return why a shard has stopped, as one of few words: for metrics."""
+    """Return why a shard has stopped, as one word of a bounded set, for metrics."""
     return next((word for kind, word in _REASONS if isinstance(error, kind)), "read_failed")
 
 
 def describe_stop(error: PenstockError) -> str:
-    """Return why a shard has stopped, short enough for its lease: in a few words, and with the failure behind it."""
+    """Return why a shard has stopped, with the cause, short enough for its lease."""
     cause = error.__cause__
     what = str(error) if cause is None else describe_error(cause)
     text = f"{stop_reason(error)}: {what}"
@@ -42,12 +42,12 @@ def describe_stop(error: PenstockError) -> str:
 
 
 class HeldLeaseStatus(Struct, frozen=True):
-    """One lease in a worker's hands, as others may look at it.
+    """A snapshot of one held lease, for other threads.
 
     Args:
         key: The shard's id.
-        epoch: Names this ownership.
-        phase: Where it stands.
+        epoch: Identifies this ownership.
+        phase: Its phase.
         renewed_s: When the last write that kept it was sent, monotonic.
         parents: Shards that must be finished before this one is read.
     """
@@ -60,7 +60,7 @@ class HeldLeaseStatus(Struct, frozen=True):
 
 
 def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:
-    """Return what is held, as a value."""
+    """Return snapshots of held leases."""
     return tuple(
         HeldLeaseStatus(held.key, held.epoch, held.phase, held.renewed_s, held.lease.parents)
         for held in held_leases
@@ -68,7 +68,7 @@ def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]
 
 
 def is_standstill(held: Iterable[HeldLeaseStatus]) -> bool:
-    """Whether some leases have stopped for a failure, and every other one waits for those."""
+    """Return whether some leases have stopped after a failure, and every other one waits for those."""
     leases = tuple(held)
     still = {lease.key for lease in leases if lease.phase is LeasePhase.PARKED}
     if not still:

@@ -1,8 +1,8 @@
-"""Which leases an application starts with whose user gave a position shard by shard. Pure.
+"""The first leases of an application whose starting position names shards. Pure.
 
-A named shard starts where its name says. What it descends from is taken as read, unless that descends in turn from a
-named shard that is not over: rather read again than leave out. What descends from a named shard follows at its end, as
-ever. The rest of the hash range starts at the default position, as an application without names would.
+A named shard starts at its position. Its ancestors count as read, unless they descend from another named shard that is not at
+its end: records are rather read again than left out. Its descendants follow when it ends, as usual. The rest of the hash
+range starts at the default position.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.core.starting import StartingPosition, pin_latest
 
 
 def unknown_names(shards: Iterable[Shard], start: StartingPosition) -> tuple[str, ...]:
-    """Return the named shards that a listing does not have, sorted: misspelt, or gone with their records."""
+    """Return the named shards that are not in a listing, sorted: misspelt, or gone with their records."""
     return tuple(sorted(start.by_shard.keys() - {shard.shard_id for shard in shards}))
 
 
@@ -27,8 +27,8 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
 
     Args:
         graph: Every shard since the default position's moment.
-        start: What the user asked for.
-        moment_ms: When the listing was answered, by the service's clock; what LATEST means from now on.
+        start: The user's starting position.
+        moment_ms: When the listing was answered, by the service's clock; LATEST means this moment from now on.
 
     Returns:
         Leases in the order of their hash ranges. Names that are not listed are left out: see `unknown_names`.
@@ -40,14 +40,14 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
             done -= graph.descendants(key)
     positions = {**named, **dict.fromkeys(_ready_children(graph, named, done), TRIM_HORIZON)}
     followed = set(positions)
-    for shard in graph:  # parents come before their children
+    for shard in graph:  # parents before their children
         if shard.shard_id not in done and any(parent in followed for parent in shard.parents):
             followed.add(shard.shard_id)
     covered = [graph[key].hash_range for key, position in positions.items() if not position.is_shard_end]
     rest = graph.snapshot_at(start.default, covered=covered, without=done | followed).shards
     positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
     if start.default.sentinel is Sentinel.LATEST:
-        # A merged shard waits for both its parents: the one that nobody wants to read has a lease too, and ends at once.
+        # A merged shard waits for both its parents: an unwanted parent gets a lease too, and ends at once.
         partners = {parent.shard_id for key in followed for parent in graph.parents(key)} - followed - done
         positions |= dict.fromkeys(sorted(partners), start.default)
     leases = [_lease(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
@@ -59,7 +59,7 @@ def _lease(shard: Shard, position: Position) -> Lease:
 
 
 def _ready_children(graph: ShardGraph, named: Mapping[str, Position], done: AbstractSet[str]) -> list[str]:
-    """Return the children that nobody would create later, since all their parents are over."""
+    """Return the children whose parents are all at their end: no parent's end would create them."""
     ended = {key for key, position in named.items() if position.is_shard_end}
     children = {child.shard_id for key in ended for child in graph.children(key)}
     return sorted(

@@ -1,11 +1,11 @@
-"""Keeps one worker away from the leases of other streams, and knows the service's clock for it.
+"""Keeps one worker away from the leases of other streams.
 
-Rows that name their stream are judged whenever they are seen. Rows that do not, as Java KCL workers write them, are set
-aside until a listing of the stream's shards has come to compare them with: nothing is taken before. The same listing
-tells the service's time, by which a LATEST without a moment gets one when its lease is taken.
+Rows that name their stream are checked whenever they are seen. Rows that do not, as Java KCL workers write them, are set
+aside until they were compared with a listing of the stream's shards: none of them is taken before. The same listing has the
+service's time, which a LATEST without a moment gets when its lease is taken.
 
-In a table of several streams, rows of streams that this worker does not read are left out of everything: other workers of
-the application may read them already, or still.
+In a table of several streams, rows of streams that this worker does not read are ignored: other workers of the application
+may read them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StreamCheck:
     """One worker's check of the rows that it sees. Not thread-safe.
 
     Args:
-        options: Which streams are read; where none is named, nothing is compared.
+        options: They name the streams that are read; without any, there is no check.
         view: The coordinator's.
     """
 
@@ -38,7 +38,7 @@ class StreamCheck:
         self._compared: set[str] = set()
         self._clocks: dict[
             str, tuple[int, float]
-        ] = {}  # by stream: the service's milliseconds, and when they were told
+        ] = {}  # by stream: the service's time in milliseconds, and when it was received
 
     def keep_own(self, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
         """Return the rows of the streams that are read here."""
@@ -53,12 +53,12 @@ class StreamCheck:
     def on_scan(
         self, leases: Collection[Lease], *, held: Container[str] = (), is_whole: bool = True
     ) -> list[str]:
-        """Look at the rows of a scan; return the ids of the streams whose listing is wanted to compare some of them with.
+        """Check the rows of a scan; return the ids of the streams that must be listed to compare rows with their shards.
 
         Args:
-            leases: The rows, of streams that are read here.
-            held: Leases of this worker: what it reads is its stream's, and counts for its share.
-            is_whole: Whether these are all.
+            leases: The rows, of streams that this worker reads.
+            held: Leases of this worker, which are not set aside.
+            is_whole: Whether these are all rows.
         """
         if not self._options.names_streams:
             return []
@@ -94,7 +94,7 @@ class StreamCheck:
         """Compare the rows of a stream with every shard that it lists.
 
         Args:
-            stream_id: Whose; empty where the table has one stream.
+            stream_id: The stream; empty if the table has one stream.
             shards: The whole listing.
             moment_ms: The service's clock at its answer.
             now_s: Monotonic seconds.
@@ -107,11 +107,11 @@ class StreamCheck:
         self.view.set_rows_aside(self.view.set_aside - settled)
 
     def stream_to_write(self, row: Lease) -> StreamIdentity | None:
-        """Return the stream for a row that does not name one, which a renewal may tell; else None."""
+        """Return the stream that a renewal writes on a row without one; else None."""
         return self._options.stream_of(row.key) if row.stream is None else None
 
     def for_this_stream(self, write: Take, now_s: float) -> Take:
-        """Return a take that asks for its key's stream, and gives a bare LATEST the moment at which it is taken."""
+        """Return a take with its key's stream, and with the moment of the take for a bare LATEST."""
         stream = self._options.stream_of(write.key)
         if stream is None:
             return write

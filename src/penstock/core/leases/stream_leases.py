@@ -1,7 +1,7 @@
-"""One stream's part of a worker's coordination: what depends on a listing of its shards.
+"""The parts of a coordinator that depend on the listing of one stream's shards.
 
-A worker that reads one stream has one of these. A table of several streams has one for each, so that a stream which is
-denied or gone holds up none of the others.
+A table of several streams has one set of parts for each, so that a stream that is denied or gone does not hold up the
+others.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
 
 _PAUSE_ROUNDS: Final = 0.75
-"""After a listing that failed; the next regular look, which may come a little early, begins another one."""
+"""Pause after a failed listing; the next regular scan, which may be a little early, begins another one."""
 
 
 class StreamLeases(Struct, frozen=True, eq=False):
     """The parts of one stream.
 
     Args:
-        stream_id: What the stream's lease keys begin with; empty where the table has only this stream.
-        listing: The listing of its shards that may be under way.
+        stream_id: The prefix of the stream's lease keys; empty if the table has only this stream.
+        listing: Begins the listings of its shards.
         syncer: Creates its leases.
         cleanup: Deletes those that are finished.
     """
@@ -70,7 +70,7 @@ def streams_of(  # noqa: PLR0917 - the parts of one coordinator
         view: The coordinator's.
         turn: Where effects go.
         writes: Sends writes.
-        scans: Asked for a scan when what was created should be seen.
+        scans: Asked for a scan after leases were created.
     """
     streams = {}
     for stream_id in options.stream_ids:

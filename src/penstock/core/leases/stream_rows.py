@@ -11,11 +11,11 @@ from penstock.core.leases.lease_view import LeaseView
 
 
 class StreamRows:
-    """What a view knows of one stream's rows. Not thread-safe.
+    """One stream's rows in a view of several streams. Not thread-safe.
 
     Args:
-        view: Of the whole table.
-        stream_id: What the stream's keys begin with.
+        view: The view of the whole table.
+        stream_id: The prefix of the stream's keys.
     """
 
     def __init__(self, view: LeaseView, stream_id: str) -> None:
@@ -40,19 +40,19 @@ class StreamRows:
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """Rows that stand and cannot be read as leases; each with why."""
+        """Existing rows that cannot be read as leases, each with the reason."""
         return {key: why for key, why in self._view.damaged.items() if self._is_mine(key)}
 
     def missing_parents(self) -> set[str]:
-        """Return the parents whose missing rows keep leases from being read."""
+        """Return the parents without a row that keep leases from being read."""
         return {parent for parent in self._view.missing_parents() if self._is_mine(parent)}
 
     def on_shards_vanished(self, shard_ids: AbstractSet[str]) -> None:
-        """Observe that the stream does not list shards any more: nobody waits for them."""
+        """Handle that the stream does not list shards any more: no lease waits for them from now on."""
         self._view.on_shards_vanished(shard_ids)
 
     def unchanged_s(self, key: str, now_s: float) -> float:
-        """Return how long a row has stood unchanged, as seen from here; seconds.
+        """Return the seconds since a row was last seen to change.
 
         Raises:
             KeyError: No such row is known.
@@ -60,9 +60,9 @@ class StreamRows:
         return self._view.unchanged_s(key, now_s)
 
     def forget(self, key: str) -> None:
-        """Observe that a row does not exist."""
+        """Handle that a row does not exist."""
         self._view.forget(key)
 
 
 Rows: TypeAlias = LeaseView | StreamRows
-"""The rows of one stream: of the whole table where it has only one."""
+"""The rows of one stream; the whole view if the table has only one."""

@@ -1,4 +1,4 @@
-"""A part of the lease table: what one worker of a large fleet looks at in every round."""
+"""A part of the lease table, which one worker of a large fleet scans in every round."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from msgspec import Struct
 class TablePart(Struct, frozen=True):
     """One of several parts that together hold every row once: a segment of a parallel scan.
 
-    A part is read eventually consistent, for half the price: a row that is shown as it was a second ago costs a
-    later decision or a refused write, nothing else.
+    A part is read eventually consistent, for half the price: a stale row only causes a later decision or a refused write.
 
     Args:
         number: From 0 to `count` - 1.
-        count: How many parts there are; of 1, the part is the whole table.
+        count: Number of parts; with 1, the part is the whole table.
     """
 
     number: int
@@ -27,11 +26,11 @@ class TablePart(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds every row."""
+        """Whether it is the whole table."""
         return self.count == 1
 
     def holds(self, key: str) -> bool:
-        """Whether a row is in this part, for tables in memory. DynamoDB divides by a hash of its own."""
+        """Return whether a row is in this part, for tables in memory. DynamoDB divides by a hash of its own."""
         return number_of_part(key, self.count) == self.number
 
 

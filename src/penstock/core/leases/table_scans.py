@@ -1,4 +1,4 @@
-"""When one worker looks at the lease table: whether the table is there, whether a scan is under way, when the next is due."""
+"""The state of one worker's scans: whether the table exists, whether a scan is in flight, and when the next one is due."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock.core.leases.turn import Turn
 class TableState(Enum):
     """Whether the lease table can be used."""
 
-    UNKNOWN = "to be made ready when its moment has come"
-    ENSURING = "being made ready"
+    UNKNOWN = "to be created or found at the next due moment"
+    ENSURING = "being created or found"
     READY = "usable"
 
 
 class TableScans:
-    """The looks of one worker. Not thread-safe.
+    """The scans of one worker. Not thread-safe.
 
     Args:
         options: As for the coordinator.
@@ -33,23 +33,23 @@ class TableScans:
         self.options = options
         self._turn = turn
         self.part: TablePart | None = None
-        """What regular looks are at; None for the whole table."""
+        """The part that regular scans read; None for the whole table."""
         self._state = TableState.UNKNOWN
         self._state_due_s = -math.inf
         self._due_s = math.inf
-        self._whole_due_s = math.inf  # of the whole table, where regular looks are at a part
-        self._wanted_s = math.inf  # of the whole table: somebody has asked for it by then
-        self._retry_s = -math.inf  # nothing is begun before: the last look failed
+        self._whole_due_s = math.inf  # of the whole table, if regular scans read a part
+        self._wanted_s = math.inf  # of the whole table: it was requested by then
+        self._retry_s = -math.inf  # the earliest next scan after one that failed
         self._is_scanning = False
-        self._is_at_whole = False  # the look under way
+        self._is_at_whole = False  # the scan in flight
         self._is_requested = False
         self._failures = 0
         self._unsure: set[str] = set()
-        self._checked: set[str] = set()  # doubtful leases that the whole look under way shows
+        self._checked: set[str] = set()  # unsure leases that the scan in flight of the whole table resolves
 
     @property
     def next_wake_s(self) -> float:
-        """When there is something to begin; infinity while an answer is awaited."""
+        """When `advance` must be called next; infinity while an answer is pending."""
         if self._state is TableState.UNKNOWN:
             return self._state_due_s
         is_waiting = self._state is not TableState.READY or self._is_scanning
@@ -61,21 +61,21 @@ class TableScans:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no scan is under way or asked for, and none is needed to know which leases are this worker's."""
+        """Whether no scan is in flight or requested, and none is needed to find out which leases this worker owns."""
         return not self._is_scanning and not self._is_requested and not self._unsure
 
     @property
     def is_whole_scheduled(self) -> bool:
-        """Whether a look at the whole table is under way, or has its moment."""
+        """Whether a scan of the whole table is in flight or scheduled."""
         return self._whole_s < math.inf or (self._is_scanning and self._is_at_whole)
 
     @property
     def unsure(self) -> frozenset[str]:
-        """Leases of which it is not known whose they are."""
+        """Leases whose owner is unknown."""
         return frozenset(self._unsure)
 
     def advance(self, now_s: float) -> None:
-        """Begin what is due."""
+        """Create the table, or begin a scan, if it is due."""
         if self._state is TableState.UNKNOWN and now_s >= self._state_due_s:
             self._state = TableState.ENSURING
             self._turn.emit(EnsureTable())
@@ -95,59 +95,59 @@ class TableScans:
         self._turn.emit(ScanTable(part))
 
     def request(self) -> None:
-        """Ask for a look at the whole table that begins after this moment: one under way may have begun too early."""
+        """Request a scan of the whole table that begins after this moment: one in flight may have begun too early."""
         self._is_requested = True
 
     def request_by(self, at_s: float) -> None:
-        """Let the next look at the whole table begin at a moment at the latest; one under way does not count."""
+        """Request a scan of the whole table that begins by a moment; one in flight does not count."""
         self._wanted_s = min(self._wanted_s, at_s)
 
     def schedule(self, at_s: float) -> None:
-        """Let the next regular look begin at a moment; what was asked for stays."""
+        """Schedule the next regular scan; requested scans stay."""
         self._due_s = at_s
 
     def schedule_whole(self, at_s: float) -> None:
-        """Let the next regular look at the whole table begin at a moment, where regular looks are at a part."""
+        """Schedule the next regular scan of the whole table, if regular scans read a part."""
         self._whole_due_s = at_s
 
     def on_owner_unknown(self, key: str, now_s: float) -> None:
-        """Observe that it became unknown whose a lease is: only what is read later tells."""
+        """Handle that a lease's owner became unknown: only a read that begins later resolves it."""
         self._unsure.add(key)
         self._checked.discard(key)
         if self.part is None:
             self.request_by(now_s + self.options.interval_s)
 
     def on_owner_known(self, key: str) -> None:
-        """Observe that the row was read by its key."""
+        """Handle that the row was read by its key."""
         self._unsure.discard(key)
 
     def on_table_ready(self, now_s: float) -> None:
-        """Observe that the table is there."""
+        """Handle that the table exists."""
         self._state = TableState.READY
         self._due_s = now_s
 
     def on_table_failed(self, detail: str, now_s: float) -> None:
-        """Observe that the table could not be made ready."""
+        """Handle that the table could not be created or found."""
         self._state = TableState.UNKNOWN
         self._state_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self._turn.draw())
-        message = f"the lease table cannot be made ready: {detail}"
+        message = f"the lease table cannot be created or described: {detail}"
         self._turn.report(Topic.CALL_FAILED, Level.ERROR, message)
 
     def on_table_missing(self) -> bool:
-        """Observe that a call found no table; True when that is news."""
+        """Handle that a call found no table; True the first time."""
         if self._state is not TableState.READY:
             return False
         self._turn.report(
             Topic.TABLE_GONE,
             Level.ERROR,
-            "the lease table has been deleted under a running application; it is created again",
+            "the lease table was deleted while the application runs; it is created again",
         )
         self._state = TableState.UNKNOWN
         self._state_due_s = -math.inf
         return True
 
     def on_scan_done(self) -> None:
-        """Observe that what was looked at was read."""
+        """Handle that a scan is complete."""
         self._is_scanning = False
         self._failures = 0
         self._retry_s = -math.inf
@@ -155,7 +155,7 @@ class TableScans:
         self._checked.clear()
 
     def on_scan_failed(self, problem: Problem, detail: str, now_s: float) -> bool:
-        """Observe that the table could not be read; True when it is news that it is not there."""
+        """Handle that a scan failed; True if it is the first call to find no table."""
         self._is_scanning = False
         self._failures += 1
         self._checked.clear()

@@ -1,4 +1,4 @@
-"""One call of the lease coordinator: the effects that it collects, and its number from chance."""
+"""One call of `Coordinator.handle`: the effects that it collects, and its random number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
 
 
 class Turn:
-    """What the parts of one coordinator share while an event is handled. Not thread-safe."""
+    """The effects and the random number of one call, shared by the coordinator's parts. Not thread-safe."""
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
@@ -34,11 +34,11 @@ class Turn:
     def report(
         self, topic: Topic, level: Level, message: str, key: str | None = None, reason: str = ""
     ) -> None:
-        """Tell people, logs and metrics something."""
+        """Emit a report for the log and the metrics."""
         self.emit(Report(topic, level, message, key, reason))
 
     def report_failed_call(self, what: str, problem: Problem, detail: str) -> None:
-        """Report a call to a service that was not done."""
+        """Report a failed call to a service."""
         level = Level.ERROR if problem is Problem.REFUSED else Level.WARNING
         message = f"{what} failed: {problem.value} {detail}".rstrip()
         self.report(Topic.CALL_FAILED, level, message, reason=problem.name.lower())

@@ -1,9 +1,9 @@
-"""Two living processes under one worker id: a copied configuration, or a deployment that overlaps.
+"""Detects two living processes under one worker id: a copied configuration, or a deployment that overlaps.
 
-Each process is a run of its worker, and notes its run on every lease that it takes or renews. A run's number is higher than
-those of the worker that the table shows when it begins. So a process that is started again takes its leases at once, without
-asking whether the earlier process lives: if that one does, it finds its leases under a later run. It leaves them alone, and stops
-when it has seen the later run write twice.
+Each process is a run of its worker, and writes its run on every lease that it takes or renews. Its number is higher than the
+numbers of the worker's runs that the table shows when it begins. So a restarted process takes its leases at once, without
+checking whether the earlier process lives: if that one does, it finds its leases under a later run. It leaves them to that
+run, and stops when it has seen the later run write twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TwinWatch:
 
     Args:
         me: The worker's id.
-        run_name: Names this run; empty for a worker that notes no runs.
+        run_name: The name of this run; empty for a worker that writes no runs.
         view: The coordinator's.
     """
 
@@ -49,13 +49,13 @@ class TwinWatch:
 
     @property
     def run(self) -> WorkerRun | None:
-        """This process's run; its number is fixed when it is asked for."""
+        """This process's run; the first use fixes its number."""
         if self._run is None and self._run_name:
             self._run = WorkerRun(self._number, self._run_name)
         return self._run
 
     def on_row(self, row: Lease) -> None:
-        """Observe a row that was read."""
+        """Handle a row that was read."""
         run = row.run
         if run is None or not self._run_name or not run.is_of(self.me):
             self._later.pop(row.key, None)
@@ -74,12 +74,12 @@ class TwinWatch:
             self.twin = Twin(row.key, run, own_run)
 
     def leaves_alone(self, row: Lease, now_s: float) -> bool:
-        """Whether a lease in this worker's name is a later run's, which may live."""
+        """Return whether a lease in this worker's name belongs to a later run that may live."""
         return row.key in self._later and self._view.owner_state(row.key, now_s) is OwnerState.ALIVE
 
 
 def describe_twin(worker: str, table: str, twin: Twin) -> str:
-    """Return why a process stops that has a living twin.
+    """Return the error message of a process that stops because of a later living process.
 
     Args:
         worker: The worker's id.

@@ -1,4 +1,4 @@
-"""Whether each part of a stream is in the hands of a worker that lives: what a query asks that reads what is there, and ends."""
+"""Checks that each part of a stream has a living reader; a query that reads the available records and ends waits for it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from penstock.core.leases.shard_syncer import ShardSyncer
 def describe_unread(
     view: LeaseView, syncers: Iterable[ShardSyncer], me: str, now_s: float, *, takes_free: bool, is_led: bool
 ) -> str | None:
-    """Return why it is not sure that each part of the stream has a reader, or None.
+    """Return why some part of the stream may have no living reader, or None.
 
-    A worker counts as living when its lease was seen to be renewed: one that has just begun to look finds each owner alive.
+    A worker counts as living once its lease was seen to be renewed: a worker that has just started sees every owner as alive.
 
     Args:
-        view: The lease table as far as it is known.
-        syncers: Those of the streams.
+        view: The last known rows of the lease table.
+        syncers: The shard syncers of the streams.
         me: This worker, which reads the leases in its name.
         now_s: Monotonic seconds.
-        takes_free: Whether this worker has room for leases that nobody reads.
-        is_led: Whether a leader assigns the leases, and sees to those of dead workers.
+        takes_free: Whether this worker has room for free leases.
+        is_led: Whether a leader assigns the leases, including those of dead workers.
     """
     gap = _describe_gap(view, syncers)
     if gap is not None or is_led:
@@ -33,7 +33,7 @@ def describe_unread(
             if not view.was_renewed(lease.key):
                 return f"{lease.reader} has not renewed the lease of shard {lease.key} yet"
         elif takes_free and not view.waits_for_parents(lease):
-            return f"nobody reads shard {lease.key} yet"
+            return f"shard {lease.key} has no reader yet"
     return None
 
 
