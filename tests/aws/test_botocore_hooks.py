@@ -17,7 +17,6 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import WirePage, install_parser
 from penstock.aws.kinesis import AwsKinesis
-from penstock.aws.repeated_call import repeat_calls
 from penstock.aws.service_descriptions import Descriptions
 from penstock.errors import UnknownOutcome
 from penstock.local import LocalKinesis
@@ -257,18 +256,3 @@ def test_who_answers_before_a_request_is_sent_is_asked_for_repetitions_too(clien
         assert client.get_records(ShardIterator=at)["Page"].millis_behind_latest == 77
     finally:
         client.meta.events.unregister("before-send.kinesis.GetRecords", reply)
-
-
-def test_a_botocore_without_signer_or_connections_builds_each_call_itself(caplog):
-    class Bare:
-        meta = botocore.session.Session().create_client("kinesis", "us-east-1").meta
-
-        def get_records(self):
-            """As it is."""
-
-        get_shard_iterator = put_records = get_records
-
-    bare = Bare()
-    assert not repeat_calls(bare)
-    assert not vars(bare)
-    assert "calls of kinesis cost more" in caplog.text

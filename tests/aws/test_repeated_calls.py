@@ -1,6 +1,7 @@
 """Signatures made again, and requests over the connections of botocore's pool: what is repeated is what botocore would have done."""
 
 import functools
+import gc
 import socket
 import ssl
 import threading
@@ -143,7 +144,7 @@ def answering(*connections, closed=None, read_timeout_s=60.0):
     thread.start()
     try:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        yield PooledExchange(URLLib3Session(timeout=(60, read_timeout_s)), url), asked
+        yield PooledExchange(url, read_timeout_s=read_timeout_s), asked
     finally:
         done.set()
         listener.close()
@@ -245,7 +246,7 @@ def test_a_silent_server_is_a_read_timeout_and_nothing_that_listens_was_not_sent
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     with pytest.raises(sdk.EndpointConnectionError):
-        PooledExchange(URLLib3Session(), url).exchange(REQUEST)
+        PooledExchange(url).exchange(REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -277,19 +278,30 @@ def test_an_answer_that_drips_is_a_read_timeout_though_each_byte_comes_in_time(b
     assert asked == [REQUEST]
 
 
-def test_with_a_proxy_between_the_session_sends():
-    session = URLLib3Session(proxies={"https": "http://proxy.example:3128"})
-    with pytest.raises(AttributeError, match="proxy"):
-        PooledExchange(session, "https://kinesis.eu-central-1.amazonaws.com/")
+def test_no_more_connections_are_kept_than_allowed():
+    class Open:
+        is_closed = False
+
+        def close(self):
+            self.is_closed = True
+
+    pooled, connections = PooledExchange("http://127.0.0.1:9/", idle_max=2), [Open() for _ in range(3)]
+    for connection in connections:
+        pooled._keep(connection)
+    assert [each.is_closed for each in connections] == [False, False, True]
+    del pooled  # nobody can use them any more
+    gc.collect()
+    assert all(each.is_closed for each in connections)
 
 
 def test_over_tls_the_certificate_is_checked_before_anything_is_sent():
     with LocalKinesis(limits=False, settle_s=0, tls=True) as server:
-        trusting = URLLib3Session(verify=server.environ()["AWS_CA_BUNDLE"])
+        trusting = ssl.create_default_context(cafile=server.environ()["AWS_CA_BUNDLE"])
+        url = f"{server.endpoint_url}/"
         for _ in range(2):
-            assert PooledExchange(trusting, f"{server.endpoint_url}/").exchange(REQUEST).status >= 400
+            assert PooledExchange(url, tls=trusting).exchange(REQUEST).status >= 400
         with pytest.raises(sdk.SSLError):
-            PooledExchange(URLLib3Session(), f"{server.endpoint_url}/").exchange(REQUEST)
+            PooledExchange(url, tls=ssl.create_default_context()).exchange(REQUEST)
 
 
 # --- with a client ----------------------------------------------------------------------------------------------
@@ -365,9 +377,7 @@ def test_a_refusal_that_comes_before_the_whole_request_was_read_is_the_answer():
             raise BrokenPipeError
 
     with listener:
-        pooled = PooledExchange(
-            URLLib3Session(timeout=(5, 5)), f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        )
+        pooled = PooledExchange(f"http://127.0.0.1:{listener.getsockname()[1]}/", read_timeout_s=5.0)
         own, peer = socket.socketpair()
         with own, peer:
             answer, is_usable = pooled._ask(Refused(own, peer), REQUEST)
@@ -419,17 +429,15 @@ def _text(value):
 def test_a_token_that_comes_or_goes_is_signed_or_left_out_as_botocore_does():
     with LocalKinesis(limits=False, settle_s=0) as server:
         heard = Heard(server)
-        signer = heard.client._request_signer
-        plain = signer._credentials
-        session = Credentials(plain.access_key, plain.secret_key, "a-token")
+        credentials = heard.client.put_item._credentials
         for _ in range(3):
             assert "x-amz-security-token" not in heard.put()
-        for keys in (session, session, plain, plain):
-            signer._credentials = keys
+        for token in ("a-token", "a-token", None, None):
+            credentials.token = token
             request = heard.put()
             names = request["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
-            assert ("x-amz-security-token" in names) == (keys.token is not None)
-            assert request.get("x-amz-security-token") == keys.token
+            assert ("x-amz-security-token" in names) == (token is not None)
+            assert request.get("x-amz-security-token") == token
 
 
 def test_a_refused_signature_is_botocores_to_make_again(monkeypatch):

@@ -6,14 +6,16 @@ where the error was raised.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import botocore.exceptions as sdk
 import urllib3
 import urllib3.exceptions as pool_errors
+from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
 from penstock.errors import OptionError
@@ -59,6 +61,12 @@ def _may_be_proxy(proxy: str) -> bool:
     # A special character in a password ends the address early, and the rest has the @.
     is_cut = "@" in f"{parts.path}{parts.query}{parts.fragment}"
     return parts.scheme in ("http", "https") and is_address and not is_cut
+
+
+def trusted_file(session: Any) -> str:
+    """Return the file of certificates that botocore trusts in a session."""
+    chosen = session.get_config_variable("ca_bundle")
+    return str(chosen or os.environ.get("REQUESTS_CA_BUNDLE") or get_cert_path(verify=True))
 
 
 def is_of_connecting(error: Exception) -> bool:

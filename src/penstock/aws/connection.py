@@ -7,12 +7,15 @@ bound and a deadline, and by what each error means.
 
 from __future__ import annotations
 
+import logging
 import os
+import ssl
 import threading
 import time
 from collections import deque
-from functools import lru_cache
-from typing import Any, Final
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import botocore.config
 import botocore.credentials
@@ -21,11 +24,15 @@ import botocore.session
 
 from penstock._version import __version__
 from penstock.aws.aws_options import AwsOptions, drop_user
-from penstock.aws.connecting import proxy_for
+from penstock.aws.connecting import proxy_for, trusted_file
 from penstock.aws.credential_errors import credentials_error
 from penstock.core.endpoint import has_user
 from penstock.errors import OptionError
 
+if TYPE_CHECKING:
+    from penstock.aws.pooled_exchange import PooledExchange
+
+_log: Final = logging.getLogger("penstock.aws")
 _RENEWALS_APART_S: Final = 1.0
 _KEYS_REMEMBERED: Final = 8
 
@@ -175,7 +182,7 @@ def _loader(more: str | None) -> Any:
 
 def _make_client(service: str, options: AwsOptions) -> Any:
     from penstock.aws.data_plane import hold_subscriptions, install_parser, keep_milliseconds, send_encoded
-    from penstock.aws.repeated_call import repeat_calls
+    from penstock.aws.data_plane_client import OPERATIONS, DataPlaneClient
 
     session = new_session(options)
     if options.access_key_id is not None and options.secret_access_key is not None:
@@ -200,11 +207,33 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         keep_milliseconds(client)
         send_encoded(client)
         hold_subscriptions(client)
-    if service in ("kinesis", "dynamodb"):
-        repeat_calls(client)
     if assumed is not None:
         client.meta.events.register("before-send", assumed.check_signature)
-    return client
+    if service not in OPERATIONS:
+        return client
+    return DataPlaneClient(client, session.get_credentials(), partial(_open_exchange, session, options))
+
+
+def _open_exchange(session: Any, options: AwsOptions, url: str) -> PooledExchange | None:
+    """Return an exchange with an address, or None if there is a proxy in between or no certificates can be read."""
+    from penstock.aws.pooled_exchange import PooledExchange
+
+    if proxy_for(url):
+        return None
+    tls = None
+    if urlsplit(url).scheme == "https":
+        try:
+            tls = ssl.create_default_context(cafile=trusted_file(session))
+        except OSError as error:
+            _log.debug("boto3 makes each call to %s: %r", url, error)
+            return None
+    return PooledExchange(
+        url,
+        connect_timeout_s=options.connect_timeout_s,
+        read_timeout_s=options.read_timeout_s,
+        idle_max=options.connection_count_max,
+        tls=tls,
+    )
 
 
 def new_session(options: AwsOptions) -> Any:

@@ -6,7 +6,6 @@ Its request is sent over HTTP/2 instead.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -14,10 +13,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import botocore.exceptions as sdk
-from botocore.httpsession import get_cert_path
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connecting import proxy_for
+from penstock.aws.connecting import proxy_for, trusted_file
 from penstock.aws.connection import client_for, new_session, note_credentials, renew_credentials
 from penstock.aws.credential_errors import sdk_error
 from penstock.aws.data_plane import SignedAndHeld
@@ -158,8 +156,7 @@ class AwsFanOut:
     @cached_property
     def _ca_file(self) -> str:
         """The certificates that botocore trusts."""
-        chosen = new_session(self._options).get_config_variable("ca_bundle")
-        return str(chosen or os.environ.get("REQUESTS_CA_BUNDLE") or get_cert_path(verify=True))
+        return trusted_file(new_session(self._options))
 
 
 def _consumer_of(document: dict[str, Any]) -> StreamConsumer:

@@ -1,7 +1,6 @@
-"""One request and its answer over a connection of botocore's pool, without what urllib3 and `http.client` do beside it.
+"""Sends requests that are ready over kept connections, and reads their answers.
 
-Connections are opened, verified, kept and dropped by urllib3's pool, as for all calls of the client; sending a request that is
-ready and reading an answer of known length needs little else. It costs a fifth of the CPU time.
+urllib3 opens and verifies the connections. Sending ready bytes and reading one answer without it takes a fifth of the CPU time.
 """
 
 from __future__ import annotations
@@ -10,10 +9,20 @@ import re
 import socket
 import ssl
 import time
-from typing import Any, Final, NamedTuple
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+from weakref import finalize
 
 import botocore.exceptions as sdk
 import urllib3.exceptions as pool_errors
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util import wait_for_read
+
+_Idle = tuple[HTTPConnection, float]
+"""An open connection, and until when it is used; monotonic seconds."""
 
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
@@ -22,9 +31,6 @@ _IDLE_S_MAX: Final = 50.0
 next request over it would wait for its whole read timeout, and nobody could tell whether it was applied."""
 _ANSWER_TIMEOUTS: Final = 4
 """A whole answer may take so many times as long as may pass without a byte: else one that drips would never end."""
-_KEPT_UNTIL: Final = "penstock_kept_until_s"
-"""An attribute of the pool's connections. One that botocore alone has used has none."""
-_FOR_EVER_S: Final = float("inf")
 _NO_CONTENT: Final = (204, 304)
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 _END_OF_LINE: Final = re.compile(rb"\r?\n")
@@ -49,22 +55,40 @@ class PooledExchange:
     """Exchanges requests and answers with one address; safe to use from several threads.
 
     Args:
-        session: botocore's session of HTTP of a client.
         url: The address.
-
-    Raises:
-        AttributeError: This botocore or urllib3 shows no connections, or a proxy is between: its session has to send.
+        connect_timeout_s: For a connection to open.
+        read_timeout_s: Without a byte of the answer.
+        idle_max: Open connections that are kept for later requests.
+        tls: Which certificates are trusted; for `https` only.
     """
 
-    def __init__(self, session: Any, url: str) -> None:
-        if session._proxy_config.proxy_url_for(url):  # noqa: SLF001 - docs/internals-used.md
-            raise AttributeError("a proxy is between")
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float = 60.0,
+        read_timeout_s: float = 60.0,
+        idle_max: int = 10,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        parts = urlsplit(url)
         self._url = url
-        self._pool = session._manager.connection_from_url(url)  # noqa: SLF001 - docs/internals-used.md
-        session._setup_ssl_cert(self._pool, url, session._verify)  # noqa: SLF001 - docs/internals-used.md
-        self._timeout = self._pool.timeout
-        self._take = self._pool._get_conn  # noqa: SLF001 - docs/internals-used.md
-        self._give_back = self._pool._put_conn  # noqa: SLF001 - docs/internals-used.md
+        self._read_timeout_s = read_timeout_s
+        self._idle_max = idle_max
+        self._idle: deque[_Idle] = deque()  # the one used last is used next
+        finalize(self, _close_all, self._idle)
+        self._make: Callable[[], HTTPConnection] = partial(
+            HTTPConnection, parts.hostname or "", parts.port, timeout=connect_timeout_s
+        )
+        if parts.scheme == "https":
+            self._make = partial(
+                HTTPSConnection,
+                parts.hostname or "",
+                parts.port,
+                timeout=connect_timeout_s,
+                ssl_context=tls,
+                cert_reqs="CERT_REQUIRED",
+            )
 
     def exchange(self, request: bytes) -> Answer:
         """Send a request and return its answer.
@@ -76,44 +100,74 @@ class PooledExchange:
             EndpointConnectionError, ConnectTimeoutError, SSLError: Nothing was sent.
             ReadTimeoutError, ConnectionClosedError: It was sent, perhaps not all of it, and no whole answer came.
         """
-        connection = self._take()
+        connection = self._take_idle() or self._open()
         is_usable = False
         try:
-            if time.monotonic() > getattr(connection, _KEPT_UNTIL, _FOR_EVER_S):
-                connection.close()
-            if connection.sock is None:
-                self._open(connection)
             answer, is_usable = self._ask(connection.sock, request)
         finally:
-            if not is_usable:
-                connection.close()  # the pool opens it again
-            setattr(connection, _KEPT_UNTIL, time.monotonic() + _IDLE_S_MAX)
-            self._give_back(connection)
+            if is_usable:
+                self._keep(connection)
+            else:
+                connection.close()
         return answer
+
+    def _take_idle(self) -> HTTPConnection | None:
+        """Return an open connection that its server has not closed and that no firewall can have forgotten."""
+        while True:
+            try:
+                connection, until_s = self._idle.pop()
+            except IndexError:
+                return None
+            if time.monotonic() <= until_s and not wait_for_read(connection.sock, timeout=0.0):
+                return connection
+            connection.close()
+
+    def _keep(self, connection: HTTPConnection) -> None:
+        if len(self._idle) >= self._idle_max:
+            connection.close()
+        else:
+            self._idle.append((connection, time.monotonic() + _IDLE_S_MAX))
 
     def _ask(self, connection: socket.socket, request: bytes) -> tuple[Answer, bool]:
         try:
-            connection.settimeout(self._timeout.read_timeout)
+            connection.settimeout(self._read_timeout_s)
             is_sent = _send(connection, request)
-            answer, is_usable = _read_answer(connection, _ANSWER_TIMEOUTS * self._timeout.read_timeout)
+            answer, is_usable = _read_answer(connection, _ANSWER_TIMEOUTS * self._read_timeout_s)
         except TimeoutError as error:
             raise sdk.ReadTimeoutError(endpoint_url=self._url, error=error) from error
         except (OSError, ValueError) as error:
             raise sdk.ConnectionClosedError(endpoint_url=self._url, error=error) from error
         return answer, is_usable and is_sent
 
-    def _open(self, connection: Any) -> None:
-        connection.timeout = self._timeout.connect_timeout
+    def _open(self) -> HTTPConnection:
+        connection = self._make()
         try:
             connection.connect()
-        except (pool_errors.SSLError, ssl.SSLError, ValueError) as error:  # a name that does not match
-            raise sdk.SSLError(endpoint_url=self._url, error=error) from error
-        except pool_errors.NewConnectionError as error:  # in urllib3 a kind of timeout
-            raise sdk.EndpointConnectionError(endpoint_url=self._url, error=error) from error
-        except (pool_errors.ConnectTimeoutError, TimeoutError) as error:
-            raise sdk.ConnectTimeoutError(endpoint_url=self._url, error=error) from error
-        except (pool_errors.HTTPError, OSError) as error:
-            raise sdk.EndpointConnectionError(endpoint_url=self._url, error=error) from error
+        except BaseException as error:
+            connection.close()
+            known = _error_of(error, self._url)
+            if known is None:
+                raise
+            raise known from error
+        return connection
+
+
+def _error_of(error: BaseException, url: str) -> sdk.BotoCoreError | None:
+    """Return botocore's error for a connection that could not be opened; None if it has none."""
+    if isinstance(error, pool_errors.SSLError | ssl.SSLError | ValueError):  # a name that does not match
+        return sdk.SSLError(endpoint_url=url, error=error)
+    if isinstance(error, pool_errors.NewConnectionError):  # in urllib3 a kind of timeout
+        return sdk.EndpointConnectionError(endpoint_url=url, error=error)
+    if isinstance(error, pool_errors.ConnectTimeoutError | TimeoutError):
+        return sdk.ConnectTimeoutError(endpoint_url=url, error=error)
+    if isinstance(error, pool_errors.HTTPError | OSError):
+        return sdk.EndpointConnectionError(endpoint_url=url, error=error)
+    return None
+
+
+def _close_all(idle: deque[_Idle]) -> None:
+    while idle:
+        idle.pop()[0].close()
 
 
 def _send(connection: socket.socket, request: bytes) -> bool:

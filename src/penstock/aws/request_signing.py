@@ -1,8 +1,7 @@
-"""Signatures of requests that differ in body and time only: AWS Signature Version 4, with what stays the same made once.
+"""AWS Signature Version 4 for requests that differ only in body and time: their common part is made once.
 
-botocore builds everything anew for each request. Here the signature of one request that botocore has signed is made again, and
-only if it comes out the same does `Signing` sign the following ones: so whatever botocore does that is not known here
-(another signature version, other credentials, another address) leaves the signing to botocore.
+The signature of one request of botocore's is computed again. `Signing` signs later ones only if the two agree, so botocore keeps
+signing whatever is not known here: another signature version, other credentials, another path.
 
 Source: AWS Signature Version 4, "Create a signed AWS API request".
 """
@@ -12,6 +11,7 @@ from __future__ import annotations
 import hmac
 import re
 import time
+from collections.abc import Container
 from hashlib import sha256
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ _AUTHORIZATION: Final = re.compile(
 )
 _DATE: Final = "X-Amz-Date"
 _TOKEN: Final = "X-Amz-Security-Token"  # noqa: S105 - the name of a header
+_OWN: Final = (_DATE.lower(), _TOKEN.lower())
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -65,10 +66,7 @@ class Signing:
         self, host: str, headers: dict[str, str], signed: list[str], region: str, service: str
     ) -> None:
         values = {**headers, "host": host}
-        self._lines = [
-            (name, None if name in (_DATE.lower(), _TOKEN.lower()) else " ".join(values[name].split()))
-            for name in signed
-        ]
+        self._lines = [(name, None if name in _OWN else " ".join(values[name].split())) for name in signed]
         self._names = ";".join(signed)
         self._has_token = _TOKEN.lower() in signed
         self._region = region
@@ -116,25 +114,30 @@ class Signing:
         return key
 
 
-def signing_like(request: Any, keys: Keys) -> Signing | None:
-    """Return what signs further requests as botocore has signed this one; None where only botocore can.
+def signing_like(request: Any, keys: Keys, left_out: Container[str] = ()) -> Signing | None:
+    """Return a signing of further requests like one that botocore has signed, or None if only botocore can sign them.
 
     Args:
         request: A POST as botocore signed it: its address, headers and body.
         keys: The credentials that botocore signed it with.
+        left_out: Headers that further requests do not have, in lower case.
     """
     parts = urlsplit(request.url)
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}
-    found = _AUTHORIZATION.fullmatch(headers.pop("authorization", ""))
+    authorization = headers.pop("authorization", "")
+    found = _AUTHORIZATION.fullmatch(authorization)
     has_all = found is not None and set(found[3].split(";")) <= {*headers, "host"}
     if parts.path not in ("", "/") or parts.query or found is None or not has_all:
         return None
     stamp, token = headers.pop(_DATE.lower(), ""), headers.pop(_TOKEN.lower(), None)
     if token != (keys.token or None):
         return None
-    signing = Signing(host_of(request.url), headers, found[3].split(";"), found[1], found[2])
-    ours = signing.headers(request.body, keys, stamp)["Authorization"]
-    return signing if ours == _text(request.headers["Authorization"]) else None
+    host, names = host_of(request.url), found[3].split(";")
+    same = Signing(host, headers, names, found[1], found[2])
+    if same.headers(request.body, keys, stamp)["Authorization"] != authorization:
+        return None
+    kept = [name for name in names if name in _OWN or name not in left_out]
+    return Signing(host, headers, kept, found[1], found[2])
 
 
 def _text(value: Any) -> str:

@@ -39,9 +39,9 @@ def _load_for_tasks() -> None:
     import pyarrow.compute  # noqa: F401 - all of these are loaded, and none is used here
     import pyspark.worker  # noqa: F401
 
+    import penstock.aws.data_plane_client
     import penstock.aws.kinesis
     import penstock.aws.lease_table
-    import penstock.aws.repeated_call
     import penstock.aws.service_descriptions
     import penstock.spark.row_writer
     import penstock.spark.sink

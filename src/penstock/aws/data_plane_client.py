@@ -1,0 +1,326 @@
+"""A client of the data plane: the calls that a worker repeats all day, at a tenth of the CPU time that boto3 takes for each.
+
+boto3 makes the first call of an operation. Its request shows the address, the headers and the signature's scope. Later calls reuse
+them with a body, a signature (`request_signing`) and a connection (`pooled_exchange`) of Penstock's. Every other method is boto3's.
+
+boto3 also makes each call that this module does not cover: through a proxy, with another kind of signature, with a stream or table
+named by its ARN, or while tracing wraps botocore's functions. Handlers of `before-send` (moto) and `after-call` get every call.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from types import FunctionType
+from typing import Any, Final
+
+import msgspec
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse, HeadersDict
+from botocore.client import BaseClient
+from botocore.endpoint import Endpoint
+from botocore.exceptions import ClientError
+from botocore.handlers import add_recursion_detection_header
+from botocore.httpsession import URLLib3Session
+from botocore.parsers import ResponseParserError, create_parser
+from msgspec import Struct
+
+from penstock.aws.data_plane import (
+    EncodedRecords,
+    PageParser,
+    check_sender,
+    check_sum,
+    decode_answers,
+    decode_page,
+)
+from penstock.aws.pooled_exchange import Answer, PooledExchange
+from penstock.aws.request_signing import Signing, host_of, signing_like
+
+_log: Final = logging.getLogger("penstock.aws")
+_GET_RECORDS: Final = "GetRecords"
+_PUT_RECORDS: Final = "PutRecords"
+OPERATIONS: Final = {
+    "kinesis": {
+        "get_records": _GET_RECORDS,
+        "get_shard_iterator": "GetShardIterator",
+        "put_records": _PUT_RECORDS,
+    },
+    "dynamodb": {
+        "put_item": "PutItem",
+        "update_item": "UpdateItem",
+        "get_item": "GetItem",
+        "batch_get_item": "BatchGetItem",
+        "scan": "Scan",
+    },
+}
+"""By service: methods of a client, and the service's names of them."""
+_OF_ONE_CALL: Final = frozenset(
+    {
+        "amz-sdk-invocation-id",
+        "amz-sdk-request",
+        "authorization",
+        "content-length",
+        "x-amz-date",
+        "x-amz-security-token",
+        "x-amzn-trace-id",
+    }
+)
+_REFUSED_SIGNATURES: Final = frozenset(
+    {
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "IncompleteSignature",
+        "IncompleteSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+    }
+)
+_WRAPPED_BY_TRACING: Final = (
+    (BaseClient, "__init__"),
+    (BaseClient, "_make_api_call"),
+    (Endpoint, "make_request"),
+    (Endpoint, "prepare_request"),
+    (URLLib3Session, "send"),
+)
+"""Where OpenTelemetry, X-Ray, Sentry and others put functions of their own to see each call."""
+_ADDRESSES_MAX: Final = 8
+_LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME"
+_BINARY: Final = re.compile(rb'"BS?"\s*:')
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class DataPlaneClient:
+    """A client of Kinesis or DynamoDB; safe to use from several threads.
+
+    Args:
+        client: boto3's.
+        credentials: Of the client's session; None if it has none.
+        exchange: Opens an exchange with an address; None for an address behind a proxy.
+    """
+
+    def __init__(
+        self, client: Any, credentials: Any, exchange: Callable[[str], PooledExchange | None]
+    ) -> None:
+        self._client = client
+        exchange = lru_cache(maxsize=_ADDRESSES_MAX)(exchange)
+        for method, operation in OPERATIONS[client.meta.service_model.service_name].items():
+            setattr(self, method, _Operation(client, method, operation, credentials, exchange))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what boto3's client has under a name."""
+        return getattr(self._client, name)
+
+
+class _Pattern(Struct, frozen=True):
+    """The common part of an operation's requests, as boto3's request shows it."""
+
+    url: str
+    host: str
+    headers: Mapping[str, str]
+    context: dict[str, Any]
+    signing: Signing
+    exchange: PooledExchange
+
+    def head(self, headers: Mapping[str, Any]) -> bytes:
+        """Return the head of a request as it is sent."""
+        lines = "".join(f"{name}: {_text(value)}\r\n" for name, value in headers.items())
+        start = f"POST / HTTP/1.1\r\nHost: {self.host}\r\nAccept-Encoding: identity\r\n"
+        return f"{start}{lines}\r\n".encode("latin-1")
+
+
+class _Operation:
+    """One operation of a client; safe to use from several threads."""
+
+    def __init__(
+        self,
+        client: Any,
+        method: str,
+        operation: str,
+        credentials: Any,
+        exchange: Callable[[str], PooledExchange | None],
+    ) -> None:
+        self._name = operation
+        self._events = client.meta.events
+        self._event = f"{client.meta.service_model.service_name}.{operation}"
+        self._ask_boto3 = getattr(client, method)
+        self._credentials = credentials
+        self._exchange = exchange
+        self._parser = PageParser(create_parser("json"))
+        self._model = client.meta.service_model.operation_model(operation)
+        self._pattern: _Pattern | None = None
+        self._events.register_first(f"before-send.{self._event}", self._on_request)
+
+    def _on_request(self, request: Any, **_: Any) -> None:
+        """Take the pattern of later requests from one that boto3 has signed."""
+        if self._pattern is not None or self._credentials is None or _names_an_arn(_decode(request.body)):
+            return
+        signing = signing_like(request, self._credentials.get_frozen_credentials(), _OF_ONE_CALL)
+        exchange = None if signing is None else self._exchange(request.url)
+        if signing is None or exchange is None:
+            return
+        headers = {
+            name: _text(value) for name, value in request.headers.items() if name.lower() not in _OF_ONE_CALL
+        }
+        self._pattern = _Pattern(
+            request.url,
+            host_of(request.url),
+            headers,
+            dict(getattr(request, "context", {})),
+            signing,
+            exchange,
+        )
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Make the call, as the client's method does.
+
+        Raises:
+            ClientError, BotoCoreError: As the client's method does.
+        """
+        pattern = self._pattern
+        records = arguments.get("Records")
+        is_encoded = records is None or isinstance(records, EncodedRecords)
+        if pattern is None or not is_encoded or _names_an_arn(arguments) or _is_botocore_wrapped():
+            return self._ask_boto3(**arguments)
+        keys = self._credentials.get_frozen_credentials()
+        if not pattern.signing.fits(keys):
+            self._pattern = None
+            return self._ask_boto3(**arguments)
+        body = _body_of(arguments)
+        request = _request_of(pattern, body, pattern.signing.headers(body, keys))
+        answer = self._send(pattern, request)
+        parsed = self._parsed(answer)
+        code = parsed.get("Error", {}).get("Code") if answer.status >= 300 else None
+        if code in _REFUSED_SIGNATURES:
+            _log.info("%s: %s: boto3 signs this call", self._name, code)
+            self._pattern = None
+            return self._ask_boto3(**arguments)
+        headers: Any = answer.headers
+        self._events.emit(
+            f"after-call.{self._event}",
+            http_response=AWSResponse(pattern.url, answer.status, headers, _Raw(answer.body)),
+            parsed=parsed,
+            model=self._model,
+            context=pattern.context,
+        )
+        if answer.status >= 300:
+            raise ClientError(parsed, self._name)
+        return parsed
+
+    def _send(self, pattern: _Pattern, request: Any) -> Answer:
+        """Return a handler's answer if one has answered before the request is sent, else the service's."""
+        for _, given in self._events.emit(f"before-send.{self._event}", request=request):
+            if given is not None:
+                headers = {str(name).lower(): value for name, value in given.headers.items()}
+                return Answer(given.status_code, headers, given.content)
+        return pattern.exchange.exchange(pattern.head(request.headers) + request.body)
+
+    def _parsed(self, answer: Answer) -> Any:
+        try:
+            return self._parse(answer)
+        except ResponseParserError:
+            raise
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            msgspec.MsgspecError,
+        ) as error:
+            raise ResponseParserError(
+                f"the answer (status {answer.status}, {len(answer.body)} bytes) cannot be read: {error!r:.200}"
+            ) from error
+
+    def _parse(self, answer: Answer) -> Any:
+        if answer.status == 200:
+            check_sum(answer.headers, answer.body)
+            check_sender(answer.headers, answer.body)
+            if self._name == _GET_RECORDS:
+                return {"Page": decode_page(answer.body), "ResponseMetadata": _metadata(answer)}
+            if self._name == _PUT_RECORDS:
+                return {"Answers": decode_answers(answer.body), "ResponseMetadata": _metadata(answer)}
+            if not _BINARY.search(answer.body):  # which botocore decodes
+                found = {name: value for name, value in _decode(answer.body).items() if value is not None}
+                return {**found, "ResponseMetadata": _metadata(answer)}
+        response = {
+            "headers": answer.headers,
+            "status_code": answer.status,
+            "body": answer.body,
+            "context": {},
+        }
+        parsed = self._parser.parse(response, self._model.output_shape)
+        if answer.status >= 300:
+            code = parsed.get("Error", {}).get("Code")
+            for shape in self._model.error_shapes:
+                # It may have more, as the row that a condition failed on.
+                if code in (shape.error_code, shape.name):
+                    parsed.update(self._parser.parse(response, shape))
+        return parsed
+
+
+class _Raw:
+    """The body of an answer as `AWSResponse` reads it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield the body."""
+        yield self._body
+
+
+def _body_of(arguments: Mapping[str, Any]) -> bytes:
+    given = dict(arguments)
+    if "Records" in given:
+        given["Records"] = msgspec.Raw(given["Records"].body)
+    if isinstance(given.get("Timestamp"), datetime):
+        given["Timestamp"] = given["Timestamp"].timestamp()
+    return _encode(given)
+
+
+def _request_of(pattern: _Pattern, body: bytes, signed: Mapping[str, str]) -> Any:
+    headers: Any = HeadersDict({**pattern.headers, **_trace(), **signed, "Content-Length": str(len(body))})
+    request: Any = AWSPreparedRequest("POST", pattern.url, headers, body, False)
+    request.context = dict(pattern.context)  # as newer versions of botocore have it
+    return request
+
+
+def _is_botocore_wrapped() -> bool:
+    """Return whether tracing wraps botocore's functions: it would not see calls that bypass them."""
+    for owner, name in _WRAPPED_BY_TRACING:
+        function = owner.__dict__.get(name)
+        # A wrapper is no function, or one of another package, whatever name it bears.
+        if type(function) is not FunctionType or not function.__globals__["__name__"].startswith("botocore."):
+            return True
+    return False
+
+
+def _trace() -> dict[str, str]:
+    """Return the header that tells one invocation of a Lambda function from the next, if this is one."""
+    if _LAMBDA not in os.environ:
+        return {}
+    params: dict[str, Any] = {"headers": {}}
+    add_recursion_detection_header(params)
+    return dict(params["headers"])
+
+
+def _metadata(answer: Answer) -> dict[str, Any]:
+    return {
+        "HTTPStatusCode": answer.status,
+        "HTTPHeaders": answer.headers,
+        "RequestId": answer.headers.get("x-amzn-requestid", ""),
+    }
+
+
+def _names_an_arn(arguments: Mapping[str, Any]) -> bool:
+    """Return whether a stream or a table is named by its ARN, on which the address may depend."""
+    named = (arguments.get("StreamARN"), arguments.get("TableName"), *arguments.get("RequestItems", ()))
+    return any(str(name).startswith("arn:") for name in named)
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
