@@ -1,11 +1,11 @@
-"""Measure what a consumer holds in memory while its handler is busy with KPL aggregates of empty records.
+"""Measure a consumer's memory while its handler is busy with KPL aggregates of empty records.
 
     python bench/consumer_memory.py [--mib 18] [--json]
 
 An embedded server runs in a separate process, without quotas, with one shard. An aggregate of empty records has six bytes for
 each of them, and each costs hundreds once it is taken apart: this is the worst that a producer can send. The handler keeps
-its first batch until nothing more is read. Then it returns, and everything is counted. Beside it stands what all records
-would cost if they were taken apart at once.
+its first batch until nothing more is read. Then it returns, and everything is counted. For comparison it shows the cost of all
+records if they were taken apart at once.
 """
 
 from __future__ import annotations

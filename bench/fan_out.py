@@ -3,8 +3,8 @@
     python bench/fan_out.py [--json] [--seconds 3]
 
 Decoding: both sides get the same bytes of an event stream, and take turns. Subscriptions: a sender in a process of its own
-sends the same event again and again over HTTP/2 and TLS. This process asks for one event after the other, decodes it and
-drops it; what is counted is its CPU time, so the sender's speed does not matter. A shard at its full 2 MiB/s of 1 KiB records
+sends the same event repeatedly over HTTP/2 and TLS. This process asks for one event after the other, decodes it and
+drops it. Only its CPU time counts, so the sender's speed does not matter. A shard at its full 2 MiB/s of 1 KiB records
 is about 3.1 MB/s on the wire.
 """
 
@@ -92,7 +92,7 @@ class Raw:
         self._data = data
 
     def stream(self) -> Any:
-        """Return them in pieces as they come from a socket."""
+        """Return them in pieces, as from a socket."""
         return (self._data[place : place + 65536] for place in range(0, len(self._data), 65536))
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ def measure_decoding() -> list[dict[str, Any]]:
 
 
 class Sender(asyncio.Protocol):
-    """Sends one event again and again on every stream, as its window allows."""
+    """Sends one event repeatedly on every stream, as its window allows."""
 
     def __init__(self, event: bytes) -> None:
         self._event = event
@@ -225,7 +225,7 @@ class Drain:
         self.stream: Any = None
 
     def tell(self, news: object) -> None:
-        """Take what comes."""
+        """Receive bytes."""
         if isinstance(news, Pushed):
             self.count += 1
             self.stream.ask()
@@ -292,19 +292,19 @@ def measure_subscriptions(name: str, record_count: int, count: int, seconds: flo
 
 
 def rss_mb() -> float:
-    """Return what the process holds now."""
+    """Return the process's resident memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def measure_memory(name: str, record_count: int, count: int) -> dict[str, Any]:
-    """Return the row of subscriptions whose events nobody asks for: what their windows hold."""
+    """Return the row of subscriptions with unread events: the memory of their windows."""
     event = frame_of(record_count)
     with subscribed(event, 1):
         before_mb = rss_mb()
         with subscribed(event, count):
             grown_mb = last_mb = 0.0
-            while grown_mb == 0.0 or rss_mb() > last_mb + 0.5:  # until nothing comes any more
+            while grown_mb == 0.0 or rss_mb() > last_mb + 0.5:  # until nothing more arrives
                 last_mb = rss_mb()
                 time.sleep(2.0)
                 grown_mb = rss_mb() - before_mb

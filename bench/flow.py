@@ -3,8 +3,8 @@
     python bench/flow.py [--seconds 30] [--json] [--out artifacts/flow.html]
 
 Eight writers offer three times what four shards accept, with the service's quotas, and stop after `--seconds`. The chart goes
-on until the last acknowledgement. Penstock's producer runs first, then the usual loop with boto3: PutRecords, and again
-what was refused, after a tenth of a second. The embedded server runs in a separate process, the writers as threads of
+on until the last acknowledgement. Penstock's producer runs first, then the usual loop with boto3: PutRecords, and refused
+entries again after a tenth of a second. The embedded server runs in a separate process, the writers as threads of
 this one. Every record is counted in the stream afterwards.
 """
 
@@ -79,7 +79,7 @@ class Watched:
 
 
 def offer(course: Course, writer: int, end_s: float, put: Callable[[bytes, str], None]) -> None:
-    """Put three eighths of what the stream takes, evenly, as far as there is room."""
+    """Put three eighths of the stream's capacity, evenly, as far as there is room."""
     interval_s = WRITERS * RECORD_BYTES / (OVERLOAD * CAPACITY_BYTES_PER_S)
     next_s, number = course.now_s(), 0
     while course.now_s() < end_s:
@@ -108,7 +108,7 @@ def write_penstock(server: Any, stream: str, course: Course, writer: int, end_s:
 
 
 def void(_: object) -> None:
-    """Drop what a call gives."""
+    """Drop a call's result."""
 
 
 def write_boto3(server: Any, stream: str, course: Course, writer: int, end_s: float) -> None:

@@ -3,8 +3,8 @@
     python bench/fourth_reader.py [--seconds 60] [--json]
 
 An embedded server with its quotas, the writer, each consumer and Spark run in processes of their own. Four shards get 0.95 MiB a
-second each. Four readers want twice what polling gives: 2 MiB a second and shard. What is counted is how far each is behind: the
-seconds that it takes to write what the reader's handler does not have yet.
+second each. Four readers need twice the quota of polling: 2 MiB a second and shard. The measure is each reader's lag: the
+seconds that it takes to write the records that the reader's handler does not have yet.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def query(channel: Connection, endpoint_url: str, retrieval: str) -> None:
 
 
 class Part:
-    """A process and what it has told."""
+    """A process and its reports."""
 
     def __init__(self, run: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -139,7 +139,7 @@ def readers(endpoint_url: str, retrieval: str) -> Iterator[dict[str, Part]]:
 
 
 def listen(writer: Part, parts: dict[str, Part], is_over: Callable[[], bool]) -> None:
-    """Take what the processes tell until a condition holds."""
+    """Take the processes' reports until a condition holds."""
     by_channel: dict[Any, Part] = {part.channel: part for part in (writer, *parts.values())}
     while not is_over():
         for channel in wait(list(by_channel), 0.2):

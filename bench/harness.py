@@ -96,7 +96,7 @@ def fill(server: Any, name: str, streams: Streams) -> None:
 
 @contextlib.contextmanager
 def _input(row: Row) -> Iterator[dict[str, Any]]:
-    """Write a GetRecords answer in both formats, and tell where; nothing for rows without one."""
+    """Write a GetRecords answer in both formats and return the paths; nothing for rows without one."""
     if not row.has_input or row.streams is None:
         yield {}
         return

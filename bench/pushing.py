@@ -1,13 +1,13 @@
-"""Measure enhanced fan-out end to end: from put to handler beside polling, and what pushing costs the embedded server.
+"""Measure enhanced fan-out end to end: from put to handler beside polling, and the cost of pushing for the embedded server.
 
     python bench/pushing.py [--records 200] [--kcl] [--json]
 
 An embedded server runs in a process of its own. Latency: with its quotas on, two consumers read one stream of two shards, one by
-fan-out and one by polling as it comes. Records are put one by one at random moments, about five a second; each carries the moment
+fan-out and one by polling. Records are put one by one at random moments, about five a second; each carries the moment
 before its put, and the time is taken when the handler has it. With `--kcl` two workers of the Java KCL 3 read the same stream, by
-fan-out and by polling twice a second; they print each record, and the time is taken when its line has come (`make test-interop`
-builds them, which needs Maven). Server: twenty consumers subscribe to one shard; what is counted is
-the server's CPU time, less what it needs for the same puts without subscribers.
+fan-out and by polling twice a second; they print each record, and the time is taken when its line arrives (`make test-interop`
+builds them, which needs Maven). Server: twenty consumers subscribe to one shard; the measure is
+the server's CPU time, minus that of the same puts without subscribers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ INTEROP = Path(__file__).parents[1] / "tests" / "interop"
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    """Wait for a condition; end the program when it does not come."""
+    """Wait for a condition; end the program at the deadline."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not is_true():
         if time.monotonic() > deadline_s:
@@ -77,7 +77,7 @@ class Reader:
             self.seen.setdefault(record.data, now_s)
 
     def stop(self) -> None:
-        """Let it stop in order."""
+        """Stop it in order."""
         self.consumer.stop()
 
 
@@ -114,7 +114,7 @@ class JavaReader:
                 self.seen.setdefault(line.split()[-1].encode(), time.time())
 
     def stop(self) -> None:
-        """Let it stop in order."""
+        """Stop it in order."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(DEADLINE_S)
@@ -176,7 +176,7 @@ class Drain:
         self.stream: Any = None
 
     def tell(self, news: object) -> None:
-        """Take what comes."""
+        """Receive bytes."""
         if isinstance(news, Pushed):
             self.records += len(news.page.records)
             self.events += bool(news.page.records)

@@ -1,4 +1,4 @@
-"""Write what was measured as Markdown: docs/performance.md, and README's section on performance."""
+"""Write the measurements as Markdown: docs/performance.md, and README's section on performance."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def describe_aim(aim: Aim) -> str:
 
 
 def verdicts(row: Row, result: dict[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Return each aim of a row with what was measured and whether it is met."""
+    """Return each aim of a row with its measurement and whether it is met."""
     found = []
     for aim in row.aims:
         value = aim.value(medians(result)) if result is not None else None
@@ -121,18 +121,18 @@ def page(results: dict[str, Any]) -> str:
         "This page is written by `make bench`, from `docs/performance.json`. Each row runs its contenders in turn, each time in a fresh",
         "process, against one embedded server in a process of its own. The figures are medians, with the least and the most in",
         "brackets. Wall and CPU seconds are those of the whole tree of processes, JVM and Python workers included, in the measured part:",
-        "Spark's session is started and warm before. The peak of memory is that of the tree in its whole life. In *italics* stand",
-        "bounds: contenders that do less than the row asks for.",
+        "Spark's session is started and warm before. The peak of memory is that of the tree in its whole life. Contenders in *italics*",
+        "are bounds: they do less than the row asks for.",
         "",
         "Rows of queries and writes are measured twice in each session of Spark. The first time the JVM loads and compiles what streams",
         "or sinks need, and Spark looks its sources in Python up and starts their daemons; *again in the session* is the second time,",
-        "with another application and checkpoint, and all data read or written anew.",
+        "with another application and checkpoint, and all data read or written again.",
         "",
         measured_on(results),
         "",
-        "The server takes a part of the same cores, so wall times are longer than beside a service elsewhere; CPU seconds and ratios",
-        "say more. It answers within a millisecond, which no service does. Machines differ from day to day, by a factor of two: what",
-        "the texts say of single steps was profiled on slower ones, and their shares say more than their seconds.",
+        "The server uses a part of the same cores, so wall times are longer than with a remote service; CPU seconds and ratios are",
+        "more reliable. It answers within a millisecond, which no service does. Machines differ from day to day, by a factor of two.",
+        "The texts' figures of single steps were profiled on slower ones: their shares are more reliable than their seconds.",
         "",
         "![All rows](performance.png)",
         "",
@@ -147,7 +147,7 @@ def page(results: dict[str, Any]) -> str:
             for aim, value, verdict in verdicts(row, by_key.get(row.key))
         ]
     lines += ["", "## Rows"]
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     for row in ROWS:
         lines += ["", f"### {row.title[0].upper()}{row.title[1:]}", ""]
         result = by_key.get(row.key)
@@ -165,17 +165,15 @@ def page(results: dict[str, Any]) -> str:
                     ),
                     "",
                 ]
-        lines.append(
-            row.text if row.text not in told else f"For what bounds it see *{told[row.text]}*, above."
-        )
-        told.setdefault(row.text, row.title)
-    lines += ["", "## Not in the table", "", "| what | why |", "|---|---|"]
+        lines.append(row.text if row.text not in shown else f"For its bounds see *{shown[row.text]}*, above.")
+        shown.setdefault(row.text, row.title)
+    lines += ["", "## Not in the table", "", "| measurement | reason |", "|---|---|"]
     lines += [f"| {what} | {why} |" for what, why in NOT_MEASURED.items()]
     return "\n".join(lines) + "\n"
 
 
 def updated(known: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
-    """Return earlier results with the rows that were measured now in place of theirs, each with what it was measured on."""
+    """Return earlier results with the newly measured rows in place of theirs, each with its machine and date."""
     facts = results["measured"]
     apart = {name: facts[name] for name in ("date", "load_before", "load_after")}
     found = {result["key"]: {**result, "apart": apart} for result in results["rows"]}
@@ -214,7 +212,7 @@ def readme_section(results: dict[str, Any]) -> str:
         (
             "Of two figures the second is for the next query or write in the same session of Spark. "
             f"{measured_on(results)} {aims.count('met')} of {len(aims) - aims.count('not measured')} aims are met; all rows, "
-            "their aims and what bounds them are in [docs/performance.md](docs/performance.md)."
+            "their aims and bounds are in [docs/performance.md](docs/performance.md)."
         ),
         "",
         END,
@@ -223,7 +221,7 @@ def readme_section(results: dict[str, Any]) -> str:
 
 
 def documents(root: Path) -> dict[Path, str]:
-    """Return the pages that come from docs/performance.json, with the text that they must have."""
+    """Return the pages that are generated from docs/performance.json, with their text."""
     results = json.loads((root / "docs" / "performance.json").read_text())
     readme = (root / "README.md").read_text()
     before, _, rest = readme.partition(BEGIN)
@@ -235,7 +233,7 @@ def documents(root: Path) -> dict[Path, str]:
 
 
 def summary(results: dict[str, Any]) -> str:
-    """Return the aims of what was measured, one a line."""
+    """Return the aims of the measured rows, one a line."""
     by_key = {result["key"]: result for result in results["rows"]}
     return "\n".join(
         f"{row.key:<20} {aim:<60} {value:>12}  {verdict.strip('*')}"

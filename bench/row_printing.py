@@ -1,4 +1,4 @@
-"""Print rows of figures, with how busy the machine was: what the benches outside `make bench` share."""
+"""Print rows of figures with the machine's load, for the benches outside `make bench`."""
 
 from __future__ import annotations
 

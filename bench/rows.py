@@ -114,18 +114,18 @@ def _backlog(
         budget_s=60 if has_peers else 30,
         is_quick=is_quick,
         text=(
-            "What a query costs before its first record and per batch is the same at any size, so small backlogs cost more per GB. The "
-            "rows of 100 and of 400 MB differ by what 300 MB cost alone: the second time in a session 1.5 s and 2.3 CPU s, 8 per GB, where "
+            "A query's cost before its first record and per batch is the same at any size, so small backlogs cost more per GB. The "
+            "difference of the rows of 100 and of 400 MB is the cost of 300 MB alone: the second time in a session 1.5 s and 2.3 CPU s, 8 per GB, where "
             "awslabs' connector takes 34 s and 5.1 CPU s, 17 per GB, and boto3 in tasks 4 s and 23 CPU s per GB. So the reading meets the aims "
-            "twice over, and what misses them is the start of a query, which the row of a query's start has alone: the second time in a session "
+            "twice over; the start of a query misses them, which the row of a query's start has alone: the second time in a session "
             "Penstock's takes 2.1 CPU s, 1.3 of them with a source in Python that has one row in memory. The first time it takes 6.3, 3.7 of "
-            "them with that source: the JVM loads and compiles what streams need, and Spark starts four Python programs one after the other, each of which "
+            "them with that source: the JVM loads and compiles the classes of streams, and Spark starts four Python programs one after the other, each of which "
             "imports pyspark, and a daemon for the tasks. A program that registers the source spares nearly one of them. The programs and "
             "workers stay, with 650 MB between them beside the JVM (94 the planner, "
-            "94 what plans the tasks, 146 what Spark looks the source up and creates it with, 320 the workers, those of the warm session "
+            "94 the process that plans the tasks, 146 those that look the source up and create it, 320 the workers, those of the warm session "
             "among them), so memory is above that of a connector in the JVM before a record is read. Per record it is decoding, the copy from the Python worker to the JVM through a socket, and Spark's copy from "
             "Arrow to rows. Compare with the row *bytes to Arrow*, and with the bytes alone: those are fetched over one "
-            "connection by one process, and nothing looks into them. The server has no quotas here, so Penstock's source runs with "
+            "connection by one process, without decoding. The server has no quotas here, so Penstock's source runs with "
             "`fetchInterval=0s`; by default it keeps to the service's 2 MiB per second and shard, as in the row with quotas."
         ),
     )
@@ -201,7 +201,7 @@ def _latency(key: str, title: str, load: tuple[float, float, int], aims: tuple[A
         turns=1,
         budget_s=40,
         text="The floor is Spark's own micro-batch: it writes its offsets and commits to the checkpoint before and after each "
-        "batch, plans the query and starts a task (see the row *empty query*). A record that comes while a batch runs waits "
+        "batch, plans the query and starts a task (see the row *empty query*). A record that arrives while a batch runs waits "
         "for its end. Each batch also claims its ends in the lease table. The slowest records wait for a probe: a shard "
         "that was just read is asked four times in the next second, and once a second after that (`probeInterval`), because all who read a "
         "shard share five reads a second, and a batch takes one of them. So up to a second of waiting is built in for a shard that has been "
@@ -268,9 +268,9 @@ def _planning(shards: int, limit_s: float | None, turns: int) -> Row:
         turns=turns,
         budget_s=20,
         is_quick=shards == 100,
-        text="One look at the lease table; then each shard's claim is settled and the offset is written as JSON. What the look takes alone, of "
-        "the same table and with nothing planned, is measured in the same run and stands beside the plan: nobody can plan in less who looks "
-        "at the leases. boto3's scan is of rows without a claim. Of 1,000 shards the planner's own thread takes 0.12 s of CPU time: 0.04 for "
+        text="One look at the lease table; then each shard's claim is settled and the offset is written as JSON. The scan alone, of "
+        "the same table and with nothing planned, is measured in the same run and shown beside the plan: it is the least time of any "
+        "plan. boto3's scan is of rows without a claim. Of 1,000 shards the planner's own thread takes 0.12 s of CPU time: 0.04 for "
         "the rows (botocore's parser would need 0.1 s more), 0.05 to settle the shards, and 0.03 for the offset's JSON and the tasks. "
         "The rest is moto, which has one thread and takes 0.13 s of CPU time to find, measure, copy and write a thousand rows with their claims, on "
         "the same cores as the planner, and answers the renewals of the thousand leases in between. The first three batches read the whole table, one page "
@@ -299,13 +299,13 @@ def _consumer(shards: int, record_count: int, *peers: Contender, is_quick: bool 
         streams=Streams(shards, record_count, 200),
         budget_s=45,
         is_quick=is_quick,
-        text="The consumer does more than boto3's loop, which keeps nothing of what it has read and shares its shards with nobody: it makes "
+        text="The consumer does more than boto3's loop, which stores no position and shares its shards with no other worker: it makes "
         "a lease table, creates, takes, checkpoints and releases a lease for each shard, and hands records over between threads. The records "
         "alone meet the aim, the leases do not. Read with ten records a shard, 8 shards take 0.21 s of CPU time and 100 shards 1.1, boto3's loop 0.18 and 0.64; "
-        "what 100,000 records take beyond that, measured in the same minutes, is 4.1 µs a record from 8 shards and less from 100, a sixth "
+        "100,000 records take beyond that, measured in the same minutes, 4.1 µs a record from 8 shards and less from 100, a sixth "
         "of boto3's 26. With 100 shards of a thousand records each, nine tenths of the time are therefore the same without records: 11 ms a shard, for about nine calls "
-        "where boto3's loop makes three. A call that is made again and again costs a fifth of what botocore takes for it; what is "
-        "left is mostly the hand-over between threads, the coordinator's rules, and polls of shards that are read to their end while others "
+        "where boto3's loop makes three. A repeated call costs a fifth of botocore's; the rest "
+        "is mostly the hand-over between threads, the coordinator's rules, and polls of shards that are read to their end while others "
         "are not. Per record it is 0.7 µs of JSON and Base64, and less than 2 µs for its `Record`, for the count of its bytes while it "
         "waits, and for Python's collection of garbage. Leases taken by many shards in one call would be next, which DynamoDB has only "
         "as transactions, at twice the price. The KCL in Java is not in the table: it is no single package, and `make test-interop` builds it for the tests of "
@@ -392,7 +392,7 @@ PYTHON = (
         "0.8 s each where those of the empty sink take 0.4 and boto3's 1.3: signing, PutRecords, and the shard of each record. And it has a "
         "second daemon of workers, 1.5 s with Penstock's modules: Spark does not reuse the warm one, since it "
         "gives workers of a source that it has found by itself another environment; boto3's tasks have a second one, too (0.9 s). A program that "
-        "registers the source spares that daemon. What a session's first write starts is there for the next one, which meets the aims: it takes three quarters "
+        "registers the source spares that daemon. The next write of a session reuses the programs of the first, and meets the aims: it takes three quarters "
         "of the time and two thirds of the CPU time of boto3's.",
     ),
     Row(
@@ -408,13 +408,13 @@ PYTHON = (
         turns=5,
         budget_s=15,
         is_quick=True,
-        text="What is above the aim are the calls. To import Penstock's consumer takes 0.26 s of CPU time, to import boto3 0.22; botocore is 0.2 of "
-        "both. Then come the clients of two services and thirty calls, most of which wait for "
+        text="The calls exceed the aim. To import Penstock's consumer takes 0.26 s of CPU time, to import boto3 0.22; botocore is 0.2 of "
+        "both. The rest is the clients of two services and thirty calls, most of which wait for "
         "each other: the stream's summary, the lease table and two looks at it (up to 40 ms apart with four shards, so that workers that "
         "start together do not all list the shards), the shard listing, a lease, an iterator, a page. boto3's loop makes nine calls, with "
         "one client. The clients cost half of what they do in boto3: the descriptions of the two services are read without looking "
-        "through those of all others. Nothing of asyncio or enhanced fan-out's HTTP/2 is loaded by a consumer that polls. What would be "
-        "next is to look at the lease table while the stream's summary is still on its way; one round trip less of some fifteen would not "
+        "through those of all others. Nothing of asyncio or enhanced fan-out's HTTP/2 is loaded by a consumer that polls. The next step would be "
+        "to scan the lease table while the stream's summary is still on its way; one round trip less of some fifteen would not "
         "be seen here, where a call takes two milliseconds.",
     ),
     Row(
@@ -470,7 +470,7 @@ SERVERS = (
         turns=2,
         budget_s=50,
         takes_turn=False,
-        text="GetRecords sends text that was made when the record came, so a page costs a join and a write to the socket: the "
+        text="GetRecords sends text that was made when the record was put, so a page costs a join and a write to the socket: the "
         "client and the loopback take as much. PutRecords decodes base64 once, hashes the key and keeps both forms; beside moto that is "
         "between 8 and 15 times as much from run to run.",
     ),
@@ -493,7 +493,7 @@ def _joining(before: int, after: int, shards: int) -> Row:
         is_quick=after == 10,
         text="Each lease moves at most once, to a worker below its share. A worker that joins looks at the table once, asks for "
         "its share, and is given each lease by its owner. Workers join within one round, and each waits one more before it asks for its share, since others may "
-        "still be coming: so the last of nine, which comes at 0.9 rounds on average, asks at 1.9, and its hand-overs take the rest. With nine newcomers the aim "
+        "still join: so the last of nine, which joins at 0.9 rounds on average, asks at 1.9, and its hand-overs take the rest. With nine newcomers the aim "
         "leaves a tenth of a round for the hand-overs, which take a third: each owner finishes its batch and writes its checkpoint first.",
     )
 
@@ -527,9 +527,9 @@ FLEETS = (
         options={"leases": 10_000, "workers": 1_000},
         budget_s=12,
         text="Linear in the leases. Of 10,000, Python takes 1 ms of CPU time for a pass that only counts them by owner, and 2 to list and sort each owner's: "
-        "what any plan has to do. An even plan makes three passes, and then deals what the owners give up; by throughput it makes four, with each "
+        "the work of any plan. An even plan makes three passes, and then distributes the released leases; by throughput it makes four, with each "
         "lease's weight and each worker's load, and then moves 700 leases one by one, 6 µs each. A busy machine takes half as much again for the same work: least and most "
-        "stand beside the median.",
+        "are beside the median.",
     ),
 )
 

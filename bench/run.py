@@ -3,7 +3,7 @@
     python bench/run.py                    all rows; writes docs/performance.{json,md,png} and README's section
     python bench/run.py --quick            a few rows; writes build/bench/quick.{json,md,png}
     python bench/run.py ROW [ROW ...]      these rows; writes build/bench/some.{json,md,png}
-    python bench/run.py --update ROW [...] these rows anew; the others stay in docs/performance.{json,md,png} as they are
+    python bench/run.py --update ROW [...] measure these rows again; the others stay in docs/performance.{json,md,png} as they are
     python bench/run.py --list
 
 Each row runs its contenders in turn (A B A B ...), each time in a fresh process, against one embedded server in a process of
@@ -34,11 +34,11 @@ from table import Row
 PROJECT = Path(__file__).resolve().parent.parent
 DOCS = PROJECT / "docs"
 TOTAL_S_MAX = 14.0 * 60.0
-GUEST_S = 90.0  # what a contender that is on no registry takes in a row, where somebody names it
+GUEST_S = 90.0  # of a contender that is on no registry, if an option names it, in a row
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures were measured on."""
+    """Return the machine and versions of the measurement."""
     facts = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
     memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
@@ -63,7 +63,7 @@ def count_guests(rows: list[Row]) -> int:
 def measure(rows: list[Row], *, is_quick: bool, patience: float) -> dict[str, Any]:
     """Run rows one after the other, each at least once; how many turns they have depends on the time that is left.
 
-    Those without Spark come first: they are over soon, and a slow session of Spark does not take their time.
+    Rows without Spark run first: they are short, and a slow session of Spark does not take their time.
     """
     measured, found = machine(), []
     began_s = time.monotonic()
@@ -128,7 +128,7 @@ def main() -> int:
     if args.update and not args.rows:
         parser.error("--update needs the names of rows")
     BUILD.mkdir(parents=True, exist_ok=True)
-    # What is installed from a registry comes compiled, and where Python may not write it would compile in each new process.
+    # Packages from a registry are compiled at installation; without write access Python would compile them in each new process.
     compileall.compile_dir(PROJECT / "src", quiet=1)
     if args.rows:
         name, rows = "some", [row for row in ROWS if row.key in args.rows]

@@ -1,4 +1,4 @@
-"""What a row of the table is: contenders, streams, aims; and what was measured of it, as JSON has it."""
+"""A row of the table: its contenders, streams and aims; and its measurements, as in the JSON."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Contender:
-    """Who takes part in a row.
+    """A contender of a row.
 
     Args:
         name: How the table calls it; the first contender of a row is Penstock's.
         program: The file in `contenders`, and the name of the program in it.
         options: Given to the program beside those of the row.
         environment: Whose packages it runs with.
-        packages: Whose versions are told.
+        packages: Packages whose versions are shown.
         is_bound: It does less than the row asks for: a physical limit, or what Spark costs alone.
         needs: An environment variable without which it cannot run; the program has it as the option of the second name.
     """
@@ -36,7 +36,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Streams:
-    """What the embedded server holds before a row runs.
+    """The streams of the embedded server before a row runs.
 
     Args:
         shards: Of each stream.
@@ -57,7 +57,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a figure of Penstock's should be.
+    """A target for one figure of Penstock.
 
     Args:
         figure: Its name.
@@ -73,7 +73,7 @@ class Aim:
     inverse: bool = False
 
     def value(self, medians: dict[str, dict[str, float]]) -> float | None:
-        """Return what was measured; None if the contenders did not run."""
+        """Return the measured value; None if the contenders did not run."""
         names = list(medians)
         ours = medians.get(names[0], {}).get(self.figure) if names else None
         if ours is None or self.against is None:
@@ -95,11 +95,11 @@ class Row:
     Args:
         key: Its name on the command line, and in the JSON.
         title: Its name for people.
-        figure: What is shown first and drawn.
+        figure: The figure that is shown first and drawn.
         contenders: In the order of their turns.
         aims: What Penstock should reach.
         options: Given to every program.
-        streams: What the server holds; None if the row needs no server.
+        streams: The server's streams; None if the row needs no server.
         turns: How often each contender runs, as far as the time allows.
         budget_s: Its share of the time, if there is less than all rows need; no further turn begins that would probably end later.
         is_quick: It is a row of `make bench-quick`, with one turn.

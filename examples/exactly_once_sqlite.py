@@ -83,7 +83,7 @@ def main() -> int:
             if server is not None:
                 try:
                     start()
-                except Exception as error:  # noqa: BLE001 - staged, to show what follows
+                except Exception as error:  # noqa: BLE001 - staged, to show the recovery
                     print(f"a first run ended: {'the process dies' in str(error)}")
             start()
         count, different, cents = sales.totals()

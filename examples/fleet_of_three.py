@@ -3,7 +3,7 @@
     python examples/fleet_of_three.py --local
 
 Each of the three is a separate process and a worker of the same application. There is no leader: each computes the same shares
-from the lease table and asks for what it lacks. `penstock leases` shows who has what. When a driver dies, its leases are not
+from the lease table and asks for missing leases. `penstock leases` shows the owners. When a driver dies, its leases are not
 renewed any more; after `leaseDuration` the others take them in their next round.
 """
 
@@ -60,7 +60,7 @@ def leases(application: str) -> Counter[str]:
 
 
 def readers(application: str) -> Counter[str]:
-    """Count each worker's leases in the table itself: what is timed must not wait for a program to start."""
+    """Count each worker's leases in the table itself, since a program's start would distort the timing."""
     rows = boto3.client("dynamodb").scan(TableName=application, ConsistentRead=True)["Items"]
     return Counter(
         (row.get("checkpointOwner") or row.get("leaseOwner") or {"S": "nobody"})["S"] for row in rows

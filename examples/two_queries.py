@@ -24,7 +24,7 @@ DEADLINE_S = 90.0
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition, or give up."""
+    """Wait for a condition, with a deadline."""
     end_s = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > end_s:
@@ -72,7 +72,7 @@ def main() -> int:
         print("each query has 2 of 4 shards")
         where.put_orders(args.stream, range(100, 300))
         wait(lambda: len(seen) >= 300, "all orders")
-        first.processAllAvailable()  # its last batch is done for sure, so that nobody reads it again
+        first.processAllAvailable()  # its last batch is done for sure, so that it is not read again
         first.stop()
         wait(lambda: leases(second) == 4, "the second query to have all shards")
         print("the first query stopped; the second one has 4 of 4 shards")

@@ -3,7 +3,7 @@
     python examples/windowed_aggregation.py --local
     python examples/windowed_aggregation.py --stream orders --out s3a://lake/sales --checkpoint s3a://lake/sales-checkpoint
 
-`approximateArrivalTimestamp` is the event time. Rows of one key come in order, even across splits, merges and restarts. So the
+`approximateArrivalTimestamp` is the event time. Rows of one key are in order, even across splits, merges and restarts. So the
 source makes no row late, and a watermark of seconds is enough. A window is written when the watermark has passed it.
 """
 
@@ -52,7 +52,7 @@ def main() -> int:
                 .option("path", out)
                 .option("checkpointLocation", checkpoint)
             )
-            # With a trigger of processingTime it runs for good; here it reads what is there and ends.
+            # With a processingTime trigger it runs until it is stopped; here it reads the stored records and ends.
             writer.trigger(availableNow=True).start().awaitTermination()
             for row in spark.read.parquet(out).orderBy("minute", "country").collect():
                 print(f"{row.minute:%H:%M} {row.country} {row.orders} orders {row.cents} cents")

@@ -39,7 +39,7 @@ def world_of(worker_count: int, shard_count: int, policy: str, seed: int, see: A
 
 
 def join(turn: int, before: int, after: int, shard_count: int, policy: str) -> Figures:
-    """Let workers join, spread over one round; count the leases that move and the rounds until they rest."""
+    """Add workers over one round; count the leases that move and the rounds until none does."""
     readers: dict[str, str | None] = {}
     moves: list[float] = []
 

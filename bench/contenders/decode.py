@@ -1,4 +1,4 @@
-"""Turn a GetRecords answer into Arrow columns, on one core: every contender gets the same bytes, as they come off the wire.
+"""Turn a GetRecords answer into Arrow columns, on one core: every contender gets the same bytes, as on the wire.
 
 The columns are those of Penstock's Spark source. boto3 is botocore's own response parser, followed by the fastest plain way
 from its dictionaries to columns. cbor2 reads the same records from the format that the Java SDK asks for. aws-kinesis-agg
@@ -20,7 +20,7 @@ ROUNDS_MIN = 3
 
 
 def measured(read: Callable[[bytes], Any], body: bytes, data_bytes: int, record_count: int) -> Figures:
-    """Read again and again; return the median cost."""
+    """Read repeatedly; return the median cost."""
     if read(body).num_rows != record_count:
         raise SystemExit(f"{record_count} records are in the answer, and {read(body).num_rows} were read")
     times, end_s = [], time.process_time() + SECONDS

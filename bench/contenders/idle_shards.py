@@ -1,7 +1,7 @@
 """Measure how long one record on a stream of idle shards takes to reach `foreachBatch`, with default options.
 
 Records are put one at a time on one shard, the next one when the one before has arrived and the query is idle again.
-boto3 asks every shard for records, one after the other, which is what a reader without leases and batches has to do to
+boto3 asks every shard for records, one after the other, as a reader without leases and batches has to do to
 find one.
 """
 

@@ -1,7 +1,7 @@
 """Measure how long a record takes from its PutRecord to `foreachBatch`, or to a loop that polls with boto3.
 
 Records are put by a process of its own, at random moments; each carries the moment before its put. The first ones, in
-which a reader warms up, do not count. `idle` are records that come one by one after some seconds without any.
+which a reader warms up, do not count. `idle` are single records after some seconds without any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAST = b"last"
 
 
 def put(stream: str, per_s: float, seconds: float, idle_count: int) -> Figures:
-    """Put warm-up records, a load and records after pauses; each says what it is and when it was put."""
+    """Put warm-up records, a load and records after pauses; each has its kind and the moment of its put."""
     import boto3
 
     client, chance = boto3.client("kinesis"), random.Random(1)
@@ -78,7 +78,7 @@ class Arrivals:
 
 
 def loaded(stream: str, load: list[float], follow: Callable[[Arrivals, Callable[[], None]], None]) -> Figures:
-    """Start the writer once a reader follows the stream; return what the reader saw."""
+    """Start the writer once a reader follows the stream; return the reader's records."""
     arrivals = Arrivals()
     writers: list[subprocess.Popen[bytes]] = []
 

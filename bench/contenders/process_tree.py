@@ -1,4 +1,4 @@
-"""What a process and its descendants cost: CPU seconds and memory, as Linux tells in /proc."""
+"""CPU seconds and memory of a process and its descendants, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def members(root: int, without: Collection[int] = ()) -> dict[int, list[str]]:
-    """Return a process and its descendants, with the fields of each; leave out some and what they started."""
+    """Return a process and its descendants, with the fields of each; leave out some and their children."""
     stats = {int(each.name): _stat(int(each.name)) for each in Path("/proc").iterdir() if each.name.isdigit()}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():

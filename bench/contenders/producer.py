@@ -44,7 +44,7 @@ def write_task(url: str, stream: str, count: int, **options: Any) -> None:
 
 
 def write_boto3(url: str, stream: str, count: int) -> None:
-    """Send 500 at a time and what was refused again: the loop that everybody writes, without its usual mistake."""
+    """Send 500 at a time and refused entries again: the usual loop, without its usual mistake."""
     import boto3
 
     client = boto3.client("kinesis", endpoint_url=url, region_name="us-east-1")

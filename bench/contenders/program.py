@@ -30,7 +30,7 @@ class Meter:
         self._began_s = time.perf_counter()
 
     def read(self) -> Figures:
-        """Return what has been spent so far."""
+        """Return the time spent so far."""
         wall_s = time.perf_counter() - self._began_s
         return {
             "wall_s": wall_s,
@@ -44,7 +44,7 @@ def since_process_start_s() -> float:
 
 
 def twice(measure: Callable[[int], Figures]) -> Figures:
-    """Measure what a session does first and what it does next; the figures of the second time begin with `again_`.
+    """Measure a session's first run and its second; the figures of the second begin with `again_`.
 
     Args:
         measure: Gets 0 the first time and 1 the second.

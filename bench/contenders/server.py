@@ -34,7 +34,7 @@ SCOPE = "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/kinesis/aws4_reque
 
 
 class RawClient:
-    """Sends requests over one connection and discards what comes back."""
+    """Sends requests over one connection and discards the answers."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)

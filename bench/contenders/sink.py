@@ -28,7 +28,7 @@ def figures_of(meter: Meter, record_count: int) -> Figures:
 
 
 def written_twice(record_count: int, write: Callable[[int], object]) -> Figures:
-    """Return what a session's first write costs, and its second.
+    """Return the cost of a session's first write, and of its second.
 
     Args:
         record_count: Of each write.
@@ -91,7 +91,7 @@ def boto3(stream: str, turn: int, record_count: int) -> Figures:
 
 
 def nothing(stream: str, turn: int, record_count: int) -> Figures:
-    """Let Spark make the rows and hand them to Python, where nothing becomes of them."""
+    """Make rows in Spark and pass them to Python, which drops them."""
     del stream, turn
 
     def drop(batches: Iterator[Any]) -> Iterator[Any]:

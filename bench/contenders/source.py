@@ -20,12 +20,12 @@ DEBT_S_MAX = 5.0
 def figures_of(
     meter: Meter, data_bytes: int, quota_bytes_per_s: float = 0.0, batches_s: float = 0.0
 ) -> Figures:
-    """Return what a reading cost, also per GB of user data and as a share of what the quota allows.
+    """Return the cost of a reading, also per GB of user data and as a share of the quota.
 
     Args:
         meter: Of the whole reading.
         data_bytes: User data that was read.
-        quota_bytes_per_s: What the service allows; 0 for no quota.
+        quota_bytes_per_s: The service's quota; 0 for none.
         batches_s: From the start of the first batch to the end of the last one.
     """
     found = meter.read()
@@ -145,7 +145,7 @@ def boto3_in_tasks(stream: str, turn: int, record_count: int, data_bytes: int) -
 
 
 def wire(stream: str, turn: int, record_count: int, data_bytes: int) -> Figures:
-    """Fetch every page over one connection and look at nothing in it: what the server and the loopback take."""
+    """Fetch every page over one connection without decoding it: the cost of the server and the loopback."""
     del turn, record_count
     import boto3
 

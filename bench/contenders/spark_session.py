@@ -97,7 +97,7 @@ def kinesis(spark: Any, stream: str, application: str, **options: str) -> Any:
 
 @contextmanager
 def _named(host: str, address: str) -> Iterator[str]:
-    """Let a name stand for an address in a JVM that has these options, which can then find no other name."""
+    """Map a name to an address in a JVM with these options, which can then resolve no other name."""
     with tempfile.NamedTemporaryFile("w", prefix="penstock-bench-hosts-") as hosts:
         hosts.write(f"{address} {host}\n127.0.0.1 localhost {socket.gethostname()}\n")
         hosts.flush()

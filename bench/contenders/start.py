@@ -42,7 +42,7 @@ def awslabs(stream: str, turn: int, jars: str) -> Figures:
 
 
 def python_source(stream: str, turn: int) -> Figures:
-    """Start a source in Python that has one row in memory and talks to nobody."""
+    """Start a Python source that has one row in memory and makes no call."""
     del stream, turn
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
