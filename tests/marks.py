@@ -10,6 +10,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MARKS: dict[str, tuple[str, ...]] = {
+    "cli/commands/test_encodings.py": ("slow",),
     "cli/commands/test_moments.py": ("slow",),
     "cli/commands/test_signals.py": ("slow",),
     "cli/commands/test_workers.py": ("slow",),

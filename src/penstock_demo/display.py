@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 BARS: Final = ("published", "in Parquet", "in averages")
 
 
+def printable(text: str) -> str:
+    """Return one line in which a character that could act on a terminal is spelled out by its code."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 class Display:
     """Writes to one console. Called by several threads.
 
@@ -82,4 +87,4 @@ class Display:
 
     def _say(self, text: str) -> None:
         # Lines may be longer than the console is wide, and brackets in them are brackets.
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

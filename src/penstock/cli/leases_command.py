@@ -146,14 +146,14 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     name = re.sub(r"[^\w.-]", "_", args.application)
     path = args.backup or Path(f"{name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
     write_backup(path, table.name, now.isoformat(), leases)
-    print(f"backup of {len(leases)} leases: {path}")
+    print(escape_text(f"backup of {len(leases)} leases: {path}"))
     apply_reset(table, leases, plan)
     said = [f"{len(plan.targets) + len(plan.created)} leases set to {args.reset_to}"]
     if plan.removed:
         said.append(f"{len(plan.removed)} of shards that ended before it removed")
     if plan.kept:
         said.append(f"{len(plan.kept)} finished ones kept (give --stream to read finished shards again)")
-    print(f"{', '.join(said)}; take it back with --restore {path}")
+    print(escape_text(f"{', '.join(said)}; take it back with --restore {path}"))
 
 
 def _fetch_lineage(
@@ -196,7 +196,7 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 
     backup = read_backup(args.restore, table.name)
     written = apply_reset(table, leases, plan_restore(leases, backup))
-    print(f"{written} leases restored from {args.restore}")
+    print(escape_text(f"{written} leases restored from {args.restore}"))
 
 
 # --- showing --------------------------------------------------------------------------------------------

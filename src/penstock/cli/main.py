@@ -15,13 +15,12 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, Final
 
 from penstock._version import __version__
 from penstock.cli.command_parser import CommandParser
-from penstock.cli.terminal import SafeFormatter, escape_text, warn
+from penstock.cli.terminal import SafeFormatter, escape_text, prepare_output, warn
 from penstock.errors import PenstockError, UsageError
 
 _COMMANDS: Final = {
@@ -97,7 +96,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 for an error, 2 for wrong usage, 130 when interrupted.
     """
-    _open_closed_output()
+    prepare_output()
+    if arguments is None:
+        sys.excepthook = _show_defect
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # here an error can be handled; at the interpreter's end it could not
+    except BrokenPipeError:
+        _drop_output()  # the reader of the output has gone, as in `... | head`
+        return EXIT_ERROR
+    except OSError as error:
+        _drop_output()
+        warn(f"penstock: the output cannot be written: {error}")
+        return EXIT_ERROR
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser, modules = build_parser()
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words:
@@ -116,9 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone. The interpreter must not flush to it at its end either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_ERROR
+        raise  # an OSError that is not the command's
     except ModuleNotFoundError as error:
         return _fail(args, _say_missing(args.command, error), EXIT_ERROR, error)
     except UsageError as error:
@@ -128,11 +142,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(args, str(error) or type(error).__name__, EXIT_ERROR, error)
 
 
-def _open_closed_output() -> None:
-    """Discard prints if the shell has closed the output (`>&-`), since Python has no file for it then."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
+def _drop_output() -> None:
+    """Send to nowhere what is still in the buffer, so that the interpreter does not write it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of an unexpected error, whose text may be from outside."""
+    for line in "".join(traceback.format_exception(kind, error, trace)).rstrip("\n").split("\n"):
+        print(escape_text(line), file=sys.stderr)
 
 
 def _fail(args: argparse.Namespace, message: str, status: int, error: BaseException) -> int:

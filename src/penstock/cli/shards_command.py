@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.service_options import add_connection_arguments, open_kinesis
-from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.cli.terminal import Output, escape_text, safe_json, shows
 from penstock.core.hash_key import HASH_KEYS
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
     from penstock.core.shard import Shard
 
+_BRANCHES: Final = ("└── ", "├── ", "│   ")
+_ASCII_BRANCHES: Final = ("`-- ", "|-- ", "|   ")
 DESCRIPTION = "Show a stream's shards and which came from which by splits and merges."
 
 
@@ -58,12 +60,13 @@ def _print_tree(output: Output, stream: str, shards: tuple[Shard, ...]) -> None:
         listed.add(shard.shard_id)
     output.line(escape_text(stream), style="bold")
     # A loop, since a stream that was split and merged often is deeper than Python's stack.
+    last, inner, beside = _BRANCHES if shows("".join(_BRANCHES)) else _ASCII_BRANCHES
     left = _with_last(below.get("", []), "")
     while left:
         indent, is_last, shard, known = left.pop()
-        text = f"{indent}{'└── ' if is_last else '├── '}{_label(shard, known)}"
+        text = f"{indent}{last if is_last else inner}{_label(shard, known)}"
         output.line(text, style="green" if shard.is_open else "dim")
-        left += _with_last(below.get(shard.shard_id, []), f"{indent}{'    ' if is_last else '│   '}")
+        left += _with_last(below.get(shard.shard_id, []), f"{indent}{'    ' if is_last else beside}")
 
 
 def _with_last(

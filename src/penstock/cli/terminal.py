@@ -6,11 +6,15 @@ screen, rename the window, reorder the text or pass for a line of ours.
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import logging
+import os
 import sys
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
@@ -21,6 +25,35 @@ _WIDTH_UNWATCHED: Final = 220
 
 def _acts(character: str) -> bool:
     return unicodedata.category(character) in _ACTING and character not in _JOINERS
+
+
+def prepare_output() -> None:
+    """Make stdout and stderr take any text, whatever their encoding; for the whole process.
+
+    A character that the encoding does not have (`PYTHONIOENCODING=latin-1`, `LANG=C`) is spelled out by its code. If the
+    shell has closed an output (`>&-`), Python has no file for it: what is printed there goes nowhere.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def shows(text: str) -> bool:
+    """Return whether the encoding of stdout has every character of a text."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def bar(length: int) -> str:
+    """Return a horizontal bar of so many characters."""
+    return ("█" if shows("█") else "#") * length
 
 
 def escape_text(text: str) -> str:
@@ -37,8 +70,13 @@ def escape_text(text: str) -> str:
 
 
 def safe_json(document: Any, indent: int | None = None) -> str:
-    """Return a document as JSON that means the same and holds nothing that acts on a terminal."""
-    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    """Return a document as JSON that means the same and holds nothing that acts on a terminal.
+
+    Characters beyond ASCII stand as they are only if stdout is UTF-8, the encoding of JSON.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    is_unicode = codecs.lookup(encoding).name == "utf-8"
+    text = json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
     if text.isascii() and "\x7f" not in text:
         return text  # JSON itself has escaped the other controls
     return "".join(
@@ -110,7 +148,7 @@ class Output:
         shown = {escape_text(name): number for name, number in counts.items()}
         width = max((len(name) for name in shown), default=0)
         for name, number in shown.items():
-            self.line(f"{name:<{width}}  {'█' * max(1, round(40 * number / largest))} {number}")
+            self.line(f"{name:<{width}}  {bar(max(1, round(40 * number / largest)))} {number}")
         if not counts and none:
             self.line(none)
 

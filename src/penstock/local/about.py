@@ -40,9 +40,14 @@ class About:
             f"# Streams: {names or 'none yet'}.",
             "# Nothing is kept: everything is gone when the server stops. --state DIR keeps it."
             if self.state_dir is None
-            else f"# Streams, records and tables are kept in {self.state_dir}.",
+            else f"# Streams, records and tables are kept in {printable(self.state_dir)}.",
             f"# To stop the server: Ctrl-C where it runs, or kill {self.pid}",
         ]
+
+
+def printable(text: str) -> str:
+    """Return one line in which a control character is spelled out by its code: a shell reads the lines."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _shards(count: int) -> str:

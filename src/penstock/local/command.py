@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the server in the foreground until SIGINT or SIGTERM; returns the exit status."""
     # loaded here: the parser must work without the `local` extra
     from penstock.local import LocalOptions
-    from penstock.local.about import ask_about
+    from penstock.local.about import ask_about, printable
 
     try:
         if args.export:
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         )
         asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof))
     except PenstockError as error:
-        print(f"penstock local: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
+        print(f"penstock local: {printable(str(error))}", file=sys.stderr)  # noqa: T201 - a command line prints
         return 2
     return 0
 

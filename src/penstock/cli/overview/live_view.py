@@ -38,7 +38,7 @@ from penstock.cli.overview.stream_cells import (
     stream_shard_cells,
 )
 from penstock.cli.overview.stream_load import PEAK_MINUTES, QUOTAS
-from penstock.cli.terminal import escape_text
+from penstock.cli.terminal import bar, escape_text
 from penstock.core.leases.lease_keys import stream_id_of
 
 if TYPE_CHECKING:
@@ -232,9 +232,11 @@ def _workers(application: ApplicationSnapshot) -> list[RenderableType]:
     lines: list[RenderableType] = [Text(""), _line("leases per worker", "bold")]
     largest = application.workers[0].lease_count
     for row in application.workers[:_WORKERS_SHOWN]:
-        bar = "█" * max(1, round(20 * row.lease_count / largest))
+        share = bar(max(1, round(20 * row.lease_count / largest)))
         trouble = f", {row.trouble_count} in trouble" if row.trouble_count else ""
-        lines.append(_line(f"{bar:<20} {row.lease_count}  {row.worker}  lag {duration(row.lag_ms)}{trouble}"))
+        lines.append(
+            _line(f"{share:<20} {row.lease_count}  {row.worker}  lag {duration(row.lag_ms)}{trouble}")
+        )
     if len(application.workers) > _WORKERS_SHOWN:
         lines.append(_line(f"and {len(application.workers) - _WORKERS_SHOWN} more", "dim"))
     return lines
@@ -318,9 +320,9 @@ def _stream(
 
 def _quota(quota: Quota, load: Load) -> Text:
     share = load.share(quota)
-    bar = "" if share is None else "█" * max(1, round(20 * min(1.0, share)))
+    drawn = "" if share is None else bar(max(1, round(20 * min(1.0, share))))
     whole = f"of {quota_text(quota, load.shard_count)}" if load.shard_count else ""
-    return _line(f"{quota.name:<16}{rate_text(quota, load):>14} {whole:<17}{share_text(share):>5}  {bar}")
+    return _line(f"{quota.name:<16}{rate_text(quota, load):>14} {whole:<17}{share_text(share):>5}  {drawn}")
 
 
 def _fact(name: str, text: str, style: str) -> Text:
