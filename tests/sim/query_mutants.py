@@ -433,7 +433,7 @@ QUERY_MUTANTS = (
         planner,
         "rewind_leases",
         knows_no_last_number,
-        also=((batch_settling.BatchSettler, "let_pass", lets_nothing_pass),),
+        also=((batch_settling.BatchSettler, "accept_claims", lets_nothing_pass),),
         needs=lambda scenario: scenario.query_plan.restores_per_min,
     ),
     Mutant(

@@ -202,7 +202,9 @@ TAKEN_BEHIND = ("write", "w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", c
 DONE = ("done", "q#1", "a", -1, (5,))
 UNREAD = ("unread", "q", 1, ("a",))
 OWNED = ("write", "q#1", Take("a", 0, "q"), Lease("a"), MINE)
-RESTORED = "the checkpoint location does not know what was claimed on the leases in table t (it was restored from a copy)"
+RESTORED = (
+    "the checkpoint location has no record of claims on the leases in table t (it was restored from a copy)"
+)
 SET_BACK = ("log", "q#2", "WARNING", RESTORED, "")
 
 

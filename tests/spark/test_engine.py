@@ -28,7 +28,7 @@ def test_a_new_query_starts_at_the_beginning():
     starts = BatchStarts(INITIAL)
     assert (starts.following, starts.planned_count) == (INITIAL, 0)
     starts.plan(ONE)
-    starts.see_partitions(INITIAL, ONE)
+    starts.on_partitions(INITIAL, ONE)
     assert (starts.following, starts.planned_count) == (ONE, 1)
 
 
@@ -41,7 +41,7 @@ def test_a_batch_of_which_spark_reads_nothing_is_done_as_well():
 def test_while_there_is_nothing_to_read_the_start_stays():
     starts = BatchStarts(INITIAL)
     starts.plan(INITIAL)
-    starts.see_partitions(INITIAL, INITIAL)  # the first batch runs, whether there is something to read or not
+    starts.on_partitions(INITIAL, INITIAL)  # the first batch runs, whether there is something to read or not
     starts.plan(INITIAL)
     assert (starts.following, starts.planned_count) == (INITIAL, 0)
 
@@ -52,10 +52,10 @@ def test_while_there_is_nothing_to_read_the_start_stays():
 def test_a_query_that_is_started_again_goes_on_behind_the_last_offset_of_the_log(calls):
     starts = BatchStarts(INITIAL)
     for call in calls:
-        starts.see_partitions(*call)
+        starts.on_partitions(*call)
     assert starts.following == TWO
     starts.plan(THREE)
-    starts.see_partitions(TWO, THREE)
+    starts.on_partitions(TWO, THREE)
     assert starts.following == THREE
 
 
@@ -64,7 +64,7 @@ def test_a_spark_that_tells_only_afterwards_where_the_query_stands_is_refused(ca
     starts = BatchStarts(INITIAL)
     starts.plan(ONE)
     with pytest.raises(UsageError, match=r"triggerAvailableNowWrapper\.enabled"):
-        starts.see_partitions(*call)
+        starts.on_partitions(*call)
 
 
 def test_sparks_hash_of_integers_is_known():

@@ -47,7 +47,7 @@ class LaggingKinesis:
 def recreate(kinesis, known=KNOWN, former=None):
     table = MemoryLeaseTable()
     recreation = LeaseRecreation(kinesis, table, OPTIONS, kinesis.clock, {"former": former}.__getitem__)
-    recreation.begin({}, known, STREAM)
+    recreation.repair_at_start({}, known, STREAM)
     return {lease.key: lease.checkpoint for lease in table.scan().leases}
 
 
@@ -100,8 +100,8 @@ def test_a_lease_that_is_lost_is_told_with_what_comes_again(caplog):
     (made, repeated) = said(caplog)
     assert made[0] == repeated[0] == "WARNING"
     assert "has lost the leases of shardId-1" in made[1]
-    assert "nobody knows where batch 3 ended in shardId-1" in repeated[1]
-    assert "once more: from 7.0 in shardId-1 on" in repeated[1]
+    assert "the end of batch 3 in shardId-1 is unknown" in repeated[1]
+    assert "read again: from 7.0 in shardId-1 on" in repeated[1]
 
 
 def test_a_lease_that_is_carried_over_is_told_without_alarm(caplog):

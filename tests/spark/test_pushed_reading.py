@@ -369,12 +369,12 @@ def test_a_refusal_that_the_own_reads_of_the_batch_before_explain_is_not_taken_f
     kept = KeptSubscriptions(query.time, query.time.at)
     ports = {"is_eager": False, "clock": query.time, "chance": query.chance, "threads": query.time}
     before = PushedReading(kept, query.service, KEY, **ports)
-    before.learn_poll(query.time.now_s, 3 * SHARD_READ_BYTES_PER_S_MAX)
+    before.on_poll(query.time.now_s, 3 * SHARD_READ_BYTES_PER_S_MAX)
     counts = []
     for delay_s in (1.5, 1.0, 1.0):
         query.time.sleep(delay_s)
         reading = PushedReading(kept, query.service, KEY, **ports)
-        reading.learn_failure(Throttled("slow down", code=QUOTA), query.time.now_s)
+        reading.on_poll_failure(Throttled("slow down", code=QUOTA), query.time.now_s)
         reading.consider(TRIM_HORIZON)
         reading.close()
         counts.append(len(query.service.subscribed))

@@ -279,7 +279,7 @@ def test_where_something_must_follow_the_service_is_asked_again_and_not_for_ever
     with altered_pages(rig, hide_records(2)):
         for page in shard.pages():
             found += [int(row["data"]) for row in page.rows.to_pylist()]
-            if page.millis_behind_latest == 0 and not (looks < 20 and shard.look_again()):
+            if page.millis_behind_latest == 0 and not (looks < 20 and shard.read_again()):
                 break
             looks += 1
     assert found == list(range(10))

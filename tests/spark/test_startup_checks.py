@@ -15,7 +15,7 @@ from penstock.ports.kinesis import ShardListing
 from penstock.ports.lease_table import LeaseScan
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.spark_options import parse_source
-from penstock.spark.startup_checks import refuse_hidden_sharing, refuse_moment_to_come
+from penstock.spark.startup_checks import refuse_future_start, refuse_hidden_sharing
 
 WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)
 
@@ -125,6 +125,6 @@ def test_a_moment_to_come_is_judged_by_the_services_clock_where_this_machines_is
         }
     )
     clock = MovedClock()
-    refuse_moment_to_come(DatedKinesis(moment_ms), options, clock)
+    refuse_future_start(DatedKinesis(moment_ms), options, clock)
     with pytest.raises(PositionError, match="this moment has not come yet"):
-        refuse_moment_to_come(DatedKinesis(moment_ms - 60_000), options, clock)
+        refuse_future_start(DatedKinesis(moment_ms - 60_000), options, clock)

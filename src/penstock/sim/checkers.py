@@ -425,7 +425,7 @@ class NothingSilent(Checker):
 
     def on_log(self, _who: str, _level: str, text: str, _error: str) -> None:
         """A query's driver says it in its log."""
-        if "deleted" in text or "is gone" in text or "made anew" in text:
+        if "deleted" in text or "is gone" in text or "created again" in text:
             self._table_owed_s = None
             self._owed = {owed: since for owed, since in self._owed.items() if owed[1] not in text}
 

@@ -49,7 +49,7 @@ class SameReplays(Checker):
 
     def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
         """Start over when a driver finds its checkpoint location set back, whether or not any lease follows."""
-        if "does not know what was claimed" in text:
+        if "has no record of claims" in text:
             name = name_of(who)
             self._first_life[name] = int(who.partition("#")[2])
             for known in (self._held, self._parts):

@@ -208,7 +208,7 @@ class KinesisBatchReader(DataSourceReader):
             if count < page.rows.num_rows or page.is_end:
                 break
             must_follow = bounded.end is not None and read_to < bounded.end
-            if page.millis_behind_latest == 0 and not (must_follow and shard.look_again()):
+            if page.millis_behind_latest == 0 and not (must_follow and shard.read_again()):
                 break
         shard.report_dropped()
 

@@ -1,7 +1,8 @@
-"""The checkpoint of micro-batches that the user's program drives: which batch was planned, and which is done.
+"""The checkpoint of micro-batches that the user's program drives: the planned and the committed batches.
 
-The files lie wherever Spark can write (local, HDFS, S3, ...), through Hadoop's file systems in Spark's JVM. A file appears whole
-or not at all, and is never replaced: a second program on the same checkpoint fails at the first batch that both plan.
+Its files are in any location that Spark can write (local, HDFS, S3, ...), through Hadoop's file systems in Spark's JVM. A
+file appears whole or not at all, and is never replaced: a second program on the same checkpoint fails at the first batch
+that both plan.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class BatchLog:
         self._create(f"offsets/{number}", offset)
 
     def commit(self, number: int) -> None:
-        """Note that a batch is done, and forget those long before it."""
+        """Commit a batch, and delete the files of long past ones."""
         self._create(f"commits/{number}", {})
         for folder in ("offsets", "commits"):
             for old in self._numbers(folder):
@@ -120,7 +121,7 @@ class BatchLog:
             stream.hsync()
         finally:
             stream.close()
-        # One step that refuses a name that is taken, where the file system has such a thing.
+        # One atomic step that refuses an existing name, if the file system has one.
         files = self._jvm.org.apache.hadoop.fs
         context = files.FileContext.getFileContext(self._root.toUri(), self._conf)
         no_options = self._gateway.new_array(files.Options.Rename, 0)

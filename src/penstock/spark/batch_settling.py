@@ -1,8 +1,8 @@
-"""Settle a batch that is done: fix its end where nobody has, and resolve where every shard goes on.
+"""Settling a batch that is done: claim its missing ends, and resolve the next start of every shard.
 
-Spark asks for the next batch when the one before is done. Its claims on the leases are where the next one starts. A shard
-without a claim was read by no action of the query; the driver then fixes its end. While nothing is to be read, claims
-become checkpoints.
+When Spark asks for the next batch, the one before is done, and the next one starts at its claims. A shard without a claim
+was read to its end by no action of the query; the driver then claims its end. While there is nothing to read, claims become
+checkpoints.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from penstock.spark.startup_checks import refuse_sharing_in_one_query, scan_leas
 
 _log: Final = logging.getLogger("penstock.spark")
 _THREADS_MAX: Final = 16
-_FULL_LOOKS: Final = 3
-"""Batches after which the whole lease table is read: what concerns other workers shows there. Later only the batch's rows."""
-_FIX_ATTEMPTS_MAX: Final = 4
+_FULL_SCANS: Final = 3
+"""First batches of a run after which the whole lease table is read, to find other workers. Later only the batch's rows."""
+_CLAIM_ATTEMPTS_MAX: Final = 4
 _NOTHING: Final = Share(record_count_max=0)
 
 
-class GivenBatch(Struct, frozen=True):
-    """A batch that this driver gave to Spark.
+class PlannedBatch(Struct, frozen=True):
+    """The batch that this driver planned last.
 
     Args:
         end: Its offset.
-        planned_ms: When it was planned, by the time of day.
+        planned_ms: Moment of the plan, by the service's clock.
     """
 
     end: StreamOffset
@@ -57,12 +57,12 @@ class BatchSettler:
     Args:
         options: The source's options.
         table: The application's lease table.
-        recreation: Brings back what the table lacks.
+        recreation: Creates missing leases.
         clock: Time.
-        threads: Where its threads come from.
-        read: Reads one shard of a batch as an executor does; its rows are dropped here. It is told Spark's id of the query, or
-            None while no task has claimed.
-        tasks_of: The tasks of a batch.
+        threads: Source of its threads.
+        read: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
+            of the query, or None while no task has claimed.
+        tasks_of: Returns the tasks of a batch.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BatchSettler:
         clock: Clock,
         threads: Threads,
         read: Callable[[ShardTask, str | None], Iterable[Any]],
-        tasks_of: Callable[[GivenBatch, QueryShards], Iterator[ShardTask]],
+        tasks_of: Callable[[PlannedBatch, QueryShards], Iterator[ShardTask]],
     ) -> None:
         self._options = options
         self._recreation = recreation
@@ -84,72 +84,76 @@ class BatchSettler:
         self._tasks_of = tasks_of
         self._pool = threads.pool("penstock-promote", _THREADS_MAX)
         self._condition = threads.condition
-        self._full_looks_left = _FULL_LOOKS
-        self._claimed_count = 0  # of batches; their claims tell Spark's id of the query
+        self._full_scans_left = _FULL_SCANS
+        self._claimed_count = 0  # batches whose claims have Spark's id of the query
         self._queries: frozenset[str] = frozenset()
-        """Spark's ids of the queries whose tasks made this worker's claims; more than one where a location was copied."""
+        """Spark's ids of the queries whose tasks made this worker's claims; more than one if a location was copied."""
         self._has_warned_of_unread = False
-        self.rewound_from = -1
-        """The last batch that was claimed and that the checkpoint location does not know."""
-        self._passing: set[tuple[str, tuple[int, str]]] = set()
+        self.last_unknown_batch = -1
+        """The last claimed batch that the checkpoint location has no record of."""
+        self._accepted: set[tuple[str, tuple[int, str]]] = set()
 
     def settle(
         self,
         start: StreamOffset,
-        given: GivenBatch | None,
+        planned: PlannedBatch | None,
         shards: QueryShards,
         stream: StreamIdentity,
         *,
         is_last: bool = False,
     ) -> Settlement:
-        """Resolve where every shard goes on, now that a batch is done.
+        """Resolve the next start of every shard, now that a batch is done.
 
         Args:
             start: The done batch's offset.
-            given: The batch that this driver gave out last, or None.
+            planned: The batch that this driver planned last, or None.
             shards: The query's.
             stream: The stream that is read.
-            is_last: The query ends: no shard is read any more.
+            is_last: The query ends, so no further shard is read.
 
         Raises:
-            AnotherDriver: A later batch than this driver knows was claimed.
+            AnotherDriver: A batch was claimed that this driver has no record of.
             OptionError: Two sources of the query share the stream's shards.
-            Unavailable: With `is_last`: a shard's end is not fixed.
+            Unavailable: With `is_last`: a shard's end is not claimed.
         """
-        asked = None if self._full_looks_left > 0 else shards.rows_to_read(start)
-        rows = self.look(asked)
+        asked = None if self._full_scans_left > 0 else shards.rows_to_read(start)
+        rows = self.fetch_leases(asked)
         if asked is not None and not rows.keys() >= set(asked):
-            # Some are gone: which ones must come back, only the whole table tells.
-            asked, rows = None, self.look(None)
+            # Some rows are missing. Only the whole table shows which of them must be created again.
+            asked, rows = None, self.fetch_leases(None)
         if asked is None:
-            self._full_looks_left -= 1
-            if self._recreation.bring_back(rows, start, stream):
-                rows = self.look(None)
+            self._full_scans_left -= 1
+            if self._recreation.recreate_lost(rows, start, stream):
+                rows = self.fetch_leases(None)
         self.refuse_another_driver(start.known_batches, shards, rows)
         unclaimed = shards.unclaimed(start, rows)
         if unclaimed and is_last:
             raise Unavailable(
-                f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}"
+                f"no execution of batch {start.batch} has claimed its end in shard {unclaimed[0]}"
             )
-        # See first, then fix: the driver's own tasks must know which claim they find, as an executor's do.
+        # Remember the rows first, then claim: like an executor's tasks, the driver's must know which claim they find.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
-            self._fix_ends(start, given, shards, unclaimed)
-            rows |= self.look(unclaimed)
+            self._claim_ends(start, planned, shards, unclaimed)
+            rows |= self.fetch_leases(unclaimed)
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), asked)
-        if unclaimed:  # who made those claims says nothing of the cluster
+        if unclaimed:  # these claims are the driver's and do not show the size of the cluster
             settlement = replace(settlement, processes=frozenset())
         self._refuse_sharing(
-            settlement, shards, self.look(None) if self._looks_for_sharing(settlement, asked) else rows
+            settlement,
+            shards,
+            self.fetch_leases(None) if self._scans_for_sharing(settlement, asked) else rows,
         )
         for shard_id, unexpected in settlement.unexpected_starts:
             _explain(shard_id, unexpected, start.batch)
         return settlement
 
-    def _looks_for_sharing(self, settlement: Settlement, asked: Collection[str] | None) -> bool:
-        """Whether the whole table is to be read once more, since the batch tells the query and its rows are only a part."""
-        # A load gives out batches whose leases it loses, or whose rows nobody reads: no claim names its query. Another one does the
-        # same, later. If each looked at its first batches only, neither would ever see the other, so the looks go on, ever rarer.
+    def _scans_for_sharing(self, settlement: Settlement, asked: Collection[str] | None) -> bool:
+        """Whether to read the whole table too, since only the batch's rows were read and its claims name the query."""
+        # Two sources of one query share the shards only if each sees a claim of the other. A source whose leases were lost,
+        # or whose rows are not read, makes no claim that names its query, and starts to claim later. If each source scanned
+        # after its first batches only, neither would see the other. So the scans go on after the 1st, 2nd, 4th, 8th ... of
+        # the batches whose claims name the query.
         if not settlement.queries:
             return False
         self._claimed_count += 1
@@ -159,46 +163,46 @@ class BatchSettler:
         self._queries |= settlement.queries
         refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), self._queries)
 
-    def look(self, keys: Collection[str] | None) -> dict[str, Lease]:
-        """Return leases as they are now: of these shards, or all."""
+    def fetch_leases(self, keys: Collection[str] | None) -> dict[str, Lease]:
+        """Fetch the current leases of these shards, or all leases."""
         if keys is None:
             return scan_leases(self._table)
         try:
             return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
-        except NotFound:  # the whole table is gone
+        except NotFound:  # the whole table was deleted
             return {}
 
-    def make_lost_leases_again(self, shards: QueryShards, stream: StreamIdentity) -> None:
-        """Make the leases again that somebody has deleted under the query, where it stands; not those that others have ended."""
+    def recreate_lost_leases(self, shards: QueryShards, stream: StreamIdentity) -> None:
+        """Create deleted leases again at the query's positions; leases that other workers ended stay ended."""
         lost = shards.lost()
-        rows = self.look(lost)
+        rows = self.fetch_leases(lost)
         deleted = {key: mark for key, mark in lost.items() if key not in rows}
         if deleted:
             places = {key: mark.position for key, mark in deleted.items()}
             nothing = Limit(None, None, ())  # no batch is under way, so none is repeated
             stands = StreamOffset(worker=shards.worker, shards=places, limit=nothing)
             marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
-            self._recreation.bring_back(self.look(None), stands, stream, marks)
+            self._recreation.recreate_lost(self.fetch_leases(None), stands, stream, marks)
 
-    def let_pass(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
-        """Remember the claims that stand when a query begins and that its checkpoint location does not know.
+    def accept_claims(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
+        """Remember the claims that exist when a query starts and that its checkpoint location has no record of.
 
-        Where another worker holds the lease they stay, and a look at the table that lags may still show those that go. None
-        of them counts as the query's own.
+        Claims on other workers' leases stay, and an eventually consistent read may still return removed ones. None of them
+        shows another driver.
         """
         unknown = find_unknown_claims(rows, worker, known)
-        self._passing |= {(row.key, claim.identity) for row, claim in unknown}
+        self._accepted |= {(row.key, claim.identity) for row, claim in unknown}
 
     def refuse_another_driver(
         self, known: KnownBatches, shards: QueryShards, rows: Mapping[str, Lease]
     ) -> None:
-        """Make sure that nobody claims a batch in the query's name that its checkpoint location does not know.
+        """Raise an error if a batch was claimed in the query's name that its checkpoint location has no record of.
 
         Raises:
-            AnotherDriver: Somebody has.
+            AnotherDriver: There is such a claim.
         """
         for row, claim in find_unknown_claims(rows.values(), shards.worker, known):
-            if claim.batch > self.rewound_from and (row.key, claim.identity) not in self._passing:
+            if claim.batch > self.last_unknown_batch and (row.key, claim.identity) not in self._accepted:
                 which = "batch" if claim.batch > known.last else "another batch"
                 raise AnotherDriver(
                     f"shard {row.key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch "
@@ -206,33 +210,33 @@ class BatchSettler:
                     "one query at a time uses it"
                 )
 
-    def _fix_ends(
+    def _claim_ends(
         self,
         start: StreamOffset,
-        given: GivenBatch | None,
+        planned: PlannedBatch | None,
         shards: QueryShards,
         unclaimed: Collection[str],
     ) -> None:
-        """Fix where a done batch ended in shards that no action of the query read to their end.
+        """Claim the end of a done batch in shards that no action of the query read to their end.
 
-        A batch that this driver gave out and Spark went on from is done, so it is read to the end that it has, and its
-        rows are dropped. Of a batch that ended under an earlier driver nobody knows whether anything saw it: it is fixed to
-        hold nothing, and offered again.
+        If this driver planned the batch and Spark went on, the batch is done: it is read to the end that it has, and its
+        rows are dropped. If the batch ended under an earlier driver, it is unknown whether any action read it: an empty
+        range is claimed, and the records are offered again.
         """
-        if given is None or given.end.batch != start.batch:
+        if planned is None or planned.end.batch != start.batch:
             _log.warning(
-                "batch %d ended under an earlier driver, and nothing shows that its rows of %s were read: they are offered again",
+                "batch %d ended under an earlier driver, and no claim shows that its rows of %s were read: they are offered again",
                 start.batch,
                 ", ".join(sorted(unclaimed)[:5]),
             )
-            batch = GivenBatch(start, self._clock.wall_ms())
+            batch = PlannedBatch(start, self._clock.wall_ms())
             tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, shards)]
         else:
             self._warn_of_unread(start, unclaimed)
-            # What came later was in no batch: it is for the next one.
-            tasks = [_up_to(task, given.planned_ms) for task in self._tasks_of(given, shards)]
+            # Records that arrived after the plan belong to the next batch.
+            tasks = [_up_to(task, planned.planned_ms) for task in self._tasks_of(planned, shards)]
         tasks = [task for task in tasks if task.shard_id in unclaimed]
-        for _ in map_on(self._pool, self._condition(), self._fix_end, tasks):
+        for _ in map_on(self._pool, self._condition(), self._claim_end, tasks):
             pass
 
     def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
@@ -240,29 +244,29 @@ class BatchSettler:
             return
         self._has_warned_of_unread = True
         _log.warning(
-            "batch %d: no action of the query read the rows of %s to their end; the query goes on behind what the batch "
-            "had, as it does with other sources (said once)",
+            "batch %d: no action of the query read the rows of %s to their end; the query goes on after the batch's records, as "
+            "it does with other sources (logged once)",
             start.batch,
             ", ".join(sorted(unclaimed)[:5]),
         )
 
-    def _fix_end(self, task: ShardTask) -> None:
-        for attempt in range(_FIX_ATTEMPTS_MAX):
+    def _claim_end(self, task: ShardTask) -> None:
+        for attempt in range(_CLAIM_ATTEMPTS_MAX):
             try:
                 for _ in self._read(task, min(self._queries, default=None)):
                     pass
             except ClaimConflict:
-                if attempt == _FIX_ATTEMPTS_MAX - 1:
+                if attempt == _CLAIM_ATTEMPTS_MAX - 1:
                     raise
             else:
                 return
 
     def promote(self, shards: QueryShards) -> None:
-        """Let the claims of the batch that is done become checkpoints; only while nothing else is to do."""
+        """Write the claims of the done batch as checkpoints; only while the query is idle."""
         shards.on_promoted(map_on(self._pool, self._condition(), self._promote_one, shards.promotions()))
 
     def _promote_one(self, write: Promote) -> str:
-        """Write one promotion; returns its key when there is nothing more to do, and an empty text when it must be tried again."""
+        """Write one promotion. Return its key if it is settled, or an empty text if it must be tried again."""
         try:
             outcome = self._table.write(write)
         except ServiceError as error:
@@ -270,12 +274,12 @@ class BatchSettler:
             return ""
         if isinstance(outcome, Refused):
             if isinstance(apply_write(outcome.row, write), Applied):
-                return ""  # the row that stands does not explain the refusal
+                return ""  # the current row does not explain the refusal
             _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
         return write.key
 
     def close(self) -> None:
-        """End the threads, each after its call."""
+        """End the threads after their calls."""
         self._pool.close()
 
 
@@ -294,7 +298,7 @@ def _explain(shard_id: str, unexpected: UnexpectedStart, batch: int) -> None:
             )
         case UnexpectedStart.LEASE_GONE:
             _log.warning(
-                "shard %s: its lease is gone; reading goes on where batch %d began, and gives its records once more",
+                "shard %s: its lease is gone; the shard is read again from the start of batch %d",
                 shard_id,
                 batch,
             )

@@ -1,7 +1,8 @@
-"""What a task of a streaming batch does: look at the lease, read the shard, claim the end.
+"""A task's execution of a batch in one shard: fetch the lease, read the shard, claim the end.
 
-The decisions are `penstock.core.batches.claims`; this is the loop around them. Rows are given out while they are read, so
-memory stays at one page; the claim comes last, and an execution whose claim does not stand is repeated by Spark.
+`penstock.core.batches.claims` decides; this is the loop around it. Rows are emitted while they are read, so memory is
+bounded by one page. The claim is written last. If its claim is refused and disagrees with the rows that it emitted, the
+execution fails and Spark repeats the task.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ _CLAIMS_MAX: Final = 8
 
 
 class Bounds(Struct, frozen=True):
-    """Where one execution of a batch stops in one shard, if no claim says otherwise.
+    """Limits of one execution of a batch in one shard, if no end is claimed.
 
     Args:
         record_count_max: User records, or None.
-        bytes_max: Bytes of data; a record that would pass it stays for later. None for no bound.
-        may_exceed: The first record is read even if it alone passes `bytes_max`.
+        bytes_max: Bytes of data; a record that would exceed them stays for later. None for no bound.
+        may_exceed: The first record is read even if it alone exceeds `bytes_max`.
         until_ms: Records that arrived at or after this moment stay for later. None for no bound.
-        planned_ms: When the batch was planned: a record that arrived later ends the batch at its page, so that a
-            busy shard does not hold the batch open.
-        duration_max_s: Time after which no further page is asked for, or None.
+        planned_ms: Moment of the plan: a record that arrived later ends the batch at its page, so that a busy shard does
+            not hold the batch open.
+        duration_max_s: Time after which no further page is fetched, or None.
     """
 
     record_count_max: int | None = None
@@ -77,16 +78,16 @@ class Bounds(Struct, frozen=True):
 
 
 class QueryContext(Struct, frozen=True):
-    """What else an execution knows of its query.
+    """The query's values for an execution, beside its batch and limits.
 
     Args:
-        stream: The stream that is read; a lease of another one is refused. None does not ask.
-        query: Spark's id of the streaming query, or None where Spark does not tell.
-        process: Tells this process from the others that read the batch.
+        stream: The stream that is read; a lease of another one is refused. None checks nothing.
+        query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
+        process: Identifies this process among those that read the batch.
         deaggregates: Whether aggregates are taken apart. Positions count user records either way.
-        retention_ms: The stream's retention: claims that are older are needed by nobody.
+        retention_ms: The stream's retention: older claims are not needed any more.
         tip_ms: Moment at which nothing was left behind the batch's start, or None.
-        fail_on_data_loss: Whether an end that is gone from the stream is an error.
+        fail_on_data_loss: Whether an end that has left the stream is an error.
     """
 
     stream: StreamIdentity | None = None
@@ -99,7 +100,7 @@ class QueryContext(Struct, frozen=True):
 
 
 class _Progress(Struct):
-    """What was given out so far."""
+    """The records emitted so far."""
 
     end: Position
     record_count: int = 0
@@ -131,8 +132,8 @@ class ClaimedRead:
         shard: The shard, opened at the batch's start.
         shard_id: Its id, the lease's key.
         execution: The batch.
-        bounds: Where to stop.
-        context: What else is known.
+        bounds: Limits.
+        context: Further values of the query.
         clock: Time.
     """
 
@@ -158,20 +159,20 @@ class ClaimedRead:
         self._clock = clock
         self._progress = _Progress(end=execution.start)
         self._pages: Generator[ShardPage, None, None] | None = None
-        self._rest: ShardPage | None = None  # what was cut off the last page
+        self._rest: ShardPage | None = None  # the part of the last page behind the batch's end
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the batch; when this ends without an error, the end is fixed.
+        """Yield the rows of the batch. When this ends without an error, the end is claimed.
 
         Raises:
-            ClaimConflict: Another execution fixed an end before what was given out here, or the lease was lost before an
-                end was fixed; Spark repeats the task.
+            ClaimConflict: Another execution claimed an end before the last row that was emitted here, or the lease was lost
+                before an end was claimed; Spark repeats the task.
             AnotherDriver: Another query works from the same checkpoint location.
-            DataLossError: The start or a fixed end is gone from the stream, and the policy is to fail.
+            DataLossError: The start or a claimed end has left the stream, and the policy is to fail.
         """
         for _ in range(_CLAIMS_MAX):
             lease = self._fetch_lease()
-            self._shard.learn_hash_range(None if lease is None else lease.hash_range)
+            self._shard.on_hash_range(None if lease is None else lease.hash_range)
             plan = plan_read(lease, self._execution)
             match plan:
                 case ReadTo(end):
@@ -183,10 +184,10 @@ class ClaimedRead:
                 case ClaimedElsewhere(claim):
                     raise self._another_driver(claim)
                 case ReadFreely():
-                    if lease is not None and self._is_made_anew(lease):
-                        self._warn_made_anew()
-                    # The claim comes last. An attempt that claimed first and died in the middle would have fixed an end
-                    # that nobody had seen; one that reads and dies leaves the batch open for the next attempt.
+                    if lease is not None and self._is_recreated(lease):
+                        self._warn_recreated()
+                    # The claim is written last. An attempt that claimed first and failed midway would have fixed an end
+                    # whose rows Spark never got; one that reads and fails leaves the batch open for the next attempt.
                     yield from self._read_freely()
                     yield from self._claim(lease)
                     return
@@ -196,13 +197,13 @@ class ClaimedRead:
                     return
         raise self._too_many_changes()
 
-    def leave_subscription(self) -> None:
-        """Keep the shard's subscription for the next batch; only when the end of this one is fixed."""
+    def keep_subscription(self) -> None:
+        """Keep the shard's subscription for the next batch; only after the end of this one is claimed."""
         if not self._progress.end.is_shard_end:
-            self._shard.leave_subscription(self._progress.end, is_cut=self._rest is not None)
+            self._shard.keep_subscription(self._progress.end, is_cut=self._rest is not None)
 
     def close(self) -> None:
-        """Let go of the page that was read last, and of the subscription if it was not left."""
+        """Drop the last page, and end the subscription unless it is kept."""
         self._rest = None
         if self._pages is not None:
             self._pages.close()
@@ -211,24 +212,24 @@ class ClaimedRead:
     def _fetch_lease(self) -> Lease | None:
         try:
             return self._table.fetch(self._shard_id)
-        except NotFound:  # the whole table is gone; the driver makes it again
+        except NotFound:  # the whole table was deleted; the driver creates it again
             return None
 
     def _warn_unclaimed(self) -> None:
         _log.warning(
             "lease table %s has no lease for shard %s any more: batch %d reads it from the offset's start without "
-            "a claim, and its records will be given out once more (at-least-once for this batch)",
+            "a claim, and its records will be read again (at-least-once for this batch)",
             self._table.name,
             self._shard_id,
             self._batch,
         )
 
-    def _is_made_anew(self, lease: Lease) -> bool:
+    def _is_recreated(self, lease: Lease) -> bool:
         return self._execution.seen is not None and lease.claim_of(self._execution.worker) is None
 
-    def _warn_made_anew(self) -> None:
+    def _warn_recreated(self) -> None:
         _log.warning(
-            "lease table %s: the lease of shard %s was made anew and its claims are gone (was the table emptied?): batch %d "
+            "lease table %s: the lease of shard %s was created again and its claims are gone (was the table emptied?): batch %d "
             "reads it from the offset's start, at-least-once if it was read before",
             self._table.name,
             self._shard_id,
@@ -273,7 +274,7 @@ class ClaimedRead:
                 return
             self._progress.millis_behind_latest = page.millis_behind_latest
             count = self._cut(page.rows)
-            taken = self._give_out(page, count)
+            taken = self._emit(page, count)
             if taken.num_rows:
                 yield taken
             if count < page.rows.num_rows:
@@ -282,14 +283,14 @@ class ClaimedRead:
             if page.is_end:
                 self._progress.end = SHARD_END
                 self._progress.children = page.children
-                self._see_tip(page)
+                self._on_tip(page)
                 return
             if self._is_enough(page, began_s):
                 self._shard.keep_iterator(self._progress.end)
                 return
 
-    def _give_out(self, page: ShardPage, count: int) -> pa.RecordBatch:
-        """Count the first rows of a page as given out, and return them."""
+    def _emit(self, page: ShardPage, count: int) -> pa.RecordBatch:
+        """Count the first rows of a page as emitted, and return them."""
         taken = page.rows.slice(0, count)
         self._progress.add(
             taken,
@@ -301,19 +302,19 @@ class ClaimedRead:
 
     def _keep_rest(self, page: ShardPage, count: int) -> None:
         self._rest = page.tail(count)
-        # What the service says is about what is behind the page; the oldest unread record is in it.
+        # The service's lag is that behind the page. The oldest unread record is in the page, so its age counts.
         arrival_ms = arrival_ms_of(self._rest.rows, 0)
         self._progress.millis_behind_latest = max(1, page.service_ms - arrival_ms)
         until_ms = self._bounds.until_ms
         if until_ms is not None and arrival_ms >= until_ms:
             self._progress.has_more = False
 
-    def _see_tip(self, page: ShardPage) -> None:
+    def _on_tip(self, page: ShardPage) -> None:
         self._progress.has_more = False
         self._progress.tip_ms = page.service_ms
 
     def _position_after(self, rows: pa.RecordBatch) -> Position:
-        """Return the position of the last row: a record that is given out whole stands for all its user records."""
+        """Return the position of the last row; an aggregate in one row counts with all its user records."""
         if rows.num_rows == 0:
             return self._progress.end
         last = position_of(rows, rows.num_rows - 1)
@@ -339,7 +340,7 @@ class ClaimedRead:
     def _is_enough(self, page: ShardPage, began_s: float) -> bool:
         bounds, so_far = self._bounds, self._progress
         if page.millis_behind_latest == 0:
-            self._see_tip(page)
+            self._on_tip(page)
             return True
         if bounds.record_count_max is not None and so_far.record_count >= bounds.record_count_max:
             return True
@@ -351,7 +352,7 @@ class ClaimedRead:
         )
 
     def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from what was given out up to a fixed end."""
+        """Yield the rows after those that were emitted, up to a claimed end."""
         self._shard.poll_only()
         if end <= self._progress.end:
             return
@@ -360,7 +361,7 @@ class ClaimedRead:
             if page is None:
                 return
             count = page.rows.num_rows if end.is_shard_end else count_up_to(page.rows, end)
-            taken = self._give_out(page, count)
+            taken = self._emit(page, count)
             if taken.num_rows:
                 yield taken
             if self._progress.end == end:
@@ -370,7 +371,7 @@ class ClaimedRead:
             if page.is_end and end.is_shard_end:
                 return
             is_at_tip = page.millis_behind_latest == 0
-            if count < page.rows.num_rows or page.is_end or (is_at_tip and not self._shard.look_again()):
+            if count < page.rows.num_rows or page.is_end or (is_at_tip and not self._shard.read_again()):
                 self._end_is_gone(end)
                 return
 
@@ -380,7 +381,7 @@ class ClaimedRead:
 
     def _end_is_gone(self, end: Position) -> None:
         text = (
-            f"shard {self._shard_id}: batch {self._batch} was fixed to end at {end}, and that record has left the "
+            f"shard {self._shard_id}: batch {self._batch} was claimed to end at {end}, and that record has left the "
             f"stream (retention): the batch cannot be repeated in full, its records from {self._start} on are lost "
             "as far as they were not processed"
         )
@@ -428,13 +429,13 @@ class ClaimedRead:
             checkpoint_seen=lease.checkpoint,
             before=None if own is None else own.identity,
             tip_ms=known.tip_ms,
-            # Who does not have the lease leaves the claims of those who read there alone.
+            # Without the lease, leave the other claims: those workers still read here.
             dropped=plan_dropped_claims(lease, execution.worker, now_ms - known.retention_ms) if note else (),
             stream=known.stream,
         )
 
     def _claim_nothing(self, lease: Lease, why: str) -> bool:
-        """Fix that the batch holds nothing of the shard; False when the lease has changed and must be looked at anew."""
+        """Claim that the batch holds nothing of the shard; return False if the lease has changed and must be read again."""
         outcome = self._table.write(self._claim_of(lease, self._start, b""))
         if isinstance(outcome, Applied):
             _log.warning("shard %s, batch %d: nothing is read, %s", self._shard_id, self._batch, why)
@@ -450,7 +451,7 @@ class ClaimedRead:
             )
 
     def _claim(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:
-        """Fix the end; yields further rows when another execution has fixed one further on."""
+        """Claim the end; yield further rows if another execution has claimed one further on."""
         for _ in range(_CLAIMS_MAX):
             if lease is None:
                 self._warn_unclaimed()
@@ -460,7 +461,7 @@ class ClaimedRead:
             if isinstance(outcome, Applied):
                 return
             self._check_stream(outcome.reason, lease)
-            # Another attempt's claim came between our look and our write: the first one is final, so ours gives way.
+            # Another attempt claimed between this one's read of the lease and its write. The first claim is final.
             lease = self._fetch_lease()
             meaning, end = judge_refused_claim(lease, self._execution, self._progress.end, claim.before)
             if meaning is RefusedClaim.READ_ON:
@@ -472,13 +473,13 @@ class ClaimedRead:
         raise self._too_many_changes()
 
     def _lose(self, lease: Lease | None) -> bool:
-        """Give up the shard for this batch, if nothing was given out yet; False when that could not be fixed."""
+        """Leave the shard out of this batch, if nothing was emitted yet; return False if that could not be claimed."""
         if lease is None or self._progress.record_count > 0:
             return False
         return self._claim_nothing(lease, "the lease was lost meanwhile")
 
     def _refuse(self, meaning: RefusedClaim, lease: Lease | None, end: Position) -> None:
-        """Raise what a refused claim means, unless it is to be written again."""
+        """Raise the error of a refused claim, unless the claim is to be written again."""
         if meaning is RefusedClaim.ANOTHER_DRIVER:
             claim = None if lease is None else lease.claim_of(self._execution.worker)
             assert claim is not None, (
@@ -487,17 +488,17 @@ class ClaimedRead:
             raise self._another_driver(claim)
         if meaning is RefusedClaim.ROW_RECREATED:
             raise ClaimConflict(
-                f"shard {self._shard_id}, batch {self._batch}: the claim of the batch before was taken from the lease while this "
-                "one was read: the query was started from an earlier state of its checkpoint location, or the lease was made "
-                "anew. The task is repeated"
+                f"shard {self._shard_id}, batch {self._batch}: the claim of the batch before was removed from the lease during this "
+                "read: the query was started from an earlier state of its checkpoint location, or the lease was created again. "
+                "The task is repeated"
             )
         if meaning is RefusedClaim.REPEAT:
             raise ClaimConflict(
-                f"shard {self._shard_id}, batch {self._batch}: another execution of the batch fixed its end at {end}, before "
-                f"{self._progress.end} that was read here; the task is repeated and reads up to there"
+                f"shard {self._shard_id}, batch {self._batch}: another execution of the batch claimed its end at {end}, before "
+                f"{self._progress.end}, the end of this read; the task is repeated and reads up to there"
             )
         if meaning is RefusedClaim.LOST and self._progress.record_count > 0:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: another worker took the lease before the batch's end could be "
-                "fixed; the task is repeated, and the records come from there"
+                "claimed; the task is repeated, and that worker reads the records"
             )

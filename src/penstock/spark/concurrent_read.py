@@ -1,8 +1,8 @@
-"""Read the shards of one task at the same time, and give their rows to the one thread that Spark asks for them.
+"""Reads the shards of one task at the same time, and passes their rows to the one thread on which Spark requests them.
 
-Each shard has a thread. It hands over one Arrow batch and goes on when Spark has come back for the next one. So the rows of
-a shard stay in order, a shard claims its end only when all of its rows were taken, and a shard that is slow or refused holds
-up no other. Memory is bounded by the pages that a task may hold.
+Each shard has a thread. It offers one Arrow batch and goes on when Spark requests the next one. So the rows of a shard stay
+in order, a shard claims its end only after Spark has taken all of its rows, and a slow or throttled shard holds up no
+other. Memory is bounded by the number of pages that a task may hold.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from penstock.runtime.loop import Condition
 
 PAGES_HELD_MAX: Final = 8
-"""A page has 10 MiB at most, and as much again as rows."""
+"""A page has at most 10 MiB, and its rows take as much again."""
 
 _Shard = TypeVar("_Shard")
 
 HoldPage: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""What a reader enters before it fetches a page, or makes rows of an event, and leaves when nothing of it is needed any more.
+"""A context for as long as a page, or the rows of an event, are in memory.
 
-An event waits with its subscription, which keeps one at most.
+Before that an event waits in its subscription, which keeps at most one.
 """
 
 
@@ -39,40 +39,40 @@ def read_concurrently(
     read: Callable[[_Shard, HoldPage], Generator[pa.RecordBatch, None, None]],
     threads: Threads,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the rows of all shards as they come; those of one shard in order.
+    """Yield the rows of all shards as they arrive; those of one shard in order.
 
     Args:
-        shards: What the task reads; one is read without threads.
+        shards: The shards of the task; a single one is read without threads.
         read: Yields the rows of one shard; called on a thread of its own.
-        threads: Where threads come from.
+        threads: Source of its threads.
 
     Raises:
-        BaseException: The first error of a shard. The others stop where they are, without a claim if they have not claimed.
+        BaseException: The first error of a shard. The others stop, without a claim if they have not claimed.
     """
     if len(shards) == 1:
         yield from read(shards[0], contextlib.nullcontext)
         return
     pool = threads.pool("penstock-read", min(len(shards), SHARDS_PER_TASK_MAX))
-    crowd = _Crowd(threads, len(shards))
+    task = _TaskShards(threads, len(shards))
     try:
         for shard in shards:
-            pool.submit(partial(crowd.read, partial(read, shard, crowd.hold_page)))
-        yield from crowd.rows()
+            pool.submit(partial(task.read, partial(read, shard, task.hold_page)))
+        yield from task.rows()
     finally:
-        crowd.stop()
+        task.stop()
         pool.close()
 
 
-class _Stopped(Exception):  # noqa: N818 - not an error: nobody asks for the rows any more
-    """Raised in a shard's thread where it waits."""
+class _Stopped(Exception):  # noqa: N818 - not an error: Spark does not request the rows any more
+    """Raised in a shard's thread while it waits."""
 
 
-class _Offer:
+class _OfferedRows:
     """One Arrow batch on its way from a shard's thread to Spark's.
 
     Args:
         rows: The batch.
-        settled: Notified when it was taken, or nobody will take it.
+        settled: Notified when Spark has taken it, or never will.
     """
 
     __slots__ = ("is_settled", "rows", "settled")
@@ -88,14 +88,14 @@ class _Offer:
             self.settled.notify()
 
 
-class _Crowd:
+class _TaskShards:
     """The shards of one task."""
 
     def __init__(self, threads: Threads, shard_count: int) -> None:
         self._threads = threads
         self._changed = threads.condition()
         self._unended_count = shard_count
-        self._offers: deque[_Offer] = deque()
+        self._offers: deque[_OfferedRows] = deque()
         self._error: BaseException | None = None
         self._is_stopped = False
         self._room = threads.condition()
@@ -110,17 +110,17 @@ class _Crowd:
         try:
             with contextlib.closing(begin()) as batches:
                 for rows in batches:
-                    self._offer(_Offer(rows, settled))
+                    self._offer(_OfferedRows(rows, settled))
         except _Stopped:
             pass
-        except BaseException as caught:  # noqa: BLE001 - raised again by the thread that waits
+        except BaseException as caught:  # noqa: BLE001 - raised again on Spark's thread
             error = caught
         with self._changed:
             self._unended_count -= 1
             self._error = self._error or error
             self._changed.notify()
 
-    def _offer(self, offer: _Offer) -> None:
+    def _offer(self, offer: _OfferedRows) -> None:
         with self._changed:
             self._raise_if_stopped()
             self._offers.append(offer)
@@ -150,7 +150,7 @@ class _Crowd:
     # --- on Spark's thread --------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is offered, until every shard has ended or one has failed."""
+        """Yield offered batches until every shard has ended or one has failed."""
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -162,13 +162,13 @@ class _Crowd:
                     return
                 offer = self._offers[0]
             yield offer.rows
-            # Spark has come back, so the rows are its own now. Until then a stop would refuse them.
+            # Spark requests the next batch, so it has taken this one. Until then a stop refuses the rows.
             with self._changed:
                 self._offers.popleft()
             offer.settle()
 
     def stop(self) -> None:
-        """Let every shard end where it waits; nothing is claimed that was not taken."""
+        """Stop every shard where it waits; a shard whose rows were not taken claims nothing."""
         with self._changed:
             self._is_stopped = True
             offers = list(self._offers)

@@ -1,13 +1,13 @@
-"""What the Spark at hand offers to sources and sinks in Python: the only module that asks.
+"""Features of the installed Spark for sources and sinks in Python: the only module that checks its version.
 
 | Spark | 4.0 | 4.1 | 4.2 and later |
 |---|---|---|---|
-| tells where a batch starts, and takes read limits and AvailableNow | no | no | yes |
+| passes a batch's start, read limits and AvailableNow to the source | no | no | yes |
 | pushes filters down to a batch read | no | yes | yes |
 | `DataFrame.repartitionById` | no | yes | yes |
 
-Where something is missing, this module offers the nearest thing under the same name, so that the rest of the package is
-the same for all of them.
+If a feature is missing, this module has the nearest replacement under the same name, so the rest of the package is the same
+for all versions.
 
 Source:
     PySpark's `sql.datasource`, `sql.streaming.datasource` and `sql.streaming.python_streaming_source_runner`, and the calls
@@ -71,7 +71,7 @@ __all__ = [
 
 
 def check_version(version: str = pyspark.__version__) -> None:
-    """Refuse a Spark that cannot do it, in a sentence instead of somewhere in the middle.
+    """Refuse a Spark that is too old, with a clear message.
 
     Raises:
         UsageError: Older than 4.0: it has no sources in Python.
@@ -88,9 +88,9 @@ def check_version(version: str = pyspark.__version__) -> None:
 
 
 def limit_of(record_count_max: int | None, bytes_max: int | None) -> ReadLimit:
-    """Return the limit of one batch for a Spark that asks for it; of two it takes the records.
+    """Return one batch's limit for a Spark that requests it; of two limits, the records.
 
-    Without one it is a count that no batch reaches: `ReadAllAvailable` is what Spark itself says of a query with one batch.
+    Without a limit it is a count that no batch reaches: `ReadAllAvailable` is Spark's own limit for a query with one batch.
     """
     if record_count_max is not None:
         return ReadMaxRows(record_count_max)
@@ -100,7 +100,7 @@ def limit_of(record_count_max: int | None, bytes_max: int | None) -> ReadLimit:
 
 
 def is_only_batch(limit: ReadLimit | None) -> bool:
-    """Whether Spark says that a batch is the query's only one (`trigger(once=True)`): it reads everything, whatever the options' limits."""
+    """Whether a batch is the query's only one (`trigger(once=True)`): it ignores the options' limits."""
     return limit is not None and isinstance(limit, ReadAllAvailable)
 
 
@@ -108,11 +108,11 @@ def is_only_batch(limit: ReadLimit | None) -> bool:
 
 
 class BatchStarts:
-    """Where the next batch starts, for a Spark that does not tell.
+    """Start of the next batch, for a Spark that does not pass it.
 
-    Spark 4.0 and 4.1 begin every start from a checkpoint with `partitions(last, last)`, the last offset of the log, for each
-    source; only a new query is asked for an offset first. From then on batches follow each other, so the batch of the offset
-    that was given last is done when Spark asks for another one.
+    Spark 4.0 and 4.1 begin every start from a checkpoint with `partitions(last, last)`, the last offset of the log, for
+    each source; only a new query requests an offset first. From then on batches follow each other, so when Spark requests
+    another offset, the batch of the last offset is done.
 
     Args:
         initial: The offset before the first batch.
@@ -126,7 +126,7 @@ class BatchStarts:
 
     @property
     def is_first(self) -> bool:
-        """Whether Spark has not asked here for an offset yet."""
+        """Whether Spark has not requested an offset here yet."""
         return self._planned is None
 
     @property
@@ -135,21 +135,21 @@ class BatchStarts:
         return self._next
 
     def plan(self, end: dict[str, Any]) -> None:
-        """Note the offset that Spark is given; the one it had is given again where there is nothing to read."""
+        """Record the offset that Spark gets; if there is nothing to read, it is the one before."""
         self.planned_count += end != self._next
         self._planned, self._next = (self._next, end), end
 
-    def see_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """Note the batch that Spark runs, or the offset that it found in its log.
+    def on_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> None:
+        """Handle the batch that Spark runs, or the offset that it found in its log.
 
         Raises:
-            UsageError: It is not the batch that was planned, so the plan began somewhere else than Spark stands.
+            UsageError: It is not the planned batch, so the plan had another start than Spark.
         """
         if self._planned is None:
             self._next = end
         elif end != self._planned[1] or start not in self._planned:
             raise UsageError(
-                "Spark asked for the end of a batch before it told where the query stands, as it does with "
+                "Spark asked for the end of a batch before it named the query's last offset, as it does with "
                 "spark.sql.streaming.triggerAvailableNowWrapper.enabled=true. Set that to false, its default; "
                 "trigger(availableNow=True) then runs one batch with everything that has arrived"
             )

@@ -1,4 +1,4 @@
-"""Make leases again that are gone, before a query begins and while it runs: `penstock.core.batches.recreation` decides which."""
+"""Creates missing leases of a query, when it starts and while it runs. `penstock.core.batches.recreation` decides which."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from penstock.spark.spark_options import SourceOptions
 _log: Final = logging.getLogger("penstock.spark")
 _LISTINGS_MAX: Final = 8
 _LISTING_PAUSE_S: Final = 1.0
-_DENIALS_MIN: Final = 2  # a listing may lag, and giving a shard up is final
+_DENIALS_MIN: Final = 2  # a listing may lag, and skipping a shard is final
 _NAMED_MAX: Final = 5
 _NO_MARKS: Final[Mapping[str, TipMark]] = {}
 
 
 class LeaseRecreation:
-    """Brings back what a lease table lacks. Called by one thread.
+    """Creates the missing leases of one query. Called by one thread.
 
     Args:
         kinesis: The service.
         table: The application's lease table.
         options: The source's options.
         clock: Time.
-        open_table: Opens the table that an offset was written under; it is only read.
+        open_table: Opens the table under which an offset was written; it is only read.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class LeaseRecreation:
         self._clock = clock
         self._open_table = open_table
 
-    def begin(self, rows: Mapping[str, Lease], known: StreamOffset, stream: StreamIdentity) -> bool:
-        """Let the table agree with the offset that a query begins from; True if anything was written.
+    def repair_at_start(self, rows: Mapping[str, Lease], known: StreamOffset, stream: StreamIdentity) -> bool:
+        """Bring the table into agreement with the offset that a query starts from; return True if anything was written.
 
         Raises:
-            ClaimConflict: A lease changed meanwhile; start the query again.
-            DataLossError: A shard has left the stream before it was read to its end, and failOnDataLoss is on.
-            Unavailable: The service reads a shard and does not list it; or the table before gives no answer.
+            ClaimConflict: A lease changed during the repair; start the query again.
+            DataLossError: A shard left the stream before it was read to its end, and failOnDataLoss is on.
+            Unavailable: The service reads a shard and does not list it; or the earlier table does not answer.
         """
         before, why = None, ""
         if known.lease_table not in ("", self._options.lease_table):
@@ -85,22 +85,22 @@ class LeaseRecreation:
             return False
         shards = self._list_with(find_missing(rows, known, {}))
         plan = plan_recreation(rows, known, shards, stream, before)
-        return self._carry_out(plan, rows, shards, known, why)
+        return self._apply(plan, rows, shards, known, why)
 
-    def bring_back(
+    def recreate_lost(
         self,
         rows: Mapping[str, Lease],
         start: StreamOffset,
         stream: StreamIdentity,
         marks: Mapping[str, TipMark] = _NO_MARKS,
     ) -> bool:
-        """Bring back the leases that a running query's offset knows and the table does not; True if there were any.
+        """Create the missing leases of shards in a running query's offset; return True if any were missing.
 
         Args:
             rows: The lease table.
-            start: Where the query stands.
+            start: The query's current positions.
             stream: The stream that is read.
-            marks: When nothing was left to read there, as far as the offset does not say it.
+            marks: Tip marks that the offset does not have.
 
         Raises:
             DataLossError: As above.
@@ -110,18 +110,18 @@ class LeaseRecreation:
         if not missing and not find_lacking_ends(rows, start):
             return False
         shards = self._list_with(missing)
-        self._carry_out(plan_lost(rows, start, shards, stream, marks), rows, shards, start, "")
+        self._apply(plan_lost(rows, start, shards, stream, marks), rows, shards, start, "")
         return True
 
     def _read_former(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
-        """Return the leases of the table that an offset was written under; or none, and why."""
+        """Return the leases of the table under which an offset was written; or none, and why."""
         try:
             rows = {row.key: row for row in self._open_table(known.lease_table).scan().leases}
         except (AccessDenied, NotFound, OptionError, Rejected) as error:
             return {}, f"cannot be read: {error}"
         except ServiceError as error:
             raise Unavailable(
-                f"lease table {known.lease_table} gives no answer. The query had its leases there before applicationName or "
+                f"lease table {known.lease_table} does not answer. The query had its leases there before applicationName or "
                 f"leaseTable was changed, and needs them to go on behind batch {known.batch}. Start it again when the table "
                 f"answers: {error}",
                 operation=error.operation,
@@ -130,7 +130,7 @@ class LeaseRecreation:
             ) from error
         return rows, "" if rows else "is empty"
 
-    def _carry_out(
+    def _apply(
         self,
         plan: Recreation,
         rows: Mapping[str, Lease],
@@ -141,8 +141,8 @@ class LeaseRecreation:
         coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
         is_followed = bool(rows) and not coverage.holes and not coverage.unknown
         for key, position in plan.vanished.items():
-            # Where leases cover every hash key, somebody has read on to shards that follow this one.
-            self._tell_vanished(key, position, is_followed=is_followed)
+            # If leases cover every hash key, another worker has read on to the shards that follow this one.
+            self._report_vanished(key, position, is_followed=is_followed)
         made = []
         for write in plan.writes:
             outcome = self._table.write(write)
@@ -150,28 +150,28 @@ class LeaseRecreation:
                 made += [] if isinstance(write, Reset) else [write.key]
             elif isinstance(write, Reset):
                 raise ClaimConflict(
-                    f"lease {write.key} in table {self._table.name} changed while it was being set to where this query stands "
+                    f"lease {write.key} in table {self._table.name} changed while it was being set to this query's position "
                     f"({outcome.reason.value}); start the query again"
                 )
-        self._tell(plan, made, known, why)
+        self._log_plan(plan, made, known, why)
         return bool(plan.writes)
 
-    def _tell(self, plan: Recreation, made: list[str], known: StreamOffset, why: str) -> None:
+    def _log_plan(self, plan: Recreation, made: list[str], known: StreamOffset, why: str) -> None:
         table, former = self._table.name, known.lease_table
         is_moved = former not in ("", self._options.lease_table)
         if plan.is_forked and plan.writes:
             _log.warning(
-                "stream %s: lease table %s, which this query had before, holds batches that its checkpoint location does not know: the "
-                "location is a copy, or was restored from one. The query goes on in %s where its location says, and takes no other "
-                "worker's positions from there",
+                "stream %s: lease table %s, which this query had before, has claims of batches that its checkpoint location has no record "
+                "of: the location is a copy, or was restored from one. The query goes on in %s from its location's positions, and "
+                "takes no other worker's positions from the earlier table",
                 self._options.stream,
                 former,
                 table,
             )
         if is_moved and plan.carried and not plan.repeated:
             _log.info(
-                "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). They are taken over "
-                "from there, with the ends of batch %d: nothing is read again",
+                "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). They are copied "
+                "with the ends of batch %d: nothing is read again",
                 self._options.stream,
                 table,
                 former,
@@ -179,17 +179,17 @@ class LeaseRecreation:
             )
         elif made and not is_moved:
             _log.warning(
-                "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are made again where "
-                "this query stands",
+                "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are created again at "
+                "this query's positions",
                 table,
                 _some(made),
             )
         if plan.repeated:
             reason = (
-                f"they were claimed in lease table {former}, which {why}" if why else "no lease shows them"
+                f"the claims were in lease table {former}, which {why}" if why else "no lease has its claim"
             )
             _log.warning(
-                "stream %s: nobody knows where batch %d ended in %s (%s). What it read there is given out once more: from %s on",
+                "stream %s: the end of batch %d in %s is unknown (%s). Its records are read again: from %s on",
                 self._options.stream,
                 known.batch,
                 _some(plan.repeated),
@@ -199,7 +199,7 @@ class LeaseRecreation:
                 ),
             )
 
-    def _tell_vanished(self, key: str, position: Position, *, is_followed: bool) -> None:
+    def _report_vanished(self, key: str, position: Position, *, is_followed: bool) -> None:
         text = (
             f"stream {self._options.stream}: shard {key} has left the stream (retention) and its lease is gone from table "
             f"{self._table.name}; the query had read it up to {position}"
@@ -209,7 +209,7 @@ class LeaseRecreation:
                 "%s. The leases of the table cover all hash keys: the shards that follow it are read", text
             )
             return
-        text += ", and what followed it there is lost"
+        text += ", and the records after it are lost"
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{text}. To go on with the shards that are left, from their beginning, set option failOnDataLoss=false"
@@ -217,9 +217,9 @@ class LeaseRecreation:
         _log.warning("%s; going on with the shards that are left, from their beginning", text)
 
     def _list_with(self, keys: Collection[str]) -> dict[str, Shard]:
-        """List the shards until these are listed, or are known to be gone: unknown and unlisted, twice.
+        """List the shards until each of these is listed, or is known to be gone: unknown and unlisted, twice.
 
-        And until the open shards cover every hash key, as far as that comes.
+        The open shards of the listing must also cover every hash key, unless the last attempt does not either.
 
         Raises:
             Unavailable: The service reads one of them and does not list it.
@@ -239,7 +239,7 @@ class LeaseRecreation:
                 return shards
         raise Unavailable(
             f"stream {self._options.stream}: its listing leaves out {', '.join(unlisted[:5])}, which the service knows, and whose "
-            "leases have to be made again. Start the query again when the listing is whole",
+            "leases must be created again. Start the query again when the listing is whole",
             operation="ListShards",
             resource=self._options.stream,
         )

@@ -1,8 +1,8 @@
-"""`micro_batches(...).foreach_batch(write)`: the source for a Spark without sources in Python (3.5), driven by the program itself.
+"""`micro_batches(...).foreach_batch(write)`: the source for a Spark without sources in Python (3.5), run by the program.
 
-The planner, the tasks and their claims are those of `format("kinesis")`. Here a loop takes the place of Spark's own: it writes a
-batch's offset before the batch runs and a commit after it, so a batch that is repeated has the same number and the same rows.
-Event time, watermarks and state are what Structured Streaming is for; this has none of them.
+The planner, the tasks and their claims are those of `format("kinesis")`. This loop replaces Spark's own: it writes a
+batch's offset before the batch runs and a commit after it, so a repeated batch has the same number and the same rows. For
+event time, watermarks and state, use Structured Streaming; this has none of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock.spark")
 Write = Callable[["DataFrame", int], object]
-"""What is done with a batch: it gets the rows and the batch's number."""
+"""Handles a batch: called with its rows and its number."""
 
 
 def micro_batches(spark: SparkSession, options: Mapping[str, str], *, checkpoint: str) -> MicroBatches:
@@ -144,7 +144,7 @@ class MicroBatches:
 
     @contextlib.contextmanager
     def _stop_on_termination(self) -> Iterator[None]:
-        """Let SIGTERM end the loop after the batch under way, where nobody else handles it and Python lets us."""
+        """End the loop on SIGTERM after the batch under way, if the signal has no other handler and Python allows it."""
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -164,7 +164,7 @@ class MicroBatches:
 
 @dataclass(frozen=True)
 class _ReadTasks:
-    """What an executor does: reads the tasks whose numbers it is given. Holds plain values only."""
+    """Runs in an executor: reads the tasks with the numbers that it gets. Holds plain values only."""
 
     tasks: Sequence[Sequence[ShardTask]]
     options: SourceOptions

@@ -1,12 +1,12 @@
-"""Is there news? The driver's look at idle shards: at most one small read per shard and interval.
+"""Probes idle shards for news: at most one small read per shard and interval.
 
-A shard whose last batch ended before the tip is known to have more and is never probed. The others are asked with a
-`GetRecords` of one record, by an iterator that is kept from probe to probe.
+A shard whose last batch ended before the tip has more to read and is never probed. The others are asked with a `GetRecords`
+of one record, with an iterator that is kept from probe to probe.
 
-A probe is sent once. One that fails postpones its shard and no other; a shard that stays without an answer for longer than
-the deadline ends the query, with an error that names it. What only a task can find out (a shard that is gone, a position
-that the service refuses, a record that has left the stream and may have taken others along) counts as news: the task that
-is planned for it says what it means.
+A probe is sent once. A failed probe postpones its shard and no other. A shard without an answer for longer than the
+deadline ends the query, with an error that names it. Some answers can only be judged by a task: a shard that is gone, a
+position that the service refuses, a record that has left the stream and may have taken others along. They count as news, so
+that a task is planned for the shard and raises the error or logs the loss.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _THREADS_MAX: Final = 16
 _CHANCE: Final = random.SystemRandom()
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
-_WAIT_MAX_S: Final = 1.0  # for answers, before what has come is used
+_WAIT_MAX_S: Final = 1.0  # for answers, before a plan goes on without them
 _WAIT_WITH_NEWS_S: Final = 0.2  # a batch need not wait for a thousand shards of which ten have news
-_MANY_SHARDS: Final = 64  # fewer have answered by then, and make one batch instead of two
+_MANY_SHARDS: Final = 64  # fewer shards have all answered by then, and make one batch instead of two
 _NAMED_MAX: Final = 5
 _FOR_A_TASK: Final = (
     FailureMeaning.UNKNOWN_SHARD,
@@ -49,7 +49,7 @@ _WITHOUT_ITERATOR: Final = (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITER
 
 
 class _Answer(Struct, frozen=True):
-    """What came of one probe: a page, or why there is none; and when, since a batch may run before anybody looks at it."""
+    """Result of one probe: a page or an error, and its moment, since a batch may run before it is handled."""
 
     shard_id: str
     state: ShardState
@@ -61,7 +61,7 @@ class _Answer(Struct, frozen=True):
 
 
 class _Failing(Struct):
-    """A shard that gives no answer."""
+    """A shard that does not answer."""
 
     since_s: float
     error: ServiceError | None = None
@@ -72,19 +72,19 @@ _States: TypeAlias = dict[str, ShardState]
 
 
 class NewsPoller:
-    """Asks shards for news. Used by one thread; asks several shards at once.
+    """Probes shards for news. Used by one thread; probes several shards at once.
 
     Args:
         kinesis: The service.
         stream: Name or ARN.
-        interval_s: Between two probes of one shard that is quiet.
+        interval_s: Between two probes of one quiet shard.
         clock: Time.
-        backoff: How much later than usual a shard is asked again that failed.
-        deadline_s: A shard that gives no answer for longer ends the query.
-        check_stream: Called when the service does not know a shard; raises when it is the stream that is gone.
-        threads: Where its threads come from.
+        backoff: Delays after failed probes of a shard.
+        deadline_s: A shard without an answer for longer ends the query.
+        check_stream: Called if the service does not know a shard; raises an error if the stream itself is gone.
+        threads: Source of its threads.
         chance: Jitter.
-        read_cost_s: A shard may be read again after so many seconds in the long run; 0 where there is no quota.
+        read_cost_s: Seconds from one read of a shard to the next in the long run; 0 if there is no quota.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class NewsPoller:
         self._pool = threads.pool("penstock-probe", _THREADS_MAX)
         self._answered = threads.condition()
         self._answers: deque[_Answer] = deque()
-        self._asked: dict[str, float] = {}  # shards whose probe is under way, and since when
-        self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
+        self._asked: dict[str, float] = {}  # start of each probe under way, by shard
+        self._begun: dict[str, float] = {}  # of those, the ones that the pool has started
         self._failing: dict[str, _Failing] = {}
         self._read_cost_s = read_cost_s
         self._paces: dict[str, ProbePace] = {}
-        self._paced: _States = {}  # what the paces have observed
+        self._paced: _States = {}  # the states whose last batch the paces have counted
         self._service_clock = ServiceClock()
         self._steady_clock = SteadyServiceClock()
         self._retention_ms = RETENTION_DEFAULT_MS
@@ -125,18 +125,18 @@ class NewsPoller:
     def poll_due(
         self, states: Iterable[tuple[str, ShardState]], *, retention_ms: int = RETENTION_DEFAULT_MS
     ) -> None:
-        """Probe every shard that is not known to have news and whose time has come.
+        """Probe every due shard that is not known to have news.
 
-        Returns when all have answered; or after a fifth of a second when more than 64 were asked and any shard has news; or
-        after an interval (a second at most): an answer that takes longer counts at the next call.
+        Return when all have answered; after a fifth of a second if more than 64 were probed and any shard has news; or
+        after an interval (at most a second). An answer that takes longer counts at the next call.
 
         Args:
-            states: What is known of each shard.
+            states: The state of each shard.
             retention_ms: How long the stream keeps a record.
 
         Raises:
             Unavailable: A shard gave no answer for longer than the deadline.
-            ServiceError: A probe failed for good.
+            ServiceError: A probe failed permanently.
         """
         self._retention_ms = retention_ms
         current: _States = dict(states)
@@ -176,24 +176,24 @@ class NewsPoller:
         return min((state.due_s for state in states), default=self._clock.monotonic_s() + self._interval_s)
 
     @property
-    def knows_time(self) -> bool:
-        """Whether the service has told its time."""
+    def has_service_time(self) -> bool:
+        """Whether an answer had the service's time."""
         return self._steady_clock.is_heard
 
-    def hear(self, server_ms: int | None) -> None:
-        """Learn the service's time from another answer that has just come."""
-        self._hear(*self._moment(), server_ms)
+    def on_service_time(self, server_ms: int | None) -> None:
+        """Handle the service's time in another answer that has just arrived."""
+        self._on_answer_time(*self._moment(), server_ms)
 
     def planned_ms(self) -> int:
-        """Return the moment of a plan by the service's clock, whoever has set this machine's since the last answer."""
+        """Return the moment of a plan by the service's clock, even if this machine's clock was set since the last answer."""
         return self._steady_clock.now_ms(self._clock.monotonic_s(), self._service_now_ms())
 
     def _service_now_ms(self) -> int:
-        """Return the moment by the service's clock, as the last answer told it."""
+        """Return the moment by the service's clock, from its last answer."""
         return self._service_clock.now_ms(self._clock.wall_ms())
 
     def close(self) -> None:
-        """End the threads, each after its call."""
+        """End the threads after their calls."""
         self._pool.close()
 
     # --- asking, on the pool's threads --------------------------------------------------------------------
@@ -205,12 +205,14 @@ class NewsPoller:
         self._pool.submit(lambda: self._put_answer(self._ask(key, state, iterator, start)))
 
     def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
-        self._begun[key] = self._clock.monotonic_s()  # waiting for a thread is not the service's silence
+        self._begun[key] = (
+            self._clock.monotonic_s()
+        )  # time in the pool's queue does not count as a missing answer
         try:
             if iterator is None:
                 iterator = self._kinesis.fetch_iterator(self._stream, key, start)
             page = self._kinesis.fetch_records(self._stream, iterator, 1)
-        except Exception as error:  # noqa: BLE001 - raised again, or judged, by the thread that asked
+        except Exception as error:  # noqa: BLE001 - raised again, or judged, by the thread that sent the probe
             return _Answer(key, state, iterator, *self._moment(), error=error)
         return _Answer(key, state, iterator, *self._moment(), page=page)
 
@@ -218,7 +220,7 @@ class NewsPoller:
         return self._clock.monotonic_s(), self._clock.wall_ms()
 
     def _start_of(self, state: ShardState) -> IteratorStart:
-        """Return where a probe begins: behind the position, unless records may have left the stream behind it since."""
+        """Return the start of a probe: behind the position, unless records behind it may have left the stream."""
         number = state.position.sequence_number
         if state.is_whole and number is not None and self._was_at_tip(state, self._service_now_ms()):
             return IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=number)
@@ -236,7 +238,7 @@ class NewsPoller:
         return meaning is MissingRecord.HARMLESS
 
     def _is_all_kept(self, state: ShardState, now_ms: int) -> bool:
-        """Whether nothing that is unread can have left the stream: an iterator passes over what has, without a word."""
+        """Whether no unread record can have left the stream: an iterator silently skips records that have left."""
         since_ms = state.unread_since_ms
         is_kept = since_ms is not None and is_unread_kept(
             since_ms, now_ms=now_ms, retention_ms=self._retention_ms
@@ -248,7 +250,7 @@ class NewsPoller:
             self._answers.append(answer)
             self._answered.notify_all()
 
-    # --- what came of it ----------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------
 
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
         began_s = self._clock.monotonic_s()
@@ -265,7 +267,7 @@ class NewsPoller:
                 break
             self._asked.pop(answer.shard_id, None)
             self._begun.pop(answer.shard_id, None)
-            self._judge(answer, current)
+            self._on_answer(answer, current)
             if answer.state.has_news:
                 give_up_s = with_news_s
         for key in self._asked.keys() & current.keys():
@@ -276,14 +278,16 @@ class NewsPoller:
             self._answered.wait_for(lambda: bool(self._answers), max(0.0, timeout_s))
             return self._answers.popleft() if self._answers else None
 
-    def _judge(self, answer: _Answer, current: _States) -> None:
+    def _on_answer(self, answer: _Answer, current: _States) -> None:
         key, state = answer.shard_id, answer.state
         if answer.error is None:
             self._failing.pop(key, None)
         if current.get(key) is not state:
-            return  # a batch came in between, and the answer is about what was before it
+            return  # a batch ran since the probe, so the answer is outdated
         if answer.page is not None:
-            self._learn(state, answer.page, self._hear(answer.came_s, answer.came_ms, answer.page.server_ms))
+            self._on_page(
+                state, answer.page, self._on_answer_time(answer.came_s, answer.came_ms, answer.page.server_ms)
+            )
         elif answer.error is not None:
             self._on_failure(answer, answer.error)
 
@@ -293,7 +297,7 @@ class NewsPoller:
             raise error
         meaning = judge_failure(error, has_iterator=answer.iterator is not None)
         if meaning in _FOR_A_TASK:
-            # The task that reads it finds out what became of the shard, or of the position.
+            # The task that reads the shard finds out whether the shard or the position is gone.
             self._check_stream()
             state.iterator, state.has_news = None, True
             self._failing.pop(key, None)
@@ -330,20 +334,20 @@ class NewsPoller:
         last = next((self._failing[key].error for key in overdue if key in self._failing), None)
         raise Unavailable(
             f"stream {self._stream}: {named} gave no answer for {longest_s:.0f} s, longer than option retryDeadline allows; "
-            f"last: {'a call that is still under way' if last is None else last}. What was read is done: start the query "
+            f"last: {'a call that is still under way' if last is None else last}. All batches so far are done: start the query "
             "again when the service answers",
             operation="GetRecords",
             code="" if last is None else last.code,
             resource=self._stream,
         ) from last
 
-    def _hear(self, came_s: float, came_ms: int, server_ms: int | None) -> int:
+    def _on_answer_time(self, came_s: float, came_ms: int, server_ms: int | None) -> int:
         """Return the moment of an answer by the service's clock."""
         service_ms = self._service_clock.hear(came_ms, server_ms)
         self._steady_clock.hear(came_s, service_ms)
         return service_ms
 
-    def _learn(self, state: ShardState, page: RecordPage, now_ms: int) -> None:
+    def _on_page(self, state: ShardState, page: RecordPage, now_ms: int) -> None:
         state.millis_behind_latest = page.millis_behind_latest
         if page.records:
             first = page.records[0]
@@ -351,7 +355,8 @@ class NewsPoller:
                 state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
                 inner = None if state.is_whole else deaggregate(first.data)
                 if inner is None or state.position.sub_sequence_number >= len(inner) - 1:
-                    # It is the record of the position itself, and tells nothing of what is behind it: look there next.
+                    # It is the record of the position itself and shows nothing about the records behind it: probe behind it
+                    # next.
                     state.is_whole = True
                     state.iterator = page.next_iterator
                     state.due_s = self._clock.monotonic_s()
@@ -368,7 +373,7 @@ class NewsPoller:
         state.iterator = page.next_iterator
         is_last = page.next_iterator is None
         if (is_last or not page.millis_behind_latest) and not self._is_all_kept(state, now_ms):
-            # The record of the position has left the stream, and may have taken others along: a task says what that means.
+            # The record of the position has left the stream, and may have taken others along: a task judges that.
             state.iterator, state.has_news = None, True
         elif is_last:
             _end(state, page)
@@ -380,7 +385,7 @@ class NewsPoller:
 
 
 def _end(state: ShardState, page: RecordPage) -> None:
-    """Note that a page is a shard's last one; where it does not name the children, a task finds out whether it is."""
+    """Handle a shard's last page. If it does not name the children, a task finds out whether the shard has ended."""
     state.is_finished = bool(page.child_shards)
     state.has_news = not state.is_finished
     state.children = page.child_shards

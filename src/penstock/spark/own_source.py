@@ -1,4 +1,4 @@
-"""A warning for a query that writes to a stream that it reads: as a rule it reads what it writes again, without end.
+"""A warning for a query that writes to a stream that it reads: normally it reads its own output again, without end.
 
 The offset of a batch in the query's checkpoint location has the ARN of each stream that the batch reads.
 """
@@ -45,8 +45,8 @@ def warn_of_own_source(
                 summary = fetch_summary(stream)
                 if StreamIdentity(summary.arn, summary.created_ms) in sources:
                     _log.warning(
-                        "stream %s: this query writes to the stream that it reads, so it reads again what it writes, without end "
-                        "unless it filters that out. Is option streamName of the sink the one that you mean?",
+                        "stream %s: this query writes to the stream that it reads, so it reads its own output again, without end "
+                        "unless it filters that out. Is option streamName of the sink correct?",
                         stream,
                     )
     except FileNotFoundError:

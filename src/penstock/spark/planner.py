@@ -1,12 +1,16 @@
-"""Plan the batches of a streaming query: what the driver's reader process does between them.
+"""Plans the batches of a streaming query, in the process beside the driver.
 
-`latest` is called when the batch before is done. It settles that batch (its claims are where the next one starts),
-lets the coordinator have the shards that are read out or wanted elsewhere, looks for news, and gives either the next
-batch's offset or, when there is nothing to read, the start offset itself, so that no empty batch runs. While idle it
-lets claims become checkpoints, which is what KCL workers and `penstock leases` see.
+Spark calls `latest` when the batch before is done, and `tasks` to run the next one. `latest`
 
-`penstock.core.batches.query_shards` decides; the coordinator behind `query_worker` knows who owns which lease.
-Every call to the service has its own bounded retries and deadline: an exception here ends the query.
+1. settles the batch before: its claims are the next starts;
+2. probes idle shards for news;
+3. releases the shards that are read to their end or that another worker wants;
+4. returns the next batch's offset, or the start offset itself if there is nothing to read, so that no empty batch runs.
+
+While the query is idle, claims become checkpoints, which KCL workers and `penstock leases` see.
+
+`penstock.core.batches.query_shards` decides; the lease coordinator behind `query_worker` assigns the leases. Every call to
+the service has bounded retries and a deadline: an exception here ends the query.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from penstock.ports.metrics import ClosableMetrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.threads import Threads
-from penstock.spark.batch_settling import BatchSettler, GivenBatch
+from penstock.spark.batch_settling import BatchSettler, PlannedBatch
 from penstock.spark.lease_recreation import LeaseRecreation
 from penstock.spark.news_polling import NewsPoller
 from penstock.spark.query_stream import check_stream
@@ -52,13 +56,13 @@ from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.startup_checks import (
     check_named_shards,
+    refuse_future_start,
     refuse_hidden_sharing,
     refuse_living_driver,
-    refuse_moment_to_come,
     refuse_other_stream,
     rewind_leases,
     scan_leases,
-    warn_of_leases_that_win,
+    warn_of_ignored_start,
     warn_of_skipped_shards,
 )
 
@@ -68,22 +72,22 @@ _WITHOUT_FAN_OUT: Final = "use its name (option consumerName), or set consumerTy
 
 
 class Planner:
-    """One streaming query's driver side. Called by one thread.
+    """The driver's side of one streaming query. Called by one thread.
 
     Args:
         options: The source's options.
         kinesis: The service.
         table: The application's lease table.
         clock: Time.
-        chance: Jitter, and names that nobody else has.
-        threads: Where its threads come from.
-        open_metrics: Opens what figures go to, when the query's worker id is known.
-        read: Reads one shard of a batch as an executor does; its rows are dropped here. It is told Spark's id of the query, or
-            None while no task has claimed.
-        open_table: Opens another lease table by its name: the one that the query had before.
-        kcl3: What KCL 3 workers keep beside the leases; None: there are none.
-        fan_out: Where the query's consumer is registered; None: it polls.
-        know_stream: Returns what tells whether the stream's name still means it; None: that is not asked.
+        chance: Jitter and unique names.
+        threads: Source of its threads.
+        open_metrics: Opens the metrics backend for a worker id.
+        read: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
+            of the query, or None while no task has claimed.
+        open_table: Opens another lease table by its name: the query's earlier one.
+        kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
+        fan_out: Registers the query's consumer; None if it polls.
+        know_stream: Returns the check whether the stream's name still means it; None checks nothing.
     """
 
     def __init__(
@@ -140,17 +144,17 @@ class Planner:
         self._stream = StreamIdentity("", 0)
         self._know_stream = know_stream
         self._known_stream: KnownStream | None = None
-        self._given: GivenBatch | None = None
+        self._planned: PlannedBatch | None = None
         self._tips_due_s = float("-inf")
         self._children_due_s = float("-inf")
         self._retention_ms = RETENTION_DEFAULT_MS
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
         self._slots = TaskSlots()
-        self._task_counts: dict[int, int] = {}  # of the batch that was given to Spark last
+        self._task_counts: dict[int, int] = {}  # of the batch that was planned last
         self._settlement: Settlement | None = None
-        self._known = KnownBatches()  # up to the last one that Spark has spoken of
-        self._done: StreamOffset | None = None  # what Spark has said is done, until a batch begins
+        self._known = KnownBatches()  # up to the last one that Spark has named
+        self._done: StreamOffset | None = None  # the last done batch, until the next one begins
 
     # --- Spark's questions --------------------------------------------------------------------------------
 
@@ -162,19 +166,20 @@ class Planner:
     def latest(
         self, start: StreamOffset, *, with_limits: bool = True, may_be_only: bool = False
     ) -> StreamOffset:
-        """Return the next batch's offset, or `start` itself when there is nothing to read.
+        """Return the next batch's offset, or `start` itself if there is nothing to read.
 
-        Waits up to one probe interval for news. With AvailableNow nothing to read ends the query, so there it waits
-        until all shards are known to be read.
+        Wait up to one probe interval for news. With AvailableNow, "nothing to read" ends the query, so then wait until all
+        shards are known to be read.
 
         Args:
             start: The offset of the batch before, which is done.
             with_limits: Whether the options' limits count for this batch.
-            may_be_only: Whether the query ends after this batch (`trigger(once=True)`) or may end (AvailableNow of a Spark that
-                does not tell): it then waits for all of its leases and for every shard's answer, or warns after a time.
+            may_be_only: Whether the query ends after this batch (`trigger(once=True)`) or may end (AvailableNow of a Spark
+                that does not pass the trigger to the source). The plan then waits for all leases and for an answer from
+                every shard, or warns after a time.
 
         Raises:
-            Unavailable: With AvailableNow: it could not be made sure in time that everything is read.
+            Unavailable: With AvailableNow: some part of the stream is not known to be read in time.
         """
         self._done, self._known = start, start.known_batches
         query_worker, shards = self._join(start)
@@ -182,17 +187,17 @@ class Planner:
         wait_s = self._available_now_wait_s if is_patient else self._options.probe_interval_s
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
-            self._obey(query_worker, shards)
+            self._apply_commands(query_worker, shards)
             if not shards.is_settled_for(start.batch):
                 self._settle(start, query_worker, shards)
             self._poller.poll_due(shards.states.items(), retention_ms=self._retention_ms)
-            self._settler.make_lost_leases_again(shards, self._stream)
-            query_worker.tell([*shards.drained(self._find_children(shards)), *shards.release_stopped()])
+            self._settler.recreate_lost_leases(shards, self._stream)
+            query_worker.report([*shards.drained(self._find_children(shards)), *shards.release_stopped()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted and not may_be_only:
                 break
             self._settler.promote(shards)
-            self._tell_tips(query_worker, shards)
+            self._report_tips(query_worker, shards)
             if is_patient and self._is_complete(query_worker, shards):
                 break
             now_s = self._clock.monotonic_s()
@@ -204,18 +209,18 @@ class Planner:
                 break
             idle = (state for state in shards.states.values() if not state.has_news)
             wake_s = min(deadline_s, self._poller.next_due_s(idle))
-            if is_patient:  # until it is known who reads the rest of the stream
+            if is_patient:  # until the readers of the rest of the stream are known
                 wake_s = min(wake_s, now_s + self._options.probe_interval_s)
             query_worker.wait(max(0.005, wake_s - now_s))
         return self._next_offset(start, shards, wanted, with_limits=with_limits) if wanted else start
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
-        """Return what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
+        """Return the shards of each task of a batch. Only the offset decides, so a replay reads the same records."""
         self._done, self._known = None, end.known_batches
         _, shards = self._join(end)
-        if self._given is None or self._given.end.batch != end.batch:
-            self._given = GivenBatch(end, self._planned_ms())
-        by_shard = {task.shard_id: task for task in self._shard_tasks(self._given, shards)}
+        if self._planned is None or self._planned.end.batch != end.batch:
+            self._planned = PlannedBatch(end, self._planned_ms())
+        by_shard = {task.shard_id: task for task in self._shard_tasks(self._planned, shards)}
         shards.on_batch_start()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         split = plan_tasks(weights, self._task_count(len(weights)))
@@ -229,7 +234,7 @@ class Planner:
             count = -(-shard_count // options.shards_per_task)
         return count if options.partitions_max is None else min(count, options.partitions_max)
 
-    def _shard_tasks(self, batch: GivenBatch, shards: QueryShards) -> Iterator[ShardTask]:
+    def _shard_tasks(self, batch: PlannedBatch, shards: QueryShards) -> Iterator[ShardTask]:
         end = batch.end
         for shard_id, share in end.shares().items():
             state = shards.states.get(shard_id)
@@ -257,7 +262,7 @@ class Planner:
             )
 
     def report(self) -> dict[str, Any] | None:
-        """Return what the last batch read, how far behind the query is, and what its leases did.
+        """Return the last batch's figures, the query's lag, and its leases.
 
         Shown as `latestOffset` in the query's progress; `penstock.spark.lag` reads it.
         """
@@ -287,10 +292,10 @@ class Planner:
         }
 
     def stop(self) -> None:
-        """End threads. Leases go back at once when the query was idle, with what is done in their shards.
+        """End threads. If the query is idle, release the leases at once, with their positions.
 
-        While a batch is under way they stay in the query's name: it may be repeated, and must find its claims. The query
-        may be ended at any point of the calls above; a batch that is done is settled here then.
+        While a batch is under way the leases keep the query's name: the batch may be repeated, and must find its claims.
+        Spark may end the process during any of the calls above; a batch that is done is then settled here.
         """
         self._poller.close()
         self._settler.close()
@@ -300,16 +305,16 @@ class Planner:
         if not self._is_settled_at_last(query_worker, shards):
             query_worker.abandon()
             return
-        query_worker.tell([*shards.drained(), *shards.release_all()])
+        query_worker.report([*shards.drained(), *shards.release_all()])
         if self._metrics is not None:
             self._metrics.close()
         if not query_worker.stop(STOP_S):
             _log.warning("not all leases could be released within %g s; they expire by themselves", STOP_S)
 
     def _is_settled_at_last(self, query_worker: QueryWorker, shards: QueryShards) -> bool:
-        """Settle a batch that is done and was not settled yet; False when a batch is under way or the service fails."""
+        """Settle a done batch that is not settled yet; return False if a batch is under way or the service fails."""
         try:
-            self._obey(query_worker, shards)
+            self._apply_commands(query_worker, shards)
             if self._done is not None and not shards.is_settled_for(self._done.batch):
                 self._settle(self._done, query_worker, shards, is_last=True)
         except PenstockError as error:
@@ -333,7 +338,7 @@ class Planner:
             self._known_stream = self._know_stream(self._stream)
         self._retention_ms = summary.retention_ms
         if not known.shards:
-            refuse_moment_to_come(self._kinesis, options, self._clock)
+            refuse_future_start(self._kinesis, options, self._clock)
         self._table.ensure_exists()
         worker = self._worker_id(known)
         refuse_hidden_sharing(self._table, worker, options, self._clock)
@@ -342,11 +347,11 @@ class Planner:
         if not rows and not known.shards and options.starting.by_shard:
             check_named_shards(self._kinesis, options)
         if not known.shards:
-            warn_of_leases_that_win(self._table, rows, options)
+            warn_of_ignored_start(self._table, rows, options)
         rows = self._rewind(known, worker, rows)
-        self._register_consumer()  # which costs: only when nothing speaks against this query
+        self._register_consumer()  # after all checks, because a registered consumer costs money
         warn_of_skipped_shards(options, self._table, rows, known)
-        if known.shards and self._recreation.begin(rows, known, self._stream):
+        if known.shards and self._recreation.repair_at_start(rows, known, self._stream):
             rows = scan_leases(self._table)
         self._metrics = self._open_metrics(options, worker)
         query_worker = QueryWorker(
@@ -369,18 +374,18 @@ class Planner:
             kcl3=self._kcl3,
             known=self._known_stream,
         )
-        shards = QueryShards(worker, self._settler.rewound_from)
+        shards = QueryShards(worker, self._settler.last_unknown_batch)
         for row in rows.values():
             shards.on_row(row)
         self._joined = (query_worker, shards)
         wait_s = max(10.0, 2 * options.lease_duration_s)
         if not query_worker.wait_until_at_rest(wait_s):
             _log.warning("worker %s has not got its leases within %g s; it goes on without", worker, wait_s)
-        self._obey(*self._joined)
+        self._apply_commands(*self._joined)
         return self._joined
 
     def _register_consumer(self) -> None:
-        """Find or register the consumer that the query's tasks subscribe as, once."""
+        """Find or register, once, the consumer under which the query's tasks subscribe."""
         name = self._options.consumer_name
         if self._fan_out is None or name is None:
             return
@@ -392,7 +397,7 @@ class Planner:
         except AccessDenied as error:
             raise AccessDenied(
                 f"{error}. A query with consumerType={self._options.consumer_type} needs kinesis:{error.operation} for consumer "
-                f"{name} of stream {self._options.stream} (all that it needs: docs/fan-out.md); allow it, or set "
+                f"{name} of stream {self._options.stream} (all permissions: docs/fan-out.md); allow it, or set "
                 "consumerType=polling",
                 operation=error.operation,
                 code=error.code,
@@ -400,7 +405,7 @@ class Planner:
             ) from error
 
     def _check_stream(self) -> None:
-        """Make sure that the stream is there and is still the one that the query began with."""
+        """Raise an error unless the stream exists and is the one with which the query began."""
         options, summary = self._options, self._kinesis.fetch_summary(self._options.stream)
         found = StreamIdentity(summary.arn, summary.created_ms)
         check_stream(options.stream, options.application, found, self._stream)
@@ -421,20 +426,22 @@ class Planner:
         return name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
 
     def _rewind(self, known: StreamOffset, worker: str, rows: dict[str, Lease]) -> dict[str, Lease]:
-        """Let leases go back to a checkpoint location that does not know their claims; return them as they are then."""
-        self._settler.let_pass(rows.values(), worker, known.known_batches)
+        """Reset leases whose claims the checkpoint location has no record of; return the leases after the reset."""
+        self._settler.accept_claims(rows.values(), worker, known.known_batches)
         if not known.worker:
-            # A new checkpoint location under the workerId of an earlier one: its batches are numbered behind that one's.
-            self._settler.rewound_from = last_claimed_batch(rows.values(), worker)
+            # A new checkpoint location under the workerId of an earlier one: its batch numbers follow that one's.
+            self._settler.last_unknown_batch = last_claimed_batch(rows.values(), worker)
             return rows
         unknown = find_unknown_claims(rows.values(), worker, known.known_batches)
         if not any(claim.batch > known.batch or goes_back(row, claim, known) for row, claim in unknown):
             return rows
         refuse_living_driver(self._table, worker, rows, self._options.lease_duration_s, self._clock)
-        self._settler.rewound_from = rewind_leases(self._kinesis, self._table, self._options, known, worker)
+        self._settler.last_unknown_batch = rewind_leases(
+            self._kinesis, self._table, self._options, known, worker
+        )
         return scan_leases(self._table)
 
-    def _obey(self, query_worker: QueryWorker, shards: QueryShards) -> None:
+    def _apply_commands(self, query_worker: QueryWorker, shards: QueryShards) -> None:
         for command in query_worker.take_commands():
             if isinstance(command, StartReader):
                 self._settler.refuse_another_driver(self._known, shards, {command.key: command.lease})
@@ -448,14 +455,14 @@ class Planner:
     def _settle(
         self, start: StreamOffset, query_worker: QueryWorker, shards: QueryShards, *, is_last: bool = False
     ) -> None:
-        settlement = self._settler.settle(start, self._given, shards, self._stream, is_last=is_last)
+        settlement = self._settler.settle(start, self._planned, shards, self._stream, is_last=is_last)
         self._settlement = settlement
         task_count = self._task_counts.get(start.batch)
         if task_count is not None and settlement.processes:
             self._slots.on_batch_done(task_count, len(settlement.processes))
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
         self._measure(settlement, shards)
-        query_worker.tell(settlement.progress)
+        query_worker.report(settlement.progress)
 
     def _measure(self, done: Settlement, shards: QueryShards) -> None:
         metrics = self._metrics
@@ -477,9 +484,9 @@ class Planner:
     # --- between batches --------------------------------------------------------------------------------------
 
     def _find_children(self, shards: QueryShards) -> dict[str, tuple[ChildShard, ...]]:
-        """Look up the children of shards that are read to their end where no claim names them.
+        """Look up the children of shards that are read to their end and whose claims do not name them.
 
-        A listing may lag: what it says counts when the children cover their parent, or the parent has left the stream.
+        A listing may lag. It counts if the children cover their parent, or if the parent has left the stream.
         """
         childless, now_s = shards.childless(), self._clock.monotonic_s()
         if not childless or now_s < self._children_due_s:
@@ -501,15 +508,15 @@ class Planner:
         return self._until_ms is None or state.arrival_ms is None or state.arrival_ms < self._until_ms
 
     def _is_complete(self, query_worker: QueryWorker, shards: QueryShards) -> bool:
-        """Whether the query has all of its shards and knows of each whether it has news; children may come just now.
+        """Whether the query has all of its shards, and each is known to have news or not.
 
-        The rest of the stream must be read by workers that live.
+        Live workers must read the rest of the stream. Handles commands, so shards may be added.
         """
-        if _unknown(shards):
+        if _unanswered(shards):
             return False
         before = set(shards.states)
         query_worker.wait_until_at_rest(self._options.probe_interval_s)
-        self._obey(query_worker, shards)
+        self._apply_commands(query_worker, shards)
         is_same = before == set(shards.states) and query_worker.is_at_rest
         return is_same and query_worker.describe_unread() is None
 
@@ -518,7 +525,7 @@ class Planner:
         return max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
 
     def _describe_unread(self, query_worker: QueryWorker, shards: QueryShards, wait_s: float) -> str:
-        unknown, unread = _unknown(shards), query_worker.describe_unread()
+        unknown, unread = _unanswered(shards), query_worker.describe_unread()
         why = (
             f"no answer from {', '.join(unknown[:5])}"
             if unknown
@@ -526,7 +533,7 @@ class Planner:
         )
         return (
             f"stream {self._options.stream}: for {wait_s:g} s it could not be made sure that everything is read "
-            f"({why}; {query_worker.stats.held_leases} leases held): what is read is done, start the query again for the rest"
+            f"({why}; {query_worker.stats.held_leases} leases held): all batches so far are done, start the query again for the rest"
         )
 
     def _next_offset(
@@ -537,9 +544,9 @@ class Planner:
         if self._known_stream is not None and not all(
             shards.states[key].position.is_record for key in wanted
         ):
-            self._known_stream.check()  # another stream refuses the place of a record, and has a beginning, too
+            self._known_stream.check()  # another stream of the same name refuses a record's position, but not TRIM_HORIZON
         if unverified:
-            shards.on_fresh_rows(unverified, self._settler.look(unverified))
+            shards.on_fresh_rows(unverified, self._settler.fetch_leases(unverified))
         end = shards.next_offset(
             start,
             wanted,
@@ -551,31 +558,31 @@ class Planner:
             until_ms=self._until_ms,
             deaggregates=self._options.deaggregate,
         )
-        self._given = GivenBatch(end, planned_ms)
+        self._planned = PlannedBatch(end, planned_ms)
         return end
 
     def _planned_ms(self) -> int:
-        """Return the moment of a plan by the service's clock: what came later is in no batch before the next one."""
-        # Where every shard has more to read none is probed, and this machine's clock may be wrong by hours.
-        if not self._poller.knows_time:
-            self._poller.hear(self._kinesis.fetch_shards(self._options.stream).server_ms)
+        """Return the moment of a plan by the service's clock: records that arrive later belong to a later batch."""
+        # If every shard has more to read, none is probed; and this machine's clock may be wrong by hours.
+        if not self._poller.has_service_time:
+            self._poller.on_service_time(self._kinesis.fetch_shards(self._options.stream).server_ms)
         return self._poller.planned_ms()
 
-    def _tell_tips(self, query_worker: QueryWorker, shards: QueryShards) -> None:
-        """Let the next heartbeats note how long nothing has been left to read; not more often than they come."""
+    def _report_tips(self, query_worker: QueryWorker, shards: QueryShards) -> None:
+        """Post tip marks for the next heartbeats to write, no more often than heartbeats are made."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._tips_due_s:
             self._tips_due_s = now_s + self._options.lease_duration_s / 6
-            query_worker.tell(shards.progress())
+            query_worker.report(shards.progress())
 
 
-def _unknown(shards: QueryShards) -> list[str]:
-    """Return the shards of which nobody knows yet whether they have more to read."""
+def _unanswered(shards: QueryShards) -> list[str]:
+    """Return the shards of which it is not known yet whether they have more to read."""
     return sorted(key for key, state in shards.states.items() if not state.has_news and not state.is_probed)
 
 
 def _read_cost_s(options: SourceOptions) -> float:
-    """Return what a read of a shard costs of its quota; where subscriptions bring what the tasks read, only probes cost."""
+    """Return the part of a shard's read quota that one read takes. With fan-out only probes take any."""
     share = 0.5 if options.consumer_type == "fan-out" else 1.0
     return share * min(options.fetch_interval_s, READ_COST_S)
 

@@ -1,4 +1,4 @@
-"""Open a query's planner on the real service, in the process beside the driver."""
+"""Opens a query's planner on the real service, in the process beside the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.wiring import (
 
 
 def open_planner(options: SourceOptions) -> Planner:
-    """Return the driver's side of a query; nothing is asked yet."""
+    """Return the driver's side of a query. Makes no call."""
     kinesis, clock = open_kinesis(options.connection), SystemClock()
     return Planner(
         options,
@@ -43,7 +43,6 @@ def open_planner(options: SourceOptions) -> Planner:
 
 
 def _open_metrics(options: SourceOptions, worker: str) -> ClosableMetrics:
-    """Open what option `metrics` names."""
     if options.metrics == "log":
         return LoggingMetrics(options.metrics_interval_s)
     if options.metrics == "cloudwatch":

@@ -1,7 +1,7 @@
-"""What a Python process keeps between batches: clients (by their options), shard iterators and subscriptions.
+"""Objects that a Python process keeps between batches: clients (by their options), shard iterators and subscriptions.
 
 Spark reuses Python workers, so a connection that was opened for one batch serves the next ones. A forked child starts
-with nothing of its parent's: clients are kept by process id.
+without its parent's objects: they are kept by process id.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def shard_iterators() -> IteratorCache:
 
 
 def kept_subscriptions() -> KeptSubscriptions:
-    """Return this process's subscriptions. A forked child has none of its parent's."""
+    """Return this process's subscriptions; a forked child has none of its parent's."""
     return _subscriptions.setdefault(os.getpid(), KeptSubscriptions(SYSTEM_THREADS, _call_later))
 
 
@@ -44,7 +44,7 @@ def _call_later(delay_s: float, function: Callable[[], None]) -> None:
 
 
 def reading_process(options: SourceOptions | BatchOptions) -> ReadingProcess:
-    """Return what this process reads the options' stream with."""
+    """Return this process's clients for the options' stream."""
     kinesis, clock = open_kinesis(options.connection), SystemClock()
     key = (os.getpid(), options.connection, options.stream)
     ranges = _hash_ranges.get(key)

@@ -101,16 +101,16 @@ class PushedReading:
         self._subscription = TaskSubscription(self._threads.condition(), start, now_s)
         self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
 
-    def learn_lag(self, behind_ms: int) -> None:
+    def on_lag(self, behind_ms: int) -> None:
         """Learn how far the reading is behind, beyond what has come up since the shard was at its tip before the batch."""
         self._is_needed |= behind_ms > NEAR_TIP_MS_MAX
 
-    def learn_poll(self, started_s: float, read_bytes: int) -> None:
+    def on_poll(self, started_s: float, read_bytes: int) -> None:
         """Learn that GetRecords brought a page."""
         self._own_reads.on_call(started_s)
         self._own_reads.on_bytes(started_s, read_bytes)
 
-    def learn_failure(self, error: PenstockError, started_s: float) -> None:
+    def on_poll_failure(self, error: PenstockError, started_s: float) -> None:
         """Learn that GetRecords failed; a refusal that this process's own reads explain says nothing of others."""
         self._own_reads.on_call(started_s)
         self._is_needed |= is_quota_refusal(error) and not self._own_reads.explain_refusal(started_s)

@@ -1,8 +1,9 @@
-"""Whether the stream that a query reads is still the one that it began with.
+"""Checks that the stream's name still means the stream with which a query began.
 
-A stream can be deleted, and created again under its name: shard ids come again, records do not. The service refuses the place of a
-record of the old stream. It does not refuse a beginning: `TRIM_HORIZON`, `LATEST` and a moment are in every stream. So who begins
-there asks what the name means, the driver before it plans and each task whose plan is not fresh.
+A stream can be deleted and created again under its name: shard ids are the same again, records are not. The service refuses
+the position of a record of the old stream. It does not refuse `TRIM_HORIZON`, `LATEST` or a timestamp, which exist in every
+stream. So before reading from one of these, the driver checks the stream before it plans, and so does each task whose plan
+is not fresh.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from penstock.runtime.known_stream import KnownStream
 
 _log: Final = logging.getLogger("penstock.spark")
 _PLAN_BELIEVED_MS: Final = 10_000
-"""So long what the driver knew of the stream holds for tasks: to delete a stream and create another one takes longer."""
+"""Tasks trust the driver's check for 10 s: to delete a stream and create another one takes longer."""
 
 
 def check_stream(stream: str, application: str, found: StreamIdentity, meant: StreamIdentity) -> None:
-    """Refuse to go on in another stream than the one that a query's offsets and leases are of.
+    """Raise an error if the stream is another one than that of the query's offsets and leases.
 
     Raises:
-        StreamChanged: The stream was deleted and made again, or the option names another one.
+        StreamChanged: The stream was deleted and created again, or the option names another one.
     """
     if meant.arn and found != meant:
         raise _changed_under(stream, application, found, meant)
@@ -36,7 +37,7 @@ def check_stream(stream: str, application: str, found: StreamIdentity, meant: St
 def known_to_query(
     stream: str, application: str, meant: StreamIdentity, kinesis: Kinesis, clock: Clock
 ) -> KnownStream:
-    """Return what tells a query's driver whether the name still means its stream."""
+    """Return the driver's check whether the name still means its stream."""
     return KnownStream(
         stream,
         meant,
@@ -53,13 +54,15 @@ def check_of_plan(
     planned_ms: int,
     fetch_summary: Callable[[str], StreamSummary],
 ) -> Callable[[int], None]:
-    """Return what a task calls with the moment of an answer that may be another stream's, before it gives anything out.
+    """Return a task's check that the stream is still the one of the plan.
+
+    The task calls it before it emits anything, with the moment of an answer that another stream could have given.
 
     Args:
         stream: Name or ARN.
         application: The query's; None: a batch read.
-        meant: The stream that was planned for.
-        planned_ms: When, by the service's clock.
+        meant: The stream of the plan.
+        planned_ms: Moment of the plan, by the service's clock.
         fetch_summary: Describes the stream of a name.
     """
 
@@ -70,7 +73,7 @@ def check_of_plan(
             summary = fetch_summary(stream)
         except AccessDenied as error:
             _log.warning(
-                "stream %s: whether it is still the one that was planned for is not known here: %s",
+                "stream %s: this task cannot check whether it is still the stream of the plan: %s",
                 stream,
                 error,
             )
@@ -85,9 +88,9 @@ def check_of_plan(
 def _changed_under(
     stream: str, application: str | None, found: StreamIdentity, meant: StreamIdentity
 ) -> StreamChanged:
-    who, way_out = "that the batch read was planned for", "Start the read again"
+    who, way_out = "of this batch read's plan", "Start the read again"
     if application is not None:
-        who = f"that the query's checkpoint location and leases (application {application}) are of"
+        who = f"of the query's checkpoint location and leases (application {application})"
         way_out = "Start with a new checkpoint location and a new applicationName"
     return StreamChanged(
         f"stream {stream} is not the one {who} ({meant.arn}, created {meant.created_ms}; now {found.arn}, created "

@@ -1,8 +1,8 @@
-"""The query's place in the fleet: the consumer's lease loop, run in the process beside the driver.
+"""The query as one worker of its application: the consumer's lease loop, in the process beside the driver.
 
-The loop and its threads are the plain consumer's (`penstock.runtime.lease_loop`), so renewals go on however long a
-batch takes. Instead of reading shards, this end keeps the coordinator's commands about them until the planner, on Spark's
-thread, asks for them between two batches.
+The loop and its threads are the plain consumer's (`penstock.runtime.lease_loop`), so leases are renewed however long a
+batch takes. The query worker does not read shards itself. It keeps the coordinator's commands until the planner, on Spark's
+thread, takes them between two batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.runtime.threads import Threads
 from penstock.spark.spark_options import SourceOptions
 
 STOP_S: Final = 10.0
-"""How long a query that ends may take to release its leases."""
+"""Longest time in which a query that ends releases its leases."""
 _HEARTBEAT_THREADS: Final = 4
 _CALL_THREADS: Final = 8
 
@@ -41,16 +41,16 @@ class QueryWorker:
     Args:
         worker: The query's worker id.
         options: As for every worker.
-        run_name: Tells this driver's life apart from others of the same worker id.
+        run_name: Distinguishes this driver process from others with the same worker id.
         stream: Name or ARN.
         table: The application's leases.
         kinesis: For listings.
         clock: Time.
         chance: Jitter.
-        threads: Where its threads come from.
-        metrics: Where figures go; the same names as the consumer's.
-        kcl3: What KCL 3 workers keep beside the leases; needed where the options ask for it.
-        known: Whether the name still means this stream; None: that is not asked.
+        threads: Source of its threads.
+        metrics: Receives figures, under the same names as the consumer's.
+        kcl3: Tables of KCL 3 workers beside the leases; needed if the options ask for them.
+        known: Checks whether the name still means this stream; None checks nothing.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class QueryWorker:
         self._alive: set[tuple[str, int]] = set()
         self._is_at_rest = False
         self._failure: BaseException | None = None
-        self._refusal: PenstockError | None = None  # the lease table is not one for this query
+        self._refusal: PenstockError | None = None  # why the lease table cannot be used
         self._pools = (
             threads.pool("penstock-renew", _HEARTBEAT_THREADS),
             threads.pool("penstock-lease", _CALL_THREADS),
@@ -105,10 +105,9 @@ class QueryWorker:
     # --- the planner's side -----------------------------------------------------------------------------
 
     def take_commands(self) -> Iterator[StartReader | StopReader]:
-        """Yield the coordinator's commands since the last call; a command is gone when the next one is asked for.
+        """Yield the coordinator's commands since the last call. A command is removed when the next one is requested.
 
-        So a command that was not carried out, because the process was told to exit meanwhile, comes again to whoever asks
-        on the way out.
+        So a command whose handling was cut short, because the process was asked to exit, is yielded again on the way out.
 
         Raises:
             StreamChanged: A listing was another stream's.
@@ -124,8 +123,8 @@ class QueryWorker:
             with self._changed:
                 self._commands.popleft()
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """Post the readers' events to the coordinator."""
+    def report(self, events: Sequence[Event]) -> None:
+        """Post the planner's events to the coordinator."""
         with self._changed:
             for event in events:
                 self._is_at_rest = False
@@ -134,12 +133,12 @@ class QueryWorker:
                 self._loop.post(event)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the coordinator has a command, or the time is over."""
+        """Wait until the coordinator has a command, or until the timeout."""
         self._wait_for(lambda: bool(self._commands), timeout_s)
 
     @property
     def stats(self) -> CoordinatorStats:
-        """How the leases stand, as of the last look at the table."""
+        """Return the figures of the leases, as of the last scan of the table."""
         return self._loop.stats
 
     @property
@@ -149,15 +148,15 @@ class QueryWorker:
             return self._is_at_rest
 
     def describe_unread(self) -> str | None:
-        """Return why it is not sure that each part of the stream is read by a worker that lives, or None."""
+        """Return why some part of the stream may be read by no live worker, or None."""
         return self._loop.describe_unread()
 
     def wait_until_at_rest(self, timeout_s: float) -> bool:
-        """Wait until this query has every lease that it can have for now; False when the time is over before."""
+        """Wait until this query has every lease that it can have for now; return False after the timeout."""
         return self._wait_for(lambda: self._is_at_rest, timeout_s)
 
     def stop(self, timeout_s: float) -> bool:
-        """Release every lease whose shard was handed back, and end; False when that took too long."""
+        """Release the leases of all released shards, and end; return False if that took too long."""
         self._loop.post(StopRequested())
         self._thread.join(timeout_s)
         is_done = not self._thread.is_alive()
@@ -165,7 +164,7 @@ class QueryWorker:
         return is_done
 
     def abandon(self) -> None:
-        """End at once: the leases stay in this worker's name until they expire or it comes back."""
+        """End at once: the leases keep this worker's name until they expire or it returns."""
         self._loop.finish()
         for pool in self._pools:
             pool.close()
@@ -205,19 +204,19 @@ class QueryWorker:
             self._changed.notify_all()
 
     def extend_delivery(self, effect: ExtendDelivery) -> None:
-        """Nothing to do: a task's claim is refused when the lease is another's, whatever the clocks say."""
+        """Do nothing: a task's claim is refused if another worker has the lease, whatever the clocks say."""
 
     def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
-        """Nothing to do: promotions are the planner's own writes."""
+        """Do nothing: promotions are the planner's own writes."""
 
     def alive(self) -> frozenset[tuple[str, int]]:
-        """Return the shards that the planner has not given back."""
+        """Return the shards that the planner has not released."""
         with self._changed:
             return frozenset(self._alive)
 
     def _after_turn(self, *, is_at_rest: bool) -> None:
         with self._changed:
-            is_at_rest = is_at_rest and not self._loop.has_events  # `tell` posts under this lock
+            is_at_rest = is_at_rest and not self._loop.has_events  # `report` posts under this lock
             if is_at_rest != self._is_at_rest:
                 self._is_at_rest = is_at_rest
                 self._changed.notify_all()
@@ -234,7 +233,7 @@ class QueryWorker:
 
 
 class _WatchedLoop(LeaseLoop):
-    """Tells after each turn whether anything is under way."""
+    """Calls `after_turn` after each turn with whether anything is under way."""
 
     after_turn: Callable[..., None]
 
@@ -248,12 +247,12 @@ class _WatchedLoop(LeaseLoop):
 
 
 def coordinator_options(options: SourceOptions, *, is_new: bool, open_shard_count: int) -> CoordinatorOptions:
-    """Return how a query coordinates: as a plain consumer does, with what only Spark knows.
+    """Return the coordinator's options for a query: those of a plain consumer, with the additions that Spark needs.
 
     Args:
         options: The query's.
-        is_new: It has never read anything. One that has starts what it does not know yet at its beginning, also where
-            the whole lease table is gone.
+        is_new: The query has never read anything. An older query starts unknown shards at their beginning, even if the
+            whole lease table is missing.
         open_shard_count: The stream's, when the query started.
     """
     return CoordinatorOptions(
@@ -266,6 +265,6 @@ def coordinator_options(options: SourceOptions, *, is_new: bool, open_shard_coun
         # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
         cold_start_jitter_s=cold_start_jitter_s(min(1.0, options.lease_duration_s / 10), open_shard_count),
         shutdown_timeout_s=STOP_S / 2,
-        # A batch may last for hours, and a query that stands still shows in Spark itself.
+        # A batch may last for hours, and Spark itself shows a query that makes no progress.
         stall_after_s=86_400.0,
     )

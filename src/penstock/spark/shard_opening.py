@@ -1,4 +1,4 @@
-"""Open a shard as a query's options ask for, in whatever process it is read."""
+"""Opens a shard with a query's options, in any process that reads it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ WAY_OUT: Final = WayOut(
     of_loss="Set option failOnDataLoss=false to go on",
     of_new_stream="start with a new checkpoint location and a new applicationName",
 )
-"""What errors of reading tell the user of a query to do."""
+"""Advice in the errors of a query's reads."""
 
 
 class ReadingProcess(Struct, frozen=True):
-    """What a process reads a stream with.
+    """A process's clients for reading a stream.
 
     Args:
         kinesis: The service.
-        ranges: Which hash keys the stream's shards own.
+        ranges: The hash ranges of the stream's shards.
         clock: Time.
         chance: Jitter.
-        name: Tells the process from all others.
-        fetch_summary: Describes the stream of a name; None: whether it still means what was planned for is not asked.
+        name: Identifies the process.
+        fetch_summary: Describes the stream of a name; None does not check whether it is still the planned one.
     """
 
     kinesis: Kinesis
@@ -70,23 +70,23 @@ def open_shard(
     stream: StreamIdentity | None = None,
     planned_ms: int = 0,
 ) -> ShardRange:
-    """Open a shard at a position, to be read as a query's options ask for; nothing is asked yet.
+    """Open a shard at a position, to be read with a query's options. Makes no call.
 
     Args:
         options: The query's.
-        process: Where it is read.
+        process: The reading process's clients and clock.
         shard_id: The shard.
         start: Everything up to and including it is left out.
         retention_ms: The stream's retention.
         deaggregate: Whether KPL aggregates are taken apart.
         tip_ms: Moment at which nothing was left to read behind the start, by the service's clock, if known.
-        is_foreign: The start is the checkpoint of a worker that does not note when it was at the tip.
-        hash_range: Which hash keys the shard owns, if that is known already.
+        is_foreign: The start is the checkpoint of a worker that does not record tip marks.
+        hash_range: The shard's hash range, if known.
         iterators: Kept between batches.
         hold_page: Entered for as long as a page is in memory.
-        pushes: What a subscription may bring to a free reading, or None.
-        stream: The stream that was planned for; None: that is not asked.
-        planned_ms: When, by the service's clock.
+        pushes: Subscription for reads without a claimed end, or None.
+        stream: The stream of the plan; None checks nothing.
+        planned_ms: Moment of the plan, by the service's clock.
     """
     connection = options.connection
     check_stream = None
@@ -101,7 +101,7 @@ def open_shard(
         options=ReaderOptions(
             record_count_max=options.fetch_count_max,
             spacing_s=options.fetch_interval_s,
-            # Who reads without any interval reads no service that limits bytes.
+            # A query with interval 0 reads a server that does not limit bytes.
             read_bytes_per_s_max=SHARD_READ_BYTES_PER_S_MAX if options.fetch_interval_s > 0 else None,
             backoff_min_s=connection.backoff.base_s,
             backoff_max_s=connection.backoff.cap_s,

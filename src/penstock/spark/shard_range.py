@@ -1,8 +1,7 @@
-"""Read one shard from a position, page by page, as Arrow batches: the blocking driver that tasks and batch reads share.
+"""Reads one shard from a position, page by page, as Arrow batches: the blocking driver of tasks and batch reads.
 
-What to do next, and what an answer or a failure means, is decided by `penstock.core.reading.shard_reader`; this does the calls
-and waits. Nothing here decides where a batch ends either: the caller gets each page with what the service said about the tip
-and the end of the shard, and cuts or stops.
+`penstock.core.reading.shard_reader` plans the steps and judges answers and failures; this module makes the calls and waits.
+The caller decides where a batch ends: it gets each page with the service's lag and the end of the shard, and cuts or stops.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _data_of: Final = attrgetter("data")
 _key_of: Final = attrgetter("partition_key")
 
 Slices: TypeAlias = "Iterator[tuple[pa.RecordBatch, int]]"
-"""The rows of a page bit by bit, and how many of its Kinesis records are read with each bit."""
+"""The rows of a page in parts, each with the number of the page's Kinesis records that are read after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +69,13 @@ class ShardPage(Struct, frozen=True):
     """One answer, or a part of a large one, as rows.
 
     Args:
-        rows: User records after the start, in order; may have no rows. To be cut first, and given out by
-            `penstock.spark.arrow_records.delivered` then.
-        millis_behind_latest: 0 when nothing is left to read; None where this page does not tell.
+        rows: User records after the start, in order; may have no rows. The caller cuts them first and then emits them
+            through `penstock.spark.arrow_records.delivered`.
+        millis_behind_latest: 0 if nothing is left to read; None if this page does not show it.
         is_end: The shard is closed and read to its end.
-        children: The shards that follow; only with `is_end`.
+        children: The child shards; only with `is_end`.
         service_ms: The moment of the answer by the service's clock.
-        is_pushed: A subscription brought it.
+        is_pushed: A subscription delivered it.
     """
 
     rows: pa.RecordBatch
@@ -87,7 +86,7 @@ class ShardPage(Struct, frozen=True):
     is_pushed: bool = False
 
     def tail(self, count: int) -> ShardPage:
-        """Return the page behind its first `count` rows; what the service said of the tip is about what follows them all."""
+        """Return the page behind its first `count` rows, without a lag: the service's lag is that behind the whole page."""
         return replace(self, rows=self.rows.slice(count), millis_behind_latest=None)
 
 
@@ -103,14 +102,14 @@ class ShardRange:
         clock: Time.
         chance: Jitter.
         tip_ms: Moment, by the service's clock, at which nothing was left to read behind the start, if known.
-        is_foreign: The start is the checkpoint of a worker that does not note when it was at the tip.
+        is_foreign: The start is the checkpoint of a worker that does not record tip marks.
         deaggregate: Whether KPL aggregates are taken apart.
         rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
         hold_page: Entered for as long as a page, or the rows of an event, are in memory.
-        pushes: What a subscription may bring to a free reading, or None.
-        check_stream: Called with the moment of an answer that another stream of this name could have given, too; raises if the
-            name means another one now.
+        pushes: Subscription for reads without a claimed end, or None.
+        check_stream: Called with the moment of an answer that another stream of this name could have given, too; raises an
+            error if the name means another stream now.
     """
 
     def __init__(
@@ -147,29 +146,30 @@ class ShardRange:
         self._hold_page = hold_page
         self._pushes = pushes
         self._check_stream = check_stream or _believe
-        self._begins_anywhere = False  # at no record: in every stream of this name
-        self._is_pushed = False  # the subscription brings the pages now
-        # Rows came, or the service was asked: an empty event may be older than the news that this reads.
-        self._may_tell_tip = False
+        self._begins_anywhere = False  # not at a record, so another stream of this name has the position too
+        self._is_pushed = False  # the subscription delivers the pages now
+        # Rows arrived, or the service was polled. Without either, an empty event may be older than the news that this task
+        # reads.
+        self._may_show_tip = False
         self._pause_ms: int | None = None  # from the tip before the start to the first answer
         self._service_clock = ServiceClock()
         self._reader: ShardReader | None = None
-        self._is_inside_page = False  # the iterator is behind rows that were not given out yet
+        self._is_inside_page = False  # the iterator is behind rows that were not emitted yet
         self.began_with_kept_iterator = False
         self.decode_counts = DecodeCounts()
 
     def pages(self, *, is_free: bool = False) -> Generator[ShardPage, None, None]:
-        """Yield pages until the shard's end; the caller stops earlier by no longer asking.
+        """Yield pages until the shard's end; the caller stops earlier by requesting no further page.
 
         Args:
-            is_free: No end is fixed, so that a subscription may bring pages.
+            is_free: No end is claimed, so a subscription may deliver pages.
 
         Raises:
             DataLossError: The start or the shard is gone, and the policy is to fail.
             StreamChanged: The position is not one of this stream.
             NotFound: The stream is gone.
             Throttled: The shard was refused for longer than the deadline.
-            ServiceError: As the port says.
+            ServiceError: As in the port's documentation.
         """
         if not is_free:
             self._pushes = None
@@ -197,12 +197,12 @@ class ShardRange:
                     else:
                         yield from self._fetch_page(reader, step)
                     if isinstance(reader.final, Finished):
-                        return  # its last rows came with the end
+                        return  # its last page had the end
 
     def keep_iterator(self, position: Position) -> None:
         """Remember the iterator behind the last page for a next read that starts at `position`.
 
-        Only right when `position` is the last user record of the last page, or the start when nothing was read.
+        `position` must be the last user record of the last page, or the start if nothing was read.
         """
         if self._is_pushed or self._is_inside_page:
             return
@@ -211,11 +211,11 @@ class ShardRange:
             kept = KeptIterator(reader.iterator, reader.unread_since_ms, self._clock.monotonic_s())
             self._iterators.put(self._kinesis, self._stream, self._shard_id, position, kept)
 
-    def leave_subscription(self, end: Position, *, is_cut: bool) -> None:
-        """Keep the subscription, if there is one, for a next free read that starts at `end`.
+    def keep_subscription(self, end: Position, *, is_cut: bool) -> None:
+        """Keep the subscription, if there is one, for a next read without a claimed end that starts at `end`.
 
         Args:
-            end: What was claimed.
+            end: The claimed end.
             is_cut: Rows of the last page were left for later.
         """
         if self._pushes is not None:
@@ -223,7 +223,7 @@ class ShardRange:
             self._pushes.keep(end, unread_since_ms, is_cut=is_cut or self._is_inside_page)
 
     def poll_only(self) -> None:
-        """Read on by GetRecords alone, since an end is fixed now."""
+        """End the subscription and read on by GetRecords, because an end is claimed now."""
         if self._pushes is None:
             return
         self._pushes.close()
@@ -232,27 +232,27 @@ class ShardRange:
             self._leave_events(self._reader)
 
     def close(self) -> None:
-        """End the subscription, unless it was left to a next read."""
+        """End the subscription, unless it is kept for a next read."""
         if self._pushes is not None:
             self._pushes.close()
 
     @property
     def push_ends(self) -> Mapping[str, int]:
-        """How often subscriptions ended under the reading, by the reason."""
+        """Number of subscriptions that ended during the read, by reason."""
         return {} if self._pushes is None else self._pushes.ends
 
-    def look_again(self) -> bool:
-        """Ask again from the last record read on, a little later, where the service says that nothing is left.
+    def read_again(self) -> bool:
+        """Read again from the last record, a little later, after an answer that nothing is left.
 
-        For a caller that knows that something must follow: one such answer is not enough then.
+        For a caller that knows that more records must follow: one such answer is not enough then.
 
         Returns:
-            False when it was asked often enough, and nothing came.
+            False after enough reads without a record.
         """
         return self._reader is not None and self._reader.look_again(self._clock.monotonic_s())
 
-    def learn_hash_range(self, hash_range: HashRange | None) -> None:
-        """Learn which hash keys the shard owns, from its lease: misplaced aggregates are told by it."""
+    def on_hash_range(self, hash_range: HashRange | None) -> None:
+        """Handle the shard's hash range from its lease: the rule of misplaced aggregates needs it."""
         if self._rule is not None and hash_range is not None:
             self._rule = replace(self._rule, told=hash_range)
 
@@ -329,13 +329,13 @@ class ShardRange:
             except PenstockError as error:
                 self._on_failure(reader, error, started_s)
                 if self._pushes is not None:
-                    self._pushes.learn_failure(error, started_s)
+                    self._pushes.on_poll_failure(error, started_s)
                 return
             service_ms = self._service_clock.hear(self._clock.wall_ms(), answer.server_ms)
             if self._begins_anywhere:
                 self._check_stream(service_ms)
                 self._begins_anywhere = False
-            self._may_tell_tip = True
+            self._may_show_tip = True
             yield from self._give(reader, answer, started_s, service_ms)
 
     def _give(
@@ -360,38 +360,38 @@ class ShardRange:
         self._report_loss(reader, kept.loss)
         if self._pushes is not None:
             if not is_pushed:
-                self._pushes.learn_poll(started_s, _read_bytes(records))
+                self._pushes.on_poll(started_s, _read_bytes(records))
             if self._pause_ms is None:
                 self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
-            # A shard takes half of what a reader may poll in the same time. So who was at the tip and paused (a trigger every
-            # half minute) is back there in half the pause, and needs no subscription for it.
-            self._pushes.learn_lag(answer.millis_behind_latest - self._pause_ms)
+            # A shard takes in half of what a reader may poll in the same time. So a reader that was at the tip and paused
+            # (a trigger every half minute) is back there in half the pause and needs no subscription for it.
+            self._pushes.on_lag(answer.millis_behind_latest - self._pause_ms)
             if is_pushed and (kept.rows is None or (answer.next_iterator is None and not reader.is_final)):
-                self._pushes.close()  # what the event says is doubted, so the service is asked
+                self._pushes.close()  # the reader cannot accept the event as it is, so it polls
                 self._is_pushed = False
         end = reader.final
         for rows, count in kept.rows or ():
-            self._may_tell_tip |= rows.num_rows > 0
+            self._may_show_tip |= rows.num_rows > 0
             self._is_inside_page = count < len(records)
             if self._is_inside_page:
                 yield ShardPage(rows, None, False, (), service_ms, is_pushed)
             elif isinstance(end, Finished):
                 yield ShardPage(rows, answer.millis_behind_latest, True, end.children, service_ms, is_pushed)
             else:
-                # Where the page says that it is the last one, and does not name the children, the tip is not known either.
-                is_told = answer.next_iterator is not None and self._may_tell_tip
-                behind_ms = answer.millis_behind_latest if is_told else None
+                # If the page is the last one and does not name the children, its lag does not count either.
+                has_lag = answer.next_iterator is not None and self._may_show_tip
+                behind_ms = answer.millis_behind_latest if has_lag else None
                 yield ShardPage(rows, behind_ms, False, (), service_ms, is_pushed)
 
-    # --- the subscription's ---------------------------------------------------------------------------------
+    # --- the subscription ---------------------------------------------------------------------------------
 
     def _turns_to_events(self, reader: ShardReader, pushes: PushedReading) -> bool:
-        """Whether the subscription brings the next page; begins one where that is worth it."""
+        """Whether the subscription delivers the next page; subscribe if it pays."""
         if self._is_pushed:
             return True
         pushes.consider(reader.position)
         if pushes.is_open:
-            # It begins at a record that was read, so its first event shows whether that record is still there.
+            # It starts at a record that was read, so its first event shows whether that record is still there.
             reader.on_iterator(SUBSCRIBED, self._clock.monotonic_s(), self._clock.wall_ms())
             self._is_pushed = True
         return self._is_pushed
@@ -401,7 +401,7 @@ class ShardRange:
         if event is None:
             self._leave_events(reader)
             return
-        # An event is awaited, and dated, before the page's turn comes: others may hold all pages for long.
+        # Wait for the event and take its moment before holding a page: other shards may hold all pages for long.
         came_s = self._clock.monotonic_s()
         service_ms = self._service_clock.hear(self._clock.wall_ms(), event.server_ms)
         with self._hold_page():
@@ -409,7 +409,7 @@ class ShardRange:
 
     def _leave_events(self, reader: ShardReader) -> None:
         self._is_pushed = False
-        over = ExpiredIterator(f"shard {self._shard_id}: the subscription brings nothing more")
+        over = ExpiredIterator(f"shard {self._shard_id}: the subscription has ended")
         reader.on_failure(over, self._clock.monotonic_s(), self._chance.random())
 
     def _decode(self, records: Sequence[RawRecord], after: Position | None) -> Slices:
@@ -439,9 +439,9 @@ class ShardRange:
 
 
 def _believe(service_ms: int) -> None:
-    """Ask nothing."""
+    """Accept the stream of the plan unchecked."""
 
 
 def _read_bytes(records: Sequence[RawRecord]) -> int:
-    """Return what the service counts of a page, without a loop in Python."""
+    """Return the bytes that the service counts for a page, without a loop in Python."""
     return sum(map(len, map(_data_of, records))) + sum(map(len, filter(None, map(_key_of, records))))

@@ -1,7 +1,7 @@
-"""One shard of one batch: what the driver gives out, and how it is read wherever it runs.
+"""One shard of one batch: the values that the driver sends to an executor, and the read itself.
 
-Executors read what a query asks for. The driver reads a shard to the end that its batch has where no action of the query
-did, and drops the rows.
+Executors read the shards of a query. The driver reads a shard to the batch's end if no action of the query did, and drops
+the rows.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 class ShardTask(Struct, frozen=True):
-    """What one shard of one batch is read by: plain values, sent to an executor.
+    """Values for reading one shard of one batch, sent to an executor.
 
     Args:
         shard_id: The shard.
-        execution: The batch, and where it starts.
+        execution: The batch, and its start.
         share: The shard's part of the batch's limits.
         until_ms: Records that arrived at or after it stay for later, or None.
-        planned_ms: When the batch was planned.
+        planned_ms: Moment of the plan.
         tip_ms: Moment at which nothing was left behind the start, by the service's clock, or None.
-        is_foreign: The start is the checkpoint of a worker that notes no such moments.
+        is_foreign: The start is the checkpoint of a worker that does not record tip marks.
         retention_ms: The stream's retention.
         stream: The stream.
         deaggregates: Whether KPL aggregates are taken apart.
@@ -69,20 +69,20 @@ def read_shard(
     hold_page: HoldPage = nullcontext,
     pushes: PushedReading | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the rows of one shard of a batch; when this ends without an error, the batch's end there is fixed.
+    """Yield the rows of one shard of a batch. When this ends without an error, the batch's end there is claimed.
 
     Args:
         task: The shard and the batch.
         options: The query's options.
-        process: Where it is read.
+        process: The reading process's clients and clock.
         table: The application's lease table.
-        iterators: What the process keeps between batches.
-        query: Spark's id of the streaming query, or None where it is not known.
+        iterators: Kept between batches by the process.
+        query: Spark's id of the streaming query, or None if it is not known.
         hold_page: Entered for as long as a page is in memory.
-        pushes: What a subscription may bring, or None.
+        pushes: Subscription, or None.
 
     Raises:
-        ClaimConflict, AnotherDriver, DataLossError, ServiceError: As `ClaimedRead.rows` says.
+        ClaimConflict, AnotherDriver, DataLossError, ServiceError: As in `ClaimedRead.rows`.
     """
     shard = open_shard(
         options,
@@ -128,5 +128,5 @@ def read_shard(
     with closing(claimed):
         for rows in claimed.rows():
             yield delivered(rows)
-        claimed.leave_subscription()
+        claimed.keep_subscription()
     shard.report_dropped()

@@ -1,4 +1,4 @@
-"""What a query looks at once, before it joins its application: the stream it is, who reads there, what is missing."""
+"""Checks of a query before it joins its application: the stream's identity, other readers, missing leases."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _log: Final = logging.getLogger("penstock.spark")
 
 
 def scan_leases(table: LeaseTable) -> dict[str, Lease]:
-    """Read every lease; a table that was deleted is made again, empty."""
+    """Read every lease; create a deleted table again, empty."""
     try:
         scan = table.scan()
     except NotFound:
-        _log.warning("lease table %s was deleted; it is made again from the query's offset", table.name)
+        _log.warning("lease table %s was deleted; it is created again from the query's offset", table.name)
         table.ensure_exists()
         scan = table.scan()
     for row in scan.skipped:
@@ -49,13 +49,13 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
 
 
 def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions, clock: Clock) -> None:
-    """Make sure that nobody else reads under an application name that nobody chose.
+    """Raise an error if another worker reads under the default application name.
 
-    Waits until other workers' leases show that nobody is behind them, at most one and a half times as long as they last; and until
-    those that are nobody's, but were just made or given up, have been so for as long as they last.
+    Wait until the other workers' leases have expired, at most one and a half times their duration. Wait also until unowned
+    leases that were just created or released have been so for their duration.
 
     Raises:
-        OptionError: Somebody lives there.
+        OptionError: Another worker is alive.
     """
     if not options.application_is_default:
         return
@@ -67,8 +67,9 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         rows, now_s = scan_leases(table), clock.monotonic_s()
         view.on_scan(rows.values(), now_s)
         wait_s = 1.5 * max(map(view.duration_s_of, rows.values()), default=options.lease_duration_s)
-        # They read shards 3 and 4, which are merged: both leases end, and for a moment shard 5 is nobody's. Who ended them lives.
-        # And rows that somebody deletes come back by those who have read them.
+        # Two cases keep a reader that now has no lease. Shards 3 and 4 are merged: both leases end, and for a moment shard
+        # 5 is unowned, but the worker that ended them is alive. And deleted rows are created again by the workers that read
+        # them.
         still_there |= {reader for key, reader in readers.items() if key not in rows or rows[key].is_ended}
         readers = {
             row.key: str(row.reader)
@@ -76,8 +77,9 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
             if owner_state is OwnerState.ALIVE and row.reader != worker
         }
         others = still_there | set(readers.values())
-        # The only shard has ended, and its child's lease is there for as long as a call takes, or a pause: who made it takes it. Or
-        # a third one took the only lease from a reader that lives, and has given it up: who lives takes it again.
+        # Two cases make an unowned lease count. The only shard has ended, and its child's lease was just created: its
+        # creator takes it next. Or a third worker took the only lease from a live reader and has released it: the live
+        # reader takes it again.
         is_to_be_taken = any(
             owner_state is OwnerState.UNOWNED
             and (row.counter == 0 or view.was_renewed(row.key))
@@ -96,14 +98,14 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         clock.sleep(min(1.0, options.lease_duration_s / 4))
 
 
-def warn_of_leases_that_win(table: LeaseTable, rows: Mapping[str, Lease], options: SourceOptions) -> None:
-    """Warn that a starting position counts for no shard that the application has read already."""
+def warn_of_ignored_start(table: LeaseTable, rows: Mapping[str, Lease], options: SourceOptions) -> None:
+    """Warn that the starting position is ignored for shards that the application has read before."""
     read = sorted(key for key, row in rows.items() if row.checkpoint.is_in_shard)
     if not read or not options.starting_is_given:
         return
     _log.warning(
-        "application %s has read %d shards before (%s%s in lease table %s): there the query goes on where the application "
-        "stood, and option startingPosition counts for the other shards only. To start anew, take another applicationName or "
+        "application %s has read %d shards before (%s%s in lease table %s): there the query goes on at the application's "
+        "positions, and option startingPosition counts for the other shards only. To start over, take another applicationName or "
         "reset its leases (penstock leases %s --reset-to ...)",
         options.application,
         len(read),
@@ -115,7 +117,7 @@ def warn_of_leases_that_win(table: LeaseTable, rows: Mapping[str, Lease], option
 
 
 def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
-    """Make sure that the stream has the shards that the starting position names.
+    """Raise an error if the stream does not have a shard that the starting position names.
 
     Raises:
         OptionError: One is not listed, and failOnDataLoss is on.
@@ -125,11 +127,13 @@ def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
     refuse_unknown_shards(options.stream, listing.shards, options.starting, fails=options.fail_on_data_loss)
 
 
-def refuse_moment_to_come(kinesis: Kinesis, options: SourceOptions, clock: Clock) -> None:
-    """Make sure that no shard starts at a moment to come. Where this machine's clock says that one does, the service's decides.
+def refuse_future_start(kinesis: Kinesis, options: SourceOptions, clock: Clock) -> None:
+    """Raise an error if a shard starts at a moment in the future.
+
+    If it is in the future by this machine's clock, the service's clock decides.
 
     Raises:
-        PositionError: One does.
+        PositionError: A shard does.
     """
     given = "option startingPosition (startingTimestamp)"
     try:
@@ -147,7 +151,7 @@ def refuse_unknown_shards(
     fails: bool,
     option: str = "startingPosition",
 ) -> None:
-    """Stop (or warn) where an option names shards that a listing does not have.
+    """Raise an error, or warn, if an option names shards that a listing does not have.
 
     Raises:
         OptionError: There are some, and `fails` is set.
@@ -167,13 +171,13 @@ def refuse_unknown_shards(
 def warn_of_skipped_shards(
     options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], known: StreamOffset
 ) -> None:
-    """Name the shards that an offset knows as unfinished and that count as done, since others cleared them away."""
+    """Warn of unfinished shards of an offset that count as done, because their leases were deleted."""
     for key, position in find_skipped(rows, known).items():
         _log.warning(
             "stream %s: the lease of shard %s is gone from table %s, and the shards that follow it have theirs, so it counts as "
-            "done. This query's checkpoint location knows it up to %s only: what came behind that was read by another worker, or "
-            "by a run that this location does not know (a copy was restored?). It is not read here; a batch read of the shard "
-            "from there gives it (spark.read with startingPosition)",
+            "done. This query's checkpoint location has read it up to %s only: the rest was read by another worker, or by a run "
+            "that this location has no record of (a copy was restored?). It is not read here; a batch read of the shard from "
+            "there returns it (spark.read with startingPosition)",
             options.stream,
             key,
             table.name,
@@ -184,7 +188,7 @@ def warn_of_skipped_shards(
 def refuse_other_stream(
     kinesis: Kinesis, table: LeaseTable, name: str, stream: StreamIdentity, rows: Mapping[str, Lease]
 ) -> None:
-    """Make sure that the lease table is one of this stream: shard ids are the same in every stream.
+    """Raise an error if the lease table belongs to another stream: shard ids are the same in every stream.
 
     Raises:
         OptionError: A lease belongs to another stream.
@@ -201,12 +205,12 @@ def refuse_other_stream(
 def refuse_sharing_in_one_query(
     options: SourceOptions, worker: str, rows: Iterable[Lease], queries: Collection[str]
 ) -> None:
-    """Make sure that the sources of one query do not share the stream's shards: each would get a part of the records.
+    """Raise an error if two sources of one query share the stream's shards: each would read a part of the records.
 
     Args:
         options: The source's options.
         worker: This source's worker id.
-        rows: Leases that were looked at.
+        rows: The leases that were read.
         queries: Spark's ids of the queries that made this worker's claims.
 
     Raises:
@@ -226,7 +230,9 @@ def refuse_sharing_in_one_query(
 def refuse_living_driver(
     table: LeaseTable, worker: str, rows: Mapping[str, Lease], lease_duration_s: float, clock: Clock
 ) -> None:
-    """Make sure that nobody renews the leases of a query whose checkpoint location does not know their claims.
+    """Raise an error if another driver renews the leases of this query.
+
+    Called if the checkpoint location has no record of the leases' claims. Waits for one lease duration.
 
     Raises:
         AnotherDriver: A lease in the query's name was renewed within a lease duration.
@@ -243,21 +249,21 @@ def refuse_living_driver(
         ]
         if moved:
             raise AnotherDriver(
-                f"lease {moved[0]} of {worker} in table {table.name} is being renewed, and this query's checkpoint location does "
-                "not know its claims: another query works from the same location, or from a copy of it. Stop one of the two"
+                f"lease {moved[0]} of {worker} in table {table.name} is being renewed, and this query's checkpoint location has "
+                "no record of its claims: another query works from the same location, or from a copy of it. Stop one of the two"
             )
 
 
 def rewind_leases(
     kinesis: Kinesis, table: LeaseTable, options: SourceOptions, known: StreamOffset, worker: str
 ) -> int:
-    """Let leases go back to where a checkpoint location stands that does not know their claims.
+    """Reset leases whose claims the checkpoint location has no record of to the location's positions.
 
     Returns:
-        The highest number of a batch that the location does not know.
+        The highest claimed batch that the location has no record of.
 
     Raises:
-        ClaimConflict: Leases changed while they were being set back; start the query again.
+        ClaimConflict: Leases changed during the reset; start the query again.
     """
     rows = scan_leases(table)
     unknown = [row for row, _ in find_unknown_claims(rows.values(), worker, known.known_batches)]
@@ -268,9 +274,9 @@ def rewind_leases(
         key for key, write in writes.items() if not (isinstance(write, Create) and write.lease.is_ended)
     ]
     _log.warning(
-        "the checkpoint location does not know what was claimed on the leases in table %s (it was restored from a copy, or a copy "
-        "of it was used): it stands at batch %d, and a batch %d that it does not know was claimed. Shards %s go back to where the "
-        "location says, and what follows is read once more",
+        "the checkpoint location has no record of claims on the leases in table %s (it was restored from a copy, or a copy "
+        "of it was used): it is at batch %d, and an unknown batch %d was claimed. Shards %s go back to the location's positions, "
+        "and the records after them are read again",
         table.name,
         known.batch,
         last,
@@ -281,8 +287,8 @@ def rewind_leases(
     left = sorted((unknown_keys | gone) - writes.keys())
     if left:
         _log.warning(
-            "shards %s are left as they are: other workers have them, or they have left the stream; what this query read there "
-            "from batch %d on is not read again",
+            "shards %s are left as they are: other workers have them, or they have left the stream; records that this query read "
+            "there from batch %d on are not read again",
             ", ".join(left),
             known.batch,
         )
@@ -290,7 +296,7 @@ def rewind_leases(
         outcome = table.write(write)
         if not isinstance(outcome, Applied):
             raise ClaimConflict(
-                f"lease {key} in table {table.name} changed while it was being set back to a restored checkpoint location "
+                f"lease {key} in table {table.name} changed while it was being reset to a restored checkpoint location "
                 f"({outcome.reason.value}); start the query again"
             )
     return last

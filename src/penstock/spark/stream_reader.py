@@ -1,10 +1,10 @@
 """Spark's streaming reader: a thin face on `planner` (driver) and `claimed_read` (tasks).
 
-Spark makes a reader in a Python process beside the driver and asks it for offsets and partitions; it makes another
-one, from the same options, in every executor process that reads a partition. The first holds threads and leases, the
-second only options, so both are opened on first use.
+Spark makes a reader in a Python process beside the driver and asks it for offsets and partitions. It makes another one,
+from the same options, in every executor process that reads a partition. The first holds threads and leases, the second only
+options, so both are opened on first use.
 
-What Spark's versions do differently, `penstock.spark.engine` knows.
+Differences between Spark's versions are in `penstock.spark.engine`.
 
 Source:
     PySpark's DataSourceStreamReader (4.0) and SupportsTriggerAvailableNow (4.2).
@@ -51,7 +51,7 @@ class ShardPartition(InputPartition):
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream as a streaming source; see `penstock.core.batches.claims` for how replays come out identical."""
+    """A stream as a streaming source. `penstock.core.batches.claims` makes replays identical."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -77,7 +77,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return INITIAL_OFFSET.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of one batch for Spark; if there are two, Penstock keeps both all the same."""
+        """Return one batch's limit for Spark. If the options have two, Penstock still keeps both."""
         return limit_of(self._options.record_count_max, self._options.bytes_max)
 
     @explained
@@ -92,7 +92,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset of the next batch, or the one before if there is nothing new.
 
         Args:
-            start: The offset of the batch before, which is done; None where Spark does not tell it (4.0 and 4.1).
+            start: The offset of the batch before, which is done; None if Spark does not pass it (4.0 and 4.1).
             limit: How much Spark wants to read; None as above.
         """
         if start is not None:
@@ -102,7 +102,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._latest(start, may_be_only=self._starts.is_first)
         report = self.reportLatestOffset()
         if end is not start and report is not None:
-            # A Spark that does not ask for the report shows the batch's offset in its place.
+            # Spark 4.0 and 4.1 show the batch's offset instead of the report.
             end = with_report(end, report)
         self._starts.plan(end)
         return end
@@ -121,7 +121,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @explained
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ShardPartition]:
         """Return the batch's tasks."""
-        self._starts.see_partitions(start, end)
+        self._starts.on_partitions(start, end)
         if start == end:
             return []
         return [ShardPartition(tasks) for tasks in self._opened().tasks(parse_offset(end))]
@@ -130,7 +130,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: the next plan settles the batch, whether Spark calls this or not."""
 
     def stop(self) -> None:
-        """End threads and give idle leases back."""
+        """End threads and release idle leases."""
         if self._starts.planned_count == 1 and not self._options.is_unlimited:
             _log.warning(
                 "stream %s: this run ends after one batch, of at most maxRecordsPerTrigger or maxBytesPerTrigger. With "

@@ -1,4 +1,4 @@
-"""Open what a task reads on the real service, in an executor."""
+"""Opens a task's shards on the real service, in an executor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One subscription to one shard, as the tasks of a worker process use it: it brings an event in time, or it is over.
+"""One subscription to one shard, as used by the tasks of a worker process: it delivers an event in time, or it has ended.
 
-There is no second try here. Whoever reads the shard goes on by GetRecords meanwhile, and may subscribe anew later.
+Nothing is retried here. The shard's reader goes on by GetRecords and may subscribe again later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.runtime.loop import Condition
 
 
 class SubscriptionEnd(Enum):
-    """Why a subscription brings nothing more."""
+    """Reason for the end of a subscription."""
 
     REFUSED = "refused"
     TAKEN_OVER = "takenOver"
@@ -25,10 +25,10 @@ class SubscriptionEnd(Enum):
 
 
 class TaskSubscription:
-    """See the module. Used by one task at a time; what the port tells comes on a thread of its own.
+    """One subscription; see the module. Used by one task at a time; the port's events arrive on another thread.
 
     Args:
-        changed: Nobody else's.
+        changed: Used by this object only.
         start: Where it begins.
         begun_s: When, in monotonic seconds.
     """
@@ -43,46 +43,46 @@ class TaskSubscription:
         self._page: RecordPage | None = None
         self._end: SubscriptionEnd | None = None
         self.error: PenstockError | None = None
-        """What ended it, if it was an error."""
+        """The error that ended it, or None."""
         self.needed_s = float("-inf")
-        """When polling alone was too slow for the shard, the last time."""
+        """The last moment when polling alone was too slow for the shard."""
         self.unread_since_ms: int | None = None
-        """Moment by the service's clock, when a batch left it to the next one; what it brings then came then or later."""
+        """Moment by the service's clock when a batch kept it for the next one: later events have records from then or later."""
         self.has_brought = False
-        """Whether an event came: the first one shows whether the record is still there at which it begins."""
-        self._given: RecordPage | None = None
-        self._before_given = self._next = start.sequence_number
+        """Whether an event arrived: the first one shows whether the record at its start is still there."""
+        self._delivered: RecordPage | None = None
+        self._before_delivered = self._next = start.sequence_number
 
     @property
     def is_open(self) -> bool:
-        """Whether an event may be asked for."""
+        """Whether an event may be requested."""
         return self._is_open and self.end is None
 
     @property
     def end(self) -> SubscriptionEnd | None:
-        """Why it is over; None while it is not. Events that came before the end are still given."""
+        """Why it has ended, or None. Events that arrived before the end are still returned."""
         return None if self._page is not None else self._end
 
     def subscribe(self, fan_out: FanOut, consumer_arn: str, shard_id: str) -> None:
-        """Begin to call SubscribeToShard; what comes of it is told later."""
+        """Start the call of SubscribeToShard; its result arrives later."""
         try:
-            self._stream = fan_out.subscribe(consumer_arn, shard_id, self._start, self._tell)
+            self._stream = fan_out.subscribe(consumer_arn, shard_id, self._start, self._on_news)
         except PenstockError as error:
-            self._tell_error(error)
+            self._on_error(error)
 
     def give_up(self) -> None:
-        """Let it be over if the service has not answered yet."""
+        """End it if the service has not answered yet."""
         with self._changed:
             if not self._is_open and self._end is None:
                 self._end = SubscriptionEnd.SILENT
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it is open or over, at most so many seconds."""
+        """Wait until it is open or has ended, at most so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_open or self._end is not None, timeout_s)
 
     def fetch(self, patience_s: float) -> RecordPage | None:
-        """Return the next event; None when nothing came in time, or the subscription is over."""
+        """Return the next event; None if none arrived in time, or the subscription has ended."""
         if self._page is None and self._end is None and self._stream is not None:
             self._stream.ask()
         with self._changed:
@@ -92,41 +92,41 @@ class TaskSubscription:
                 self._end = SubscriptionEnd.SILENT
         if page is not None:
             self.has_brought = True
-            self._given = page
-            self._before_given = self._next
+            self._delivered = page
+            self._before_delivered = self._next
             if page.records:
                 self._next = page.records[-1].sequence_number
         return page
 
     def may_continue(self, sequence_number: str | None, *, is_cut: bool) -> bool:
-        """Whether everything behind a record will still come; then the subscription may wait for who reads on from there.
+        """Whether all records behind a position will still arrive, so that the next read can use the subscription.
 
         Args:
             sequence_number: Of the record; None: the shard's beginning.
-            is_cut: The event that was given last holds more than was used. It is given once more.
+            is_cut: The last event has more records than were used. It is returned again.
         """
         if self._end is not None or self._is_closed:
             return False
-        covered = self._before_given if is_cut else self._next
+        covered = self._before_delivered if is_cut else self._next
         if covered is not None and (sequence_number is None or int(sequence_number) < int(covered)):
             return False
         if is_cut:
-            self._page, self._next = self._given, self._before_given
-        self._given = None
+            self._page, self._next = self._delivered, self._before_delivered
+        self._delivered = None
         return True
 
     def close(self) -> None:
-        """End it."""
+        """End the subscription."""
         self._is_closed = True
-        self._page = self._given = None
+        self._page = self._delivered = None
         if self._stream is not None:
             self._stream.close()
 
     # --- on the port's thread ---
 
-    def _tell(self, news: StreamNews) -> None:
+    def _on_news(self, news: StreamNews) -> None:
         if isinstance(news, Broken):
-            self._tell_error(news.error)
+            self._on_error(news.error)
             return
         with self._changed:
             match news:
@@ -139,7 +139,7 @@ class TaskSubscription:
                     self._end = SubscriptionEnd.OVER if self._is_open else SubscriptionEnd.REFUSED
             self._changed.notify_all()
 
-    def _tell_error(self, error: PenstockError) -> None:
+    def _on_error(self, error: PenstockError) -> None:
         with self._changed:
             self.error = error
             if not self._is_open:

@@ -324,7 +324,7 @@ def test_a_query_that_gets_another_lease_table_repeats_nothing(nightly, tmp_path
     q.night()
     assert (story.missing(), story.doubled()) == ([], [])
     assert story.is_in_order()
-    assert [record for record in caplog.records if "once more" in record.getMessage()] == []
+    assert [record for record in caplog.records if "are read again" in record.getMessage()] == []
 
 
 @pytest.mark.parametrize("options", MOVES.values(), ids=MOVES)
@@ -420,11 +420,11 @@ def test_a_query_whose_earlier_table_shows_nothing_says_which_batch_comes_again(
     q.night()
     assert story.missing() == []
     assert set(story.doubled()) == set(range(100, 200))
-    said = [record.getMessage() for record in caplog.records if "once more" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "are read again" in record.getMessage()]
     assert len(said) == 1
     reason = {"gone": "cannot be read", "denied": "not allowed", "emptied": "is empty"}[why]
     assert "batch 2" in said[0]
-    assert f"they were claimed in lease table {former}, which" in said[0]
+    assert f"the claims were in lease table {former}, which" in said[0]
     assert reason in said[0]
 
 

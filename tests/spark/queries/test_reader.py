@@ -150,7 +150,7 @@ def test_an_execution_that_read_past_the_claim_that_stands_is_repeated(query, cl
     assert sum(batch.num_rows for batch in [next(long)]) == 20
     first = q.read(ShardPartition([replace(part.tasks[0], share=Share(10))]))
     assert len(first) == 10
-    with pytest.raises(ClaimConflict, match="another execution of the batch fixed its end"):
+    with pytest.raises(ClaimConflict, match="another execution of the batch claimed its end"):
         list(long)
     assert [row[3] for row in q.read(part)] == [row[3] for row in first]
     assert sum(batch.num_rows for batch in short) == 10

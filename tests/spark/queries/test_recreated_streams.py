@@ -128,4 +128,4 @@ def test_a_task_that_may_not_describe_the_stream_reads_on_and_says_so(server, qu
     server.faults.error("DescribeStreamSummary", count=None, status=400, code="AccessDeniedException")
     q.commit(planned, q.execute(planned))
     assert q.numbers() == list(range(10))
-    assert "whether it is still the one that was planned for is not known here" in caplog.text
+    assert "cannot check whether it is still the stream of the plan" in caplog.text

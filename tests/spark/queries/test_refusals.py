@@ -122,7 +122,7 @@ def test_a_replay_whose_records_are_gone_is_a_loss(server, query):
     end = running.next_plan()
     running.execute(end)
     server.clock.advance(30 * HOUR_S)
-    with pytest.raises(DataLossError, match="was fixed to end at"):
+    with pytest.raises(DataLossError, match="was claimed to end at"):
         running.execute(end)
 
 
