@@ -87,7 +87,7 @@ def test_a_commit_is_noted_once_and_totals_go_on_after_a_restart(tmp_path):
 def test_a_report_that_cannot_be_written_costs_a_warning_and_no_batch(tmp_path, caplog):
     (tmp_path / FILE_NAME).write_text("not json")
     assert record_commit(str(tmp_path), SinkReport(5)) is None
-    assert "batch 5: what the sink has written could not be noted" in caplog.text
+    assert "batch 5: the sink's counts could not be written to" in caplog.text
     with pytest.raises(UsageError, match="cannot be read from here"):
         sink_report(None, str(tmp_path))
 

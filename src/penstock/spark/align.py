@@ -1,6 +1,6 @@
 """`penstock.spark.align_to_shards`: one Spark task per shard, so that a task owns a shard's write rate.
 
-Rows are partitioned as the service will place them: by the explicit hash key, else by the MD5 of the partition key. It
+Rows are partitioned as the service places them: by the explicit hash key, else by the MD5 of the partition key. It
 takes only Spark's own expressions, so it works in this process, on a cluster and through Spark Connect, and no row
 passes through Python. Hash keys are compared as texts of equal length: 32 hexadecimal digits, as `md5` returns them, and
 39 decimal digits, since Spark's decimals end at 38.

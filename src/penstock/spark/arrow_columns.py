@@ -1,7 +1,7 @@
-"""Arrow columns of Python's values, made of buffers.
+"""Arrow columns of Python values, made of buffers.
 
-`pyarrow.array` and `pyarrow.scalar` import pandas to see whether they were given something of it, which takes each new Python
-process of Spark half a second and 40 MB. What is here gives the same columns without it, as fast.
+`pyarrow.array` and `pyarrow.scalar` import pandas to check for its types, which costs each new Python process of Spark half
+a second and 40 MB. These functions make the same columns without it, as fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _BYTES_MAX: Final = 2**31 - 1
 def texts(values: Sequence[str | None]) -> pa.StringArray:
     """Return a column of texts; None is null."""
     present = [value or "" for value in values] if None in values else cast(Sequence[str], values)
-    # A block at a time: small pieces of memory are at hand, and a page's whole text is asked of the system anew each time.
+    # One block at a time: small blocks are reused, but the memory for a page's whole text is requested from the system each
+    # time.
     blocks = ("".join(present[at : at + _BLOCK]) for at in range(0, len(present), _BLOCK))
     data = b"".join([block.encode() for block in blocks])
     lengths = _lengths(present)
@@ -34,14 +35,14 @@ def texts(values: Sequence[str | None]) -> pa.StringArray:
 
 
 def same_text(value: str, count: int) -> pa.StringArray:
-    """Return a column that holds one text over and over."""
+    """Return a column that holds one text in every row."""
     data = value.encode()
     ends = np.arange(count + 1, dtype=np.int32) * len(data)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data * count)])
 
 
 def same_number(value: float, kind: pa.DataType, count: int) -> pa.Array:
-    """Return a column that holds one number over and over."""
+    """Return a column that holds one number in every row."""
     return _fixed(kind, np.full(count, value, kind.to_pandas_dtype()))
 
 
@@ -75,7 +76,7 @@ def _lengths(values: Sequence[Any]) -> Any:
 
 
 def _of_lengths(kind: pa.DataType, lengths: Any, data: bytes) -> Any:
-    """Return a column of values whose bytes stand one after the other."""
+    """Return a column of values whose bytes are contiguous."""
     if len(data) > _BYTES_MAX:
         raise OverflowError(f"a column of {len(data):,} bytes: Arrow's {kind} holds 2 GiB at most")
     ends = np.zeros(len(lengths) + 1, np.int32)

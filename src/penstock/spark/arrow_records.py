@@ -1,6 +1,6 @@
-"""Raw records to Arrow columns: the last step of the data plane, without a Python object per field where it can be.
+"""Raw records to Arrow columns: the last step of the data plane, with as few Python objects per field as possible.
 
-Imported only by those who want Arrow (the Spark source, the benches): `import penstock` does not need pyarrow.
+Imported only by users of Arrow (the Spark source, the benches): `import penstock` does not need pyarrow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def records_to_slices(
     rule: MisplacedRule | None = None,
     rows_max: int = ROWS_MAX,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield the rows of a page bit by bit, so that memory follows a slice and not what a page unpacks to.
+    """Yield the rows of a page in slices, so that memory is bounded by a slice and not by the page's unpacked size.
 
     A user record of no bytes takes six in an aggregate and hundreds as a row: a page of 10 MiB can hold over a million.
 
@@ -55,15 +55,15 @@ def records_to_slices(
         stream_name: For the column of that name.
         shard_id: For the column of that name.
         records: In sequence order.
-        after: Leave out everything up to and including it; None keeps all. Where aggregates are not taken apart, one of
-            which a part is left is kept whole.
+        after: Leave out everything up to and including it; None keeps all. If aggregates are not taken apart, an aggregate
+            that is partly left is kept whole.
         deaggregate: Whether aggregates are taken apart.
         counts: Added to.
         rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
         rows_max: A slice ends with the Kinesis record that reaches it.
 
     Yields:
-        Rows, and how many of `records` are read with them; at least one slice, also for no records.
+        Rows, and how many of `records` are read after them; at least one slice, also for no records.
     """
     counts = DecodeCounts() if counts is None else counts
     data = binaries([record.data for record in records])
@@ -100,7 +100,7 @@ def delivered(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.filter(pc.invert(rows.column(MISPLACED))).select(SCHEMA.names)
 
 
-def _mixed(  # noqa: PLR0917 - what was given to `records_to_slices`
+def _mixed(  # noqa: PLR0917 - the arguments of `records_to_slices`
     stream_name: str,
     shard_id: str,
     records: Sequence[RawRecord],
@@ -119,7 +119,7 @@ def _mixed(  # noqa: PLR0917 - what was given to `records_to_slices`
 
 
 class _Slice:
-    """User records of some Kinesis records; what all of one Kinesis record share stands once, until Arrow repeats it."""
+    """User records of some Kinesis records; values shared by one Kinesis record are kept once, until Arrow repeats them."""
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
@@ -133,7 +133,7 @@ class _Slice:
         self._misplaced: list[bool] = []
 
     def add(self, record: RawRecord, columns: UserColumns, *, is_misplaced: bool) -> None:
-        """Add what one Kinesis record holds."""
+        """Add the user records of one Kinesis record."""
         row_count = len(columns.data)
         self.data += columns.data
         self._keys += columns.partition_keys
@@ -146,7 +146,7 @@ class _Slice:
         self._misplaced.append(is_misplaced)
 
     def rows(self, stream_name: str, shard_id: str) -> pa.RecordBatch:
-        """Return all of it, with the column `MISPLACED` where that says anything."""
+        """Return all rows, with the column `MISPLACED` if any is misplaced."""
         batch = _batch(
             stream_name,
             shard_id,
@@ -193,7 +193,7 @@ def _batch(  # noqa: PLR0917 - one argument per column
 
 
 def _is_begun(batch: pa.RecordBatch, index: int, after: Position) -> bool:
-    """Whether a row is an aggregate, given whole, of which a position has a part behind it only."""
+    """Whether a row is a whole aggregate of which the position leaves only a part."""
     if int(batch.column("sequenceNumber")[index].as_py()) != int(after.sequence_number or 0):
         return False
     inner = take_apart_blob(batch.column("data")[index].as_py())

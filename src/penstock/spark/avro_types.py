@@ -1,7 +1,7 @@
-"""What an Avro schema is in Spark, and how a value that fastavro has read becomes one of Spark's.
+"""Spark's types for Avro schemas, and the conversion of values that fastavro has read.
 
-The types are those of Spark's own `from_avro`. Values are read without logical types, as Avro's rules of resolution have
-it, and get the meaning that the reader's schema gives them.
+The types are those of Spark's own `from_avro`. Values are read without logical types, by Avro's rules of resolution, and
+get their meaning from the reader's schema.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SparkAvro(NamedTuple):
 
     Args:
         type: In Spark.
-        is_nullable: Whether there may be none.
+        is_nullable: Whether a value may be null.
         convert: Makes Spark's value of one that fastavro has read without logical types.
     """
 
@@ -65,7 +65,7 @@ def spark_avro(schema: Any) -> SparkAvro:
 
 
 def spark_avro_of_expanded(schema: Any) -> SparkAvro:
-    """Return what `spark_avro` does, of a schema that has each definition in the place of its name."""
+    """As `spark_avro`, for a schema with each definition in the place of its name."""
     return _of(schema, "")
 
 
@@ -190,7 +190,7 @@ def _logical(schema: Any) -> Any:
 
 
 def _fits(branch: Any) -> Callable[[Any], bool]:
-    """Return what tells a value of a branch that was not read with its name."""
+    """Return the check whether a value belongs to a branch, for values that were read without the branch's name."""
     kind = _kind(branch)
     if kind == "record":
         names = {field["name"] for field in branch["fields"]}

@@ -1,7 +1,7 @@
-"""Going on where a query of awslabs' connector (`format("aws-kinesis")`) has stopped.
+"""Reads the positions of a stopped query of awslabs' connector (`format("aws-kinesis")`).
 
-Its checkpoint location has Spark's log, whose offsets say where a batch starts, and beside it a folder for each batch with a
-file for each shard, which says where the shard was read to. The files are read by Spark, from wherever it can read.
+Its checkpoint location has Spark's log, whose offsets have the start of each batch, and a folder for each batch with a file
+for each shard, which has the end of the batch in the shard. Spark reads the files, from any location that it can read.
 
 Source:
     awslabs/spark-sql-kinesis-connector 2.1: KinesisV2SourceOffset, HDFSMetadataCommitter.
@@ -26,12 +26,12 @@ _HEAD: Final = 2
 
 
 class LoggedBatch(Struct, frozen=True):
-    """What the log says about one source's part of a batch.
+    """One source's part of a batch in the log.
 
     Args:
-        source: Place of the source in its query.
+        source: Index of the source in its query.
         number: The batch's number, as the connector counts.
-        starts: Where each shard starts, as the connector writes it.
+        starts: Each shard's start, in the connector's format.
     """
 
     source: int
@@ -52,16 +52,16 @@ def saved_positions(
     Args:
         spark: A session that can read the checkpoint location.
         checkpoint: The old query's checkpoint location. It is only read.
-        stream: Which stream's positions, where the query read several.
-        metadata_path: The old query's option `kinesis.metadataPath`, where it had one.
-        repeat_last_batch: Return where the last batch starts, though it is done. For queries that kept their positions in
+        stream: The stream, if the query read several.
+        metadata_path: The old query's option `kinesis.metadataPath`, if it had one.
+        repeat_last_batch: Return the start of the last batch, even if it is done. For queries that kept their positions in
             DynamoDB (`kinesis.metadataCommitterType`).
 
     Returns:
-        JSON. If the last batch was not committed, it is the place where that one starts.
+        JSON. If the last batch was not committed, its start.
 
     Raises:
-        UsageError: There are no such positions; the message says where they were looked for.
+        UsageError: There are no such positions; the message has the folders that were searched.
     """
     offsets = _read_log(spark, f"{checkpoint}/offsets")
     if not offsets:
@@ -85,11 +85,11 @@ def saved_positions(
 
 
 def parse_batch(text: str, stream: str | None, place: str) -> LoggedBatch:
-    """Return what an offset file says about a stream.
+    """Return a stream's part of an offset file.
 
     Args:
         text: The file's content.
-        stream: The stream's name, or None where the query read only one.
+        stream: The stream's name, or None if the query read only one.
         place: The file, for messages.
 
     Raises:
@@ -115,17 +115,17 @@ def parse_batch(text: str, stream: str | None, place: str) -> LoggedBatch:
 
 
 def join_positions(batch: LoggedBatch, ends: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return where each shard of a batch goes on: where it was read to, or where it started."""
+    """Return each shard's position after a batch: its end there, or its start."""
     return json.dumps({**batch.starts, **ends}, sort_keys=True)
 
 
 def _read_log(spark: SparkSession, folder: str) -> dict[int, str]:
-    """Return the files of a log by their batch. Spark too passes over those whose name is no number, such as a copy."""
+    """Return the files of a log by their batch. Like Spark, skip files whose name is no number, such as a copy."""
     return {int(name): text for name, text in _read(spark, folder, "[0-9]*").items() if name.isdecimal()}
 
 
 def _read(spark: SparkSession, folder: str, pattern: str = "*") -> dict[str, str]:
-    """Return the files of a folder by name; none where there is no such folder."""
+    """Return the files of a folder by name; none if there is no such folder."""
     from pyspark.errors import AnalysisException
 
     try:

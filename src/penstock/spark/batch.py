@@ -40,11 +40,11 @@ _SHARD: Final = ("shardId",)
 
 
 class Narrowing(Struct, frozen=True):
-    """What pushed filters allow to leave unread.
+    """Parts of the stream that pushed filters leave out.
 
     Args:
-        from_ms: Only records that arrived at or after it are asked for, or None.
-        until_ms: Only records that arrived before it are asked for, or None.
+        from_ms: Only records that arrived at or after it are needed, or None.
+        until_ms: Only records that arrived before it are needed, or None.
         shards: Only these shards, or None for all.
     """
 
@@ -54,7 +54,7 @@ class Narrowing(Struct, frozen=True):
 
 
 def narrow(filters: Iterable[datasource.Filter]) -> Narrowing:
-    """Read what is useful out of filters; everything else is left to Spark."""
+    """Extract the useful parts of filters; Spark applies the rest."""
     narrowed = Narrowing()
     for each in filters:
         narrowed = _narrow_by(narrowed, each)
@@ -69,7 +69,7 @@ def _narrow_by(so_far: Narrowing, condition: datasource.Filter) -> Narrowing:
         wanted = frozenset([value] if isinstance(condition, datasource.EqualTo) else value)
         return replace(so_far, shards=wanted if so_far.shards is None else so_far.shards & wanted)
     if attribute != _ARRIVAL or not isinstance(value, datetime) or value.tzinfo is None:
-        return so_far  # also a time without a zone, which is no instant: Spark compares it
+        return so_far  # also for a time without a zone, which is no instant: Spark compares it
     micros = round(value.timestamp() * 1_000_000)
     low_ms, high_ms = micros // 1000, -(-micros // 1000) + 1
     if isinstance(condition, datasource.EqualTo | datasource.GreaterThan | datasource.GreaterThanOrEqual):
@@ -82,7 +82,7 @@ def _narrow_by(so_far: Narrowing, condition: datasource.Filter) -> Narrowing:
 
 
 class BoundedRead(Struct, frozen=True):
-    """What one task of a batch read reads: plain values."""
+    """Values of one task of a batch read."""
 
     shard_id: str
     start: Position
@@ -95,7 +95,7 @@ class BoundedRead(Struct, frozen=True):
 
 
 class BoundedPartition(InputPartition):
-    """One shard of a batch read; None when there is nothing at all to read."""
+    """One shard of a batch read; None if there is nothing at all to read."""
 
     def __init__(self, bounded: BoundedRead | None) -> None:
         super().__init__(None if bounded is None else bounded.shard_id)
@@ -103,11 +103,11 @@ class BoundedPartition(InputPartition):
 
 
 class _Pushdown:
-    """`pushFilters` in a form that Spark accepts whether or not pushing is switched on.
+    """`pushFilters` in a form that Spark accepts with and without filter pushdown.
 
     Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is off, and
-    it recognises an override by the function behind the bound method. This object does the work when called and
-    shows Spark the inherited function, so the same reader serves both settings.
+    recognises an override by the function behind the bound method. This object does the work when called and shows Spark
+    the inherited function, so the same reader serves both settings.
     """
 
     def __init__(self, keep: Callable[[Narrowing], None]) -> None:
@@ -115,7 +115,7 @@ class _Pushdown:
         self._keep = keep
 
     def __call__(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
-        """Note the filters and return all of them: Spark applies them as well."""
+        """Keep the filters and return all of them: Spark applies them as well."""
         self._keep(narrow(filters))
         return filters
 
@@ -180,7 +180,7 @@ class KinesisBatchReader(DataSourceReader):
         return planned or [BoundedPartition(None)]
 
     @explained_rows
-    def read(self, partition: BoundedPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
+    def read(self, partition: BoundedPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read one shard's range."""
         bounded, options = partition.bounded, self._options
         if bounded is None:
@@ -215,7 +215,7 @@ class KinesisBatchReader(DataSourceReader):
 
 def _later_start(start: Position, from_ms: int | None) -> Position:
     if from_ms is None or start.is_record:
-        # A named record is where the user wants to start; Spark's own filter does the rest.
+        # The user starts at a named record; Spark's own filter does the rest.
         return start
     if start.sentinel is Sentinel.SHARD_END or start == LATEST:
         return start

@@ -36,7 +36,7 @@ class DeadLetters:
 
     Args:
         options: The sink's options, with a folder or a stream for dead letters.
-        ports: What the task reaches outside itself.
+        ports: The task's ports.
         memory: Of the task, for letters to another stream.
     """
 
@@ -54,8 +54,8 @@ class DeadLetters:
         """Add a row.
 
         Args:
-            stream: The stream that it was meant for; None where it names none.
-            row_number: Its place in the task, from 0.
+            stream: Its stream; None if it names none.
+            row_number: Its index in the task, from 0.
             row: Data, partition key, explicit hash key.
             reason: Why the service can never accept it.
 
@@ -128,7 +128,7 @@ class DeadLetters:
             self._write_file(self._lines)
 
     def close(self) -> None:
-        """Discard what was not written, after a failure."""
+        """Discard unwritten letters, after a failure."""
         if self._lines is not None:
             self._lines.close()
 

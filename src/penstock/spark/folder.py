@@ -1,8 +1,8 @@
 """Small files in a folder that the user names: a local one, or a URI that pyarrow opens.
 
-A file appears whole or not at all: it is written under another name and renamed. Object stores show an object only when
-all of it is uploaded, so nothing is renamed there. A local file, and every folder made for it, is readable by its owner
-only, since it may hold records of a stream. A symbolic link that somebody else planted is replaced, not followed.
+A file appears whole or not at all: it is written under another name and renamed. Object stores show an object only when all
+of it is uploaded, so nothing is renamed there. A local file, and every folder made for it, is readable by its owner only,
+since it may hold records of a stream. A symbolic link that another user planted is replaced, not followed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class FileFolder(Protocol):
     """Implemented by `Folder` and by the simulator."""
 
     def read(self, name: str) -> bytes:
-        """Return a file's content; raises FileNotFoundError where there is none, other OSErrors where it cannot be read."""
+        """Return a file's content. Raises FileNotFoundError if there is none, other OSErrors if it cannot be read."""
 
     def replace(self, name: str, content: IO[bytes]) -> None:
-        """Write a file as a whole; raises OSError when it cannot be written, and the old one is unchanged then."""
+        """Write a whole file. Raises OSError if it cannot be written; then the old one is unchanged."""
 
 
 class Folder:
@@ -81,8 +81,8 @@ class Folder:
         path = Path(self._path)
         _make_folders(path)
         _refuse_planted(path)
-        # The folder was checked and is opened; then somebody puts a link in its place: by the folder's descriptor the file
-        # still goes where it was checked.
+        # The folder is checked and opened. If another user then puts a link in its place, the file still goes to the
+        # checked folder, by its descriptor.
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         draft = f".{name}.{secrets.token_hex(8)}.draft"
         try:
@@ -149,7 +149,7 @@ def _refuse_planted(path: Path) -> None:
 
 
 def _move_over(system: Any, draft: str, final: str) -> None:
-    """Move a file over another one, also on a file system (HDFS) that moves only to a free name."""
+    """Replace a file by another one, even on a file system (HDFS) that only moves to a free name."""
     try:
         system.move(draft, final)
     except OSError:

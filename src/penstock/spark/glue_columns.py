@@ -44,7 +44,7 @@ def from_glue_avro(
     connection: dict[str, Any] | None = None,
     registry: SchemaRegistry | None = None,
 ) -> Column:
-    """Return a column of what Avro records hold, whatever version of their schema they were written with.
+    """Return a column of the values of Avro records, for every version of their schema.
 
     Args:
         column: Of the type binary, for instance `data`.

@@ -1,10 +1,10 @@
 """Shard iterators kept by a Python worker process between batches.
 
-A task that read a shard to a position leaves the service's next iterator here; the next task of the same process
-that starts at exactly that position saves a GetShardIterator call and a second look at the last record. Iterators
-live for five minutes at the service and are handed out here for four.
+A task that read a shard to a position keeps the service's next iterator here. The next task of the same process that starts
+at exactly that position saves a GetShardIterator call and a second read of the last record. Iterators live for five minutes
+at the service and are used here for four.
 
-An iterator is good only where it came from: the same stream name in another region, account or server is another stream.
+An iterator is valid only at its own service: the same stream name in another region, account or server is another stream.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _SIZE_MAX: Final = 10_000
 
 
 class KeptIterator(Struct, frozen=True):
-    """What was kept.
+    """A kept iterator.
 
     Args:
         iterator: The service's text.
-        unread_since_ms: Moment by the service's clock; what is behind the iterator came then or later. None when unknown.
+        unread_since_ms: Moment by the service's clock: the records behind the iterator arrived then or later. None if not
+            known.
         since_s: When it was kept, monotonic.
     """
 
@@ -45,10 +46,10 @@ class IteratorCache:
     def take(
         self, service: object, stream: str, shard_id: str, position: Position, now_s: float
     ) -> KeptIterator | None:
-        """Return the iterator for a position and forget it; None when there is none that is young enough.
+        """Return the iterator for a position and forget it; None if there is none that is young enough.
 
         Args:
-            service: Whom the iterator is for, equal only for the same endpoint, region and credentials.
+            service: The iterator's service; equal only for the same endpoint, region and credentials.
             stream: Name or ARN.
             shard_id: The shard.
             position: Where the read starts.
@@ -61,7 +62,7 @@ class IteratorCache:
     def put(
         self, service: object, stream: str, shard_id: str, position: Position, kept: KeptIterator
     ) -> None:
-        """Keep an iterator; the oldest entry goes when the cache is full."""
+        """Keep an iterator; drop the oldest entry if the cache is full."""
         with self._lock:
             self._entries[(service, stream, shard_id, str(position))] = kept
             while len(self._entries) > _SIZE_MAX:

@@ -1,9 +1,9 @@
 """Subscriptions that a Python worker process keeps open between batches.
 
-A task leaves its subscription here with the position at which its batch ends in the shard. The next task of the same process
-that begins at exactly that position goes on with it. Until then nothing of it is read: the service may send a window's
-worth (512 KiB) and no more. At another position it is of no use and is closed. So is one that nobody has used for a minute, and
-the one that was used longest ago when there are too many.
+A task keeps its subscription here with the position at which its batch ends in the shard. The next task of the same process
+that begins at exactly that position uses it. Until then nothing is read from it: the service may send one window (512 KiB)
+and no more. At another position it is useless and is closed. So is a subscription that was not used for a minute, and the
+least recently used one if there are too many.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class _Pause(Struct):
 
 
 class KeptSubscriptions:
-    """Thread-safe, bounded; each is handed out once.
+    """Thread-safe, bounded; each subscription is handed out once.
 
     Args:
-        threads: Where its lock comes from.
-        call_later: Calls a function after so many seconds, on any thread.
+        threads: Source of its lock.
+        call_later: Calls a function after a delay in seconds, on any thread.
     """
 
     def __init__(self, threads: Threads, call_later: Callable[[float, Callable[[], None]], None]) -> None:
@@ -61,11 +61,11 @@ class KeptSubscriptions:
         self._is_closing_due = False
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Number of open subscriptions."""
         return len(self._kept)
 
     def take(self, key: Key, position: Position) -> TaskSubscription | None:
-        """Return the subscription that goes on behind a position, and forget it; one at another position is closed."""
+        """Return the subscription at a position and forget it; close one at another position."""
         with self._lock:
             kept = self._kept.pop(key, None)
         if kept is None:
@@ -76,7 +76,7 @@ class KeptSubscriptions:
         return None
 
     def keep(self, key: Key, position: Position, subscription: TaskSubscription, now_s: float) -> None:
-        """Keep a subscription for who reads on behind a position."""
+        """Keep a subscription for the next read from a position."""
         with self._lock:
             unused = [self._kept.pop(key, None)]
             self._kept[key] = _Kept(subscription, position, now_s)
@@ -91,7 +91,7 @@ class KeptSubscriptions:
 
     def _close_unused(self, now_s: float) -> None:
         with self._lock:
-            # As it was computed when this was scheduled: rounded otherwise, it could be due for ever.
+            # Computed as when this was scheduled; with another rounding it could be due forever.
             unused = [(key, kept) for key, kept in self._kept.items() if kept.since_s + UNUSED_S <= now_s]
             for key, _ in unused:
                 del self._kept[key]
@@ -103,10 +103,10 @@ class KeptSubscriptions:
             due_s = next_s + UNUSED_S
             self._call_later(due_s - now_s, lambda: self._close_unused(due_s))
 
-    # --- whether to subscribe, and when again ---
+    # --- pauses between subscriptions ---
 
     def own_reads(self, key: Key) -> OwnReads:
-        """Return what this process takes of a shard's quota, over all batches; for one task at a time."""
+        """Return this process's use of a shard's read quota, over all batches; for one task at a time."""
         with self._lock:
             own = self._own_reads.setdefault(key, OwnReads())
             self._own_reads.move_to_end(key)
@@ -115,7 +115,7 @@ class KeptSubscriptions:
             return own
 
     def may_subscribe(self, key: Key, now_s: float) -> bool:
-        """Whether the service would not refuse a subscription, as far as this process knows; then it is taken for begun."""
+        """Whether a subscription may start now, as far as this process knows; if so, count it as started."""
         with self._lock:
             pause = self._pauses.setdefault(key, _Pause(now_s))
             if now_s < pause.until_s:
@@ -126,8 +126,8 @@ class KeptSubscriptions:
                 self._pauses.popitem(last=False)
             return True
 
-    def note_failed(self, key: Key, now_s: float, chance: float) -> bool:
-        """Note that a subscription was refused, taken over or lost: the more in a row, the later the next one.
+    def on_failure(self, key: Key, now_s: float, chance: float) -> bool:
+        """Handle a subscription that was refused, taken over or lost: each one in a row delays the next one more.
 
         Returns:
             Whether it is the first one in a row.
@@ -138,8 +138,8 @@ class KeptSubscriptions:
             pause.until_s = now_s + _REFUSED_S_MIN + _REFUSED.delay_s(pause.refusals, chance)
             return pause.refusals == 1
 
-    def note_used(self, key: Key) -> None:
-        """Note that a subscription brought something."""
+    def on_event(self, key: Key) -> None:
+        """Handle an event of a subscription: the failures in a row start over."""
         with self._lock:
             pause = self._pauses.get(key)
             if pause is not None:

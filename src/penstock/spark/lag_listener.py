@@ -1,6 +1,6 @@
-"""`LagListener`: log what the Kinesis queries of a session do, export it as metrics, and warn when one falls behind.
+"""`LagListener`: logs the progress of a session's Kinesis queries, exports it as metrics, and warns when one falls behind.
 
-The figures are those of `penstock.spark.lag`: Spark gives a listener the same progress that it keeps of each query.
+The figures are those of `penstock.spark.lag`: Spark passes a listener the progress of each query.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _log: Final = logging.getLogger("penstock.spark")
 
 
 class LagGrowth(Struct):
-    """How far a lag has grown since it was lowest, or since this was told.
+    """Growth of a lag since its lowest value, or since the last report.
 
     Args:
-        told_after_ms: Growth that is told.
+        reported_after_ms: Growth that is reported.
         low_ms: The lowest lag since then; None before the first one.
     """
 
-    told_after_ms: float
+    reported_after_ms: float
     low_ms: int | None = None
 
     def add(self, lag_ms: int) -> int | None:
-        """Add a lag; return from where it has grown if that is to be told."""
+        """Add a lag. If its growth is to be reported, return the lag from which it has grown."""
         low_ms = self.low_ms
-        if low_ms is not None and lag_ms - low_ms >= self.told_after_ms:
+        if low_ms is not None and lag_ms - low_ms >= self.reported_after_ms:
             self.low_ms = lag_ms
             return low_ms
         self.low_ms = lag_ms if low_ms is None else min(low_ms, lag_ms)
@@ -47,8 +47,8 @@ class LagListener(StreamingQueryListener):
     was lowest, and again with each further growth of that size: a query that works off a backlog gives none.
 
     Args:
-        warn_growth_s: Growth of the lag that is worth a warning.
-        metrics: Where lag and records go, with labels for query and stream; for instance
+        warn_growth_s: Growth of the lag that leads to a warning.
+        metrics: Receives lag and records, with labels for query and stream; for instance
             `penstock.consumer.metrics_prometheus.PrometheusMetrics(port=9464)`.
 
     Raises:
@@ -58,7 +58,7 @@ class LagListener(StreamingQueryListener):
     def __init__(self, warn_growth_s: float = 60.0, metrics: Metrics | None = None) -> None:
         if not warn_growth_s > 0:
             raise OptionError(f"warn_growth_s={warn_growth_s}: expected more than 0")
-        self._told_after_ms = warn_growth_s * 1000
+        self._reported_after_ms = warn_growth_s * 1000
         self._metrics: Metrics = metrics or NoMetrics()
         self._names: dict[str, str] = {}
         self._growths: dict[tuple[str, str, int], LagGrowth] = {}
@@ -67,30 +67,31 @@ class LagListener(StreamingQueryListener):
         ] = {}  # shards whose lag is shown, by query and stream
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Note the query's name."""
+        """Remember the query's name."""
         self._names[str(event.id)] = event.name or str(event.id)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Log, measure and judge what a batch has told."""
+        """Log a batch, measure it, and check the lag."""
         progress = event.progress
         query = str(progress.id)
         self._names.setdefault(query, progress.name or query)
-        # A source tells of the batch that was settled last, in some progresses again. Spark's own count is of this one.
+        # A source reports the batch that was settled last, in some progresses repeatedly. Spark's own count is of this
+        # batch.
         row_counts = [each.numInputRows for each in progress.sources if report_of(each) is not None]
         sources = lags_of_progress(progress)
         for source, row_count in zip(sources, row_counts, strict=True):
             self._log_batch(query, progress.batchId, source, row_count)
             labels = {"query": self._names[query], "stream": source.stream}
             self._metrics.count("records", row_count, labels)
-        self._look_at(query, sources)
+        self._check(query, sources)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Measure and judge a query that waits for data."""
+        """Measure and check a query that waits for data."""
         session = self.spark
         query = None if session is None else session.streams.get(str(event.id))
         if query is not None:
             self._names.setdefault(str(event.id), query.name or str(event.id))
-            self._look_at(str(event.id), lag(query))
+            self._check(str(event.id), lag(query))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Forget the query."""
@@ -113,9 +114,9 @@ class LagListener(StreamingQueryListener):
             source.total_leases,
         )
 
-    def _look_at(self, query: str, sources: Sequence[StreamLag]) -> None:
+    def _check(self, query: str, sources: Sequence[StreamLag]) -> None:
         for stream in {source.stream: None for source in sources}:
-            # A query may read a stream twice, from two places or for two applications: each has a lag of its own.
+            # A query may read a stream twice, from two positions or for two applications: each has its own lag.
             same = [source for source in sources if source.stream == stream]
             shards = {shard for source in same for shard in source.millis_behind_latest}
             largest = {
@@ -123,10 +124,10 @@ class LagListener(StreamingQueryListener):
             }
             self._show(query, stream, largest)
             for number, source in enumerate(same):
-                growth = self._growths.setdefault((query, stream, number), LagGrowth(self._told_after_ms))
-                self._judge(query, source, growth)
+                growth = self._growths.setdefault((query, stream, number), LagGrowth(self._reported_after_ms))
+                self._check_growth(query, source, growth)
 
-    def _judge(self, query: str, source: StreamLag, growth: LagGrowth) -> None:
+    def _check_growth(self, query: str, source: StreamLag, growth: LagGrowth) -> None:
         lag_ms = source.max_millis_behind_latest
         grown_from_ms = growth.add(lag_ms)
         if grown_from_ms is not None:
@@ -142,7 +143,7 @@ class LagListener(StreamingQueryListener):
             )
 
     def _show(self, query: str, stream: str, behind: Mapping[str, int]) -> None:
-        """Set the gauges of a stream, and forget those of shards that the query does not hold any more."""
+        """Set the gauges of a stream, and remove those of shards that the query has released."""
         labels = {"query": self._names.get(query, query), "stream": stream}
         if isinstance(self._metrics, ForgettingMetrics):
             for shard in self._shown.get((query, stream), frozenset()) - behind.keys():

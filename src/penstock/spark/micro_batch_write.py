@@ -36,11 +36,11 @@ def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 
         batch_id: Number of the micro-batch, for the report and for the names of dead letters.
 
     Returns:
-        What was written, by stream and shard.
+        The writes, by stream and shard.
 
     Raises:
         OptionError: An option or a column is unknown or wrong.
-        Py4JJavaError, PythonException: A task failed four times; the message tells why.
+        Py4JJavaError, PythonException: A task failed four times; the message has the reason.
     """
     parsed, _ = parse_sink(options)
     columns = check_columns(df.schema, parsed, overwrite=False)
@@ -58,7 +58,7 @@ def _parse(text: str) -> TaskReport:
 
 @dataclass(frozen=True)
 class _WriteTask:
-    """What an executor does: writes a partition's rows and returns its report as the only row."""
+    """Runs in an executor: writes a partition's rows and returns its report as the only row."""
 
     writer: RowWriter
 

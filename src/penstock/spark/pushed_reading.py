@@ -1,8 +1,8 @@
-"""The part of a subscription in the reading of one shard in one batch: when to subscribe, what it brings, when to let go.
+"""The subscription of one shard's read in one batch: when to subscribe, and when to end or keep the subscription.
 
-Reading by GetRecords is the base and never waits for a subscription. A subscription begins at a record that was read, and takes
-over once the service has accepted it: what it repeats is left out by its place. Whatever ends it, reading goes on by
-GetRecords at once.
+A read polls by GetRecords and never waits for a subscription. A subscription starts at a record that was read, and takes
+over once the service has accepted it; repeated records are left out by their position. When it ends for any reason, the
+read goes on by GetRecords at once.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from penstock.spark.task_subscription import SubscriptionEnd, TaskSubscription
 _log: Final = logging.getLogger("penstock.spark")
 
 PATIENCE_S: Final = 1.0
-"""How long an event may be awaited before the shard is polled."""
+"""Longest wait for an event before the shard is polled."""
 UNANSWERED_S: Final = 10.0
-"""How long a subscription may stay without an answer, over several batches."""
+"""Longest time in which a subscription may stay unanswered, over several batches."""
 NEEDED_FOR_S: Final = 60.0
-"""How long `auto` keeps a subscription after the reading was behind or held up for the last time."""
+"""How long `auto` keeps a subscription after the read was last behind or throttled."""
 
 
 class PushedReading:
-    """One shard in one batch. Not thread-safe; used by one task.
+    """The subscription of one shard in one batch. Not thread-safe; used by one task.
 
     Args:
-        kept: What the process keeps between batches.
-        fan_out: Where to subscribe.
-        key: Of the subscription; tells service, consumer and shard.
-        is_eager: Whether to subscribe in any case; else only while the reading is behind, or others use up the shard's reads.
+        kept: Subscriptions that the process keeps between batches.
+        fan_out: The subscribing service.
+        key: Of the subscription: service, consumer and shard.
+        is_eager: Whether to subscribe in any case, or only while the read is behind or other readers use up the shard's
+            quota.
         clock: Time.
         chance: Jitter.
-        threads: Where its condition comes from.
+        threads: Source of its condition.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class PushedReading:
         self._threads = threads
         self._subscription: TaskSubscription | None = None
         self._own_reads = kept.own_reads(key)
-        self._is_needed = False  # polling alone is too slow, or others hold it up
+        self._is_needed = False  # polling alone is too slow, or other readers throttle it
         self._ends: Counter[str] = Counter()
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """How often reading went on by GetRecords, by the reason."""
+        """Number of changes to GetRecords, by reason."""
         return self._ends
 
     @property
@@ -81,17 +82,17 @@ class PushedReading:
         return self._subscription is not None and self._subscription.is_open
 
     def resume(self, start: Position) -> bool:
-        """Take a subscription that was kept at exactly this position; return whether its next event goes on behind that.
+        """Take a subscription that was kept at exactly this position; return whether its next event follows the position.
 
-        One that has brought nothing yet is used like a new one, since its first event has to show that nothing was lost.
+        One that has delivered nothing yet is treated as new: its first event must show that nothing was lost.
         """
         self._subscription = self._kept.take(self._key, start)
-        self._let_go_if_over()
+        self._drop_if_ended()
         return self.is_open and self._subscription is not None and self._subscription.has_brought
 
     def consider(self, position: Position) -> None:
-        """Subscribe at the place that was read to, if that is wanted and not too soon. Nothing is waited for."""
-        self._let_go_if_over()
+        """Subscribe at the position that was read to, if it is needed and allowed now. Does not wait."""
+        self._drop_if_ended()
         if self._subscription is not None or not (self._is_eager or self._is_needed):
             return
         is_sure = position.is_record or position == TRIM_HORIZON  # LATEST would be another moment
@@ -102,48 +103,48 @@ class PushedReading:
         self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
 
     def on_lag(self, behind_ms: int) -> None:
-        """Learn how far the reading is behind, beyond what has come up since the shard was at its tip before the batch."""
+        """Handle the read's lag, without the records that arrived between the last tip and this batch."""
         self._is_needed |= behind_ms > NEAR_TIP_MS_MAX
 
     def on_poll(self, started_s: float, read_bytes: int) -> None:
-        """Learn that GetRecords brought a page."""
+        """Handle a page from GetRecords."""
         self._own_reads.on_call(started_s)
         self._own_reads.on_bytes(started_s, read_bytes)
 
     def on_poll_failure(self, error: PenstockError, started_s: float) -> None:
-        """Learn that GetRecords failed; a refusal that this process's own reads explain says nothing of others."""
+        """Handle a failed GetRecords. A refusal caused by this process's own reads does not show other readers."""
         self._own_reads.on_call(started_s)
         self._is_needed |= is_quota_refusal(error) and not self._own_reads.explain_refusal(started_s)
 
     def wait(self, duration_s: float) -> None:
-        """Wait so long, or until a subscription is accepted or refused."""
+        """Wait for the duration, or until a subscription is accepted or refused."""
         if self._subscription is None or self._subscription.end is not None or self.is_open:
             self._clock.sleep(duration_s)
         else:
             self._subscription.wait(duration_s)
 
     def fetch(self) -> RecordPage | None:
-        """Return the next event; None when reading has to go on by GetRecords, and the subscription is let go."""
-        assert self._subscription is not None, "an event is awaited without a subscription"
+        """Return the next event; None if the subscription has ended, so that the read goes on by GetRecords."""
+        assert self._subscription is not None, "fetch without a subscription"
         page = self._subscription.fetch(PATIENCE_S)
         if page is None:
-            self._let_go_if_over()
+            self._drop_if_ended()
             return None
-        self._kept.note_used(self._key)
+        self._kept.on_event(self._key)
         return page
 
     @property
     def unread_since_ms(self) -> int | None:
-        """Moment by the service's clock, when the subscription was kept: what it brings next came then or later."""
+        """Moment by the service's clock when the subscription was kept; its next records arrived then or later."""
         return None if self._subscription is None else self._subscription.unread_since_ms
 
     def keep(self, position: Position, unread_since_ms: int | None, *, is_cut: bool) -> None:
-        """Leave the subscription to the next batch, which begins at a position.
+        """Keep the subscription for the next batch, which begins at a position.
 
         Args:
-            position: The end that was claimed.
-            unread_since_ms: Moment by the service's clock; what is behind the position came then or later.
-            is_cut: The reading ended within the event that was fetched last.
+            position: The claimed end.
+            unread_since_ms: Moment by the service's clock: the records behind the position arrived then or later.
+            is_cut: The read ended within the last event.
         """
         subscription, self._subscription = self._subscription, None
         if subscription is None:
@@ -154,7 +155,8 @@ class PushedReading:
         is_sure = position.is_record or position == TRIM_HORIZON
         is_needed = now_s - subscription.needed_s < NEEDED_FOR_S
         may_continue = is_needed and subscription.may_continue(position.sequence_number, is_cut=is_cut)
-        # One that is over by now is left too: this batch is told already, and the next one counts it.
+        # A subscription that has just ended is kept too: this batch's counts are claimed already, so the next one counts
+        # the end.
         if is_sure and (may_continue or subscription.end is not None):
             subscription.unread_since_ms = unread_since_ms
             self._kept.keep(self._key, position, subscription, now_s)
@@ -162,12 +164,12 @@ class PushedReading:
             subscription.close()
 
     def close(self) -> None:
-        """End the subscription, if it was not left to the next batch."""
+        """End the subscription, unless it is kept for the next batch."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.close()
 
-    def _let_go_if_over(self) -> None:
+    def _drop_if_ended(self) -> None:
         subscription = self._subscription
         if subscription is None:
             return
@@ -178,7 +180,7 @@ class PushedReading:
         if why is None:
             return
         self._ends[why.value] += 1
-        is_first = why is not SubscriptionEnd.OVER and self._kept.note_failed(
+        is_first = why is not SubscriptionEnd.OVER and self._kept.on_failure(
             self._key, now_s, self._chance.random()
         )
         is_for_the_user = is_first and isinstance(subscription.error, AccessDenied | NotFound)

@@ -1,4 +1,4 @@
-"""The task of the sink as Spark runs it: `sink_task` over the service, real folders and the system's clock."""
+"""The sink's task in Spark: `sink_task` over the service, real folders and the system's clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RowWriter:
     Args:
         options: The sink's options.
         columns: As `check_columns` returned them.
-        write_id: Distinguishes this write from others of the same micro-batch; None where there is no other.
+        write_id: Distinguishes this write from others of the same micro-batch; None if there is no other.
     """
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> None:
@@ -37,8 +37,8 @@ class RowWriter:
         """Send every row and wait until each is acknowledged.
 
         Raises:
-            RecordError: The service can never accept a row; names it and the way out.
-            DeliveryFailed: The service did not acknowledge in time, or refused for good.
+            RecordError: The service can never accept a row; the message names the row and the way out.
+            DeliveryFailed: The service did not acknowledge in time, or refused permanently.
         """
         ports = SinkPorts(open_kinesis, Folder, partial(_name_letters, self._write_id))
         try:

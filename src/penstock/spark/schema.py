@@ -1,4 +1,4 @@
-"""The rows that the source gives, as Spark and as Arrow spell them."""
+"""The source's rows, as Spark and as Arrow spell them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_schema(simple: str) -> None:
     """Refuse another schema than the source's own. Spark asks the source only when the query is planned.
 
     Args:
-        simple: Spark's `simpleString()` of the schema that the rows shall have.
+        simple: Spark's `simpleString()` of the requested schema.
 
     Raises:
         OptionError: It is another one.

@@ -363,8 +363,8 @@ class ShardRange:
                 self._pushes.on_poll(started_s, _read_bytes(records))
             if self._pause_ms is None:
                 self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
-            # A shard takes in half of what a reader may poll in the same time. So a reader that was at the tip and paused
-            # (a trigger every half minute) is back there in half the pause and needs no subscription for it.
+            # A reader may poll twice as fast as a shard takes records in. So a reader that was at the tip and paused (a
+            # trigger every half minute) is back there in half the pause and needs no subscription for it.
             self._pushes.on_lag(answer.millis_behind_latest - self._pause_ms)
             if is_pushed and (kept.rows is None or (answer.next_iterator is None and not reader.is_final)):
                 self._pushes.close()  # the reader cannot accept the event as it is, so it polls

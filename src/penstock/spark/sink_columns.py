@@ -1,4 +1,4 @@
-"""Which columns the sink takes."""
+"""The columns that the sink takes."""
 
 from __future__ import annotations
 

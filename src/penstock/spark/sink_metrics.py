@@ -1,9 +1,9 @@
-"""`penstock.spark.sink_report(query)`: what the sink has written, by stream and shard.
+"""`penstock.spark.sink_report(query)`: the records that the sink has written, by stream and shard.
 
-Spark ends the sink's Python process after each commit, and a sink cannot add to the query's progress. So the commit
-writes its counts to a small file in the query's checkpoint location, which outlives the query and is readable wherever
-the checkpoint is. The query itself never reads it: when it cannot be written, a warning is logged for the batch and the
-query goes on.
+Spark ends the sink's Python process after each commit, and a sink cannot add to the query's progress. So the commit writes
+its counts to a small file in the query's checkpoint location, which outlives the query and is readable wherever the
+checkpoint is. The query itself never reads it. If it cannot be written, a warning is logged for the batch and the query
+goes on.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SinkReport:
-    """What a streaming query's sink has written.
+    """Counts of a streaming query's sink.
 
     Args:
         batch: Spark's number of the last batch that was committed.
-        last: What that batch wrote, by stream.
-        total: What all batches wrote since the checkpoint location was created, by stream.
+        last: Writes of that batch, by stream.
+        total: Writes of all batches since the checkpoint location was created, by stream.
         dead_letters: Rows of the last batch that became dead letters.
         dead_letters_total: The same over all batches.
         overruled: Rows of the last batch whose column `streamName` names another stream than the option, which decides.
@@ -48,7 +48,7 @@ class SinkReport:
     overruled_total: int = 0
 
     def _repr_html_(self) -> str:
-        """Return a table of what was written, for a notebook."""
+        """Return a table of the counts, for a notebook."""
         return html_table(
             (
                 "of",
@@ -87,12 +87,12 @@ class SinkReport:
 
 
 def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkReport | None:
-    """Return what a streaming query has written to Kinesis.
+    """Return a streaming query's writes to Kinesis.
 
     Args:
-        query: A `StreamingQuery`, running or ended. It may be None when the location is given.
-        checkpoint_location: The query's checkpoint location. It is needed with Spark Connect, where the query does not
-            know it, and when this process reaches it under another name.
+        query: A `StreamingQuery`, running or ended. It may be None if the location is given.
+        checkpoint_location: The query's checkpoint location. It is needed with Spark Connect, whose query does not have it,
+            and if this process reaches it under another name.
 
     Returns:
         The report of the last committed batch and of all of them; None before the first.
@@ -117,10 +117,10 @@ def read_report(location: str, open_folder: Callable[[str], FileFolder] = Folder
 def _location_of(query: Any) -> str:
     try:
         # The classic session's own handle; Spark Connect has none.
-        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001 - nothing public tells it
+        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001 - there is no public way
     except AttributeError:
         raise UsageError(
-            "this query does not tell its checkpoint location (Spark Connect): give it, "
+            "this query does not show its checkpoint location (Spark Connect): pass it, "
             "sink_report(query, checkpoint_location=...)"
         ) from None
 
@@ -140,11 +140,11 @@ def record_commit(
 
     Args:
         location: The query's checkpoint location.
-        batch: What the batch wrote; its totals are its own.
+        batch: The batch's report, whose totals are those of the batch.
         open_folder: Opens the location.
 
     Returns:
-        What the file had before; None if it cannot be read or written.
+        The report in the file before; None if the file cannot be read or written.
     """
     try:
         known = _read(location, open_folder)
@@ -152,7 +152,7 @@ def record_commit(
         _write(open_folder(location), _add(before, batch))
     except Exception as error:  # noqa: BLE001 - a report is never worth a batch
         _log.warning(
-            "batch %d: what the sink has written could not be noted in %s/%s, and sink_report does not show it: %s",
+            "batch %d: the sink's counts could not be written to %s/%s, and sink_report does not show them: %s",
             batch.batch,
             location,
             FILE_NAME,
@@ -163,7 +163,7 @@ def record_commit(
 
 
 def _add(before: SinkReport, batch: SinkReport) -> SinkReport:
-    # The batch was committed, and the driver failed before Spark noted it: after a restart it is committed again.
+    # If the driver fails between this commit and Spark's own, the batch is committed again after a restart.
     return before if batch.batch <= before.batch else _sum(before, batch)
 
 
@@ -184,12 +184,12 @@ def _sum(before: SinkReport, batch: SinkReport) -> SinkReport:
 
 
 def reports_to_json(reports: Mapping[str, WriteReport]) -> dict[str, Any]:
-    """Return what was written by stream as JSON has it."""
+    """Return the reports by stream as JSON values."""
     return {stream: asdict(report) for stream, report in reports.items()}
 
 
 def reports_of_json(document: Mapping[str, Any]) -> dict[str, WriteReport]:
-    """Return what `reports_to_json` was given."""
+    """Parse the result of `reports_to_json`."""
     return {stream: _report_of(entry) for stream, entry in document.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a task of the sink reaches outside itself: the service, a folder for dead letters, time and jitter."""
+"""Ports of a sink's task: the service, a folder for dead letters, time and jitter."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class SinkPorts(Struct, frozen=True):
-    """The outside world of one task.
+    """Ports of one task.
 
     Args:
         open_kinesis: Opens the service.
         open_folder: Opens a folder by its path or URI.
-        name_letters: Returns the name of the task's file of dead letters: the same for each attempt of a task, and of no other
-            task. Called when there are letters to write.
+        name_letters: Returns the name of the task's file of dead letters: the same for each attempt of a task, and of no
+            other task. Called when there are letters to write.
         clock: Time; None for the system's.
         chance: Jitter; None for the system's.
-        placements: What the process knows of streams.
+        placements: The process's cache of shard ranges by stream.
     """
 
     open_kinesis: Callable[[AwsOptions], Kinesis]

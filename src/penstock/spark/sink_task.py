@@ -1,7 +1,7 @@
-"""Rows on their way to a stream: what a task of the sink does, over ports, so that the simulator runs it too.
+"""A task of the sink: sends rows to their streams, over ports, so that the simulator runs it too.
 
-`penstock.producer.task_writer` does the sending: requests within every limit, order, flow control, retries of refused
-entries only. Here rows are routed by stream, checked, and counted. `row_writer` opens the ports.
+`penstock.producer.task_writer` sends: requests within every limit, order, flow control, retries of refused entries only.
+This module routes rows by stream, checks them and counts them. `row_writer` opens the ports.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SinkTask:
 
     Args:
         options: The sink's options.
-        columns: As `check_columns` returned them.
-        ports: What the task reaches outside itself.
+        columns: The result of `check_columns`.
+        ports: The task's ports.
     """
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...], ports: SinkPorts) -> None:
@@ -48,8 +48,8 @@ class SinkTask:
         """Send every row and wait until each is acknowledged.
 
         Raises:
-            RecordError: The service can never accept a row; names it and the way out.
-            DeliveryFailed: The service did not acknowledge in time, or refused for good.
+            RecordError: The service can never accept a row; the message names the row and the way out.
+            DeliveryFailed: The service did not acknowledge in time, or refused permanently.
         """
         return self._write_all(values_of_batches(batches, self._columns))
 
@@ -116,7 +116,7 @@ class SinkTask:
 
 
 class _Router:
-    """Decides where each row goes: to the option's stream; without one, to the one that its column names.
+    """Decides the stream of each row: the option's; without one, the stream that its column names.
 
     Args:
         stream: The option's.
@@ -132,7 +132,7 @@ class _Router:
         """One of the streams that it names."""
 
     def stream_of(self, named: Text, row_number: int) -> str:
-        """Return the stream of a row whose column holds this.
+        """Return the stream of a row whose column has this value.
 
         Raises:
             RecordError: There is no option, and the column names no stream.

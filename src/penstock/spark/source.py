@@ -1,4 +1,4 @@
-"""`format("kinesis")`: the data source that Spark finds, and what it makes of the options."""
+"""`format("kinesis")`: the data source that Spark finds, and its readers and writers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _log: Final = logging.getLogger("penstock.spark")
 class KinesisDataSource(DataSource):
     """Amazon Kinesis Data Streams as a streaming source, a batch source and a sink.
 
-    Spark makes one per query and sends it to other processes, so it holds only the options' texts; they are
-    checked when it becomes clear what for.
+    Spark makes one per query and sends it to other processes, so it holds only the options' texts. They are checked when
+    Spark requests a reader or a writer.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

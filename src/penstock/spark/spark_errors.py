@@ -1,7 +1,7 @@
-"""Errors as Spark shows them: as their message, not as a wall of frames.
+"""Errors as Spark shows them: their message, without a wall of frames.
 
-Spark shows the whole Python traceback, with every cause, in front of the message. An error of ours explains itself, so
-it leaves without the frames of its way through the SDK; the whole traceback goes to the log.
+Spark shows the whole Python traceback, with every cause, in front of the message. Penstock's errors explain themselves, so
+they leave without the frames of their way through the SDK; the whole traceback goes to the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Item = TypeVar("_Item")
 
 
 def explained(call: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
-    """Let errors of ours leave a call without the frames and causes that led to them."""
+    """Raise Penstock's errors from a call without the frames and causes that led to them."""
 
     @functools.wraps(call)
     def with_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
@@ -38,7 +38,7 @@ def explained(call: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
 
 def explained_rows(call: Callable[_Args, Iterator[_Item]]) -> Callable[_Args, Iterator[_Item]]:
-    """Do what `explained` does for a call that yields its result bit by bit."""
+    """As `explained`, for a generator."""
 
     @functools.wraps(call)
     def with_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[_Item]:
@@ -61,8 +61,8 @@ def _bare(error: PenstockError) -> PenstockError:
 def exit_on_termination() -> None:
     """Turn SIGTERM into an orderly end of this process, so that Spark's `stop` reaches the reader.
 
-    Spark ends the process beside the driver with SIGTERM; Python's default would die on the spot, with leases held
-    and threads running. Only where nobody else handles the signal, and only from the main thread, as Python demands.
+    Spark ends the process beside the driver with SIGTERM. Python's default handler would end it at once, with leases held
+    and threads running. Only if the signal has no other handler, and only from the main thread, as Python demands.
     """
     if (
         threading.current_thread() is threading.main_thread()

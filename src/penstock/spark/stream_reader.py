@@ -145,7 +145,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in an executor -----------------------------------------------------------------------------------
 
     @explained_rows
-    def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
+    def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read each shard's part of a batch and claim its end."""
         try:
             yield from rows_of(partition.tasks, self._options, _query_id())

@@ -1,4 +1,4 @@
-"""What Spark hands to a source beside the options that its user set."""
+"""Properties that Spark passes to a source beside the user's options."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ NO_OPTIONS: Final = (
 def user_options(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options that the user set.
 
-    A query's own switches are left out. Of a table (`CREATE TABLE ... USING kinesis OPTIONS (...)`) Spark hands on every
-    property, and each option a second time with a prefix; the spelling without it is kept. It does so only when the
-    table is made; a read of it brings its own options alone.
+    A query's own switches are left out. For a table (`CREATE TABLE ... USING kinesis OPTIONS (...)`) Spark passes every
+    property, and each option a second time with a prefix; the spelling without it is kept. It does so only when the table
+    is created; a read of the table passes its own options alone.
     """
     options = {key: text for key, text in given.items() if key.lower() not in _SWITCHES}
     if not any(key.lower() in ("owner", "provider") or key.lower().startswith(_PREFIX) for key in options):

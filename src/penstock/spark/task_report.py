@@ -1,4 +1,4 @@
-"""What the sink's tasks report, and what a job adds up of it. Loaded for every commit, so it is kept small."""
+"""Reports of the sink's tasks, and their sum. Loaded for every commit, so it is kept small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log: Final = logging.getLogger("penstock.spark")
 
 
 class TaskReport(Struct, frozen=True):
-    """What one task has written, or several together.
+    """Writes of one task, or of several together.
 
     Args:
         reports: Its writes by stream.
@@ -80,10 +80,10 @@ def commit_batch(
     checkpoint_location: str | None,
     open_folder: Callable[[str], FileFolder] = Folder,
 ) -> frozenset[str]:
-    """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again.
+    """Log a micro-batch's writes and keep them for `sink_report`. After a restart Spark may commit it again.
 
     Returns:
-        The streams that the query wrote to for the first time, as far as its checkpoint location shows.
+        The streams that the query wrote to for the first time, according to its checkpoint location.
     """
     total = sum_up(written, f"micro-batch {batch}")
     before = None
@@ -95,5 +95,5 @@ def commit_batch(
 
 
 def abort_batch(written: Iterable[TaskReport], batch: int) -> None:
-    """Log what the finished tasks of a failed micro-batch wrote; the batch will be written again (at least once)."""
+    """Log the writes of a failed micro-batch's finished tasks; the batch will be written again (at least once)."""
     sum_up(written, f"failed micro-batch {batch}, acknowledged before the failure")

@@ -1,4 +1,4 @@
-"""Keep what a worker process holds for good out of the garbage collector's sight."""
+"""Exempts the permanent objects of a worker process from garbage collection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _frozen: Final[set[int]] = set()
 
 
 def freeze_once() -> None:
-    """Freeze what there is; called at the end of each task, and does it once in a process.
+    """Freeze all current objects; called at the end of each task, and effective once in a process.
 
-    Spark's daemon runs a collection after each task. After the first one the modules and the SDK's clients are about 100,000
-    objects, which live as long as the process.
+    Spark's daemon runs a collection after each task. After the first one the modules and the SDK's clients are about
+    100,000 objects, which live as long as the process.
     """
     if os.getpid() not in _frozen:
         _frozen.add(os.getpid())

@@ -1,4 +1,4 @@
-"""What the logical types of a writer's schema mean for a column that has others.
+"""Units and scales of a writer's logical types, for a column with other ones.
 
 Values are read without logical types. A timestamp in milliseconds that a column takes for microseconds would be another
 moment, and a decimal of another scale another sum: the column's schema takes over the writer's unit, or refuses it.
@@ -45,15 +45,15 @@ class _Meaning(NamedTuple):
 
 
 def column_as_written(column: Any, writer: Any, what: str) -> Any:
-    """Return the schema of a column, expanded, with the units in which a writer's values come.
+    """Return the schema of a column, expanded, with the units of a writer's values.
 
     Args:
         column: Schema of the column as JSON values; it does not contain itself.
         writer: Schema of the writer as JSON values.
-        what: Whose values they are, for the message.
+        what: Name of the values, for the message.
 
     Raises:
-        SchemaMismatch: A value of the writer means something else than the column says; the message has the field.
+        SchemaMismatch: A value of the writer means something else than the column's; the message has the field.
     """
     named: dict[str, Any] = {}
     written = parse_schema(writer, named)
@@ -126,7 +126,7 @@ def _kind(schema: Any) -> Any:
 
 
 def _meaning(schema: Any) -> _Meaning | None:
-    """Return what the values of a schema mean; None where it says nothing beyond its type."""
+    """Return the meaning of a schema's values; None if it is that of its type."""
     logical = "" if isinstance(schema, str) else schema.get("logicalType", "")
     if logical == "decimal" and schema["type"] in ("bytes", "fixed"):
         return _Meaning(logical, schema.get("scale", 0))
