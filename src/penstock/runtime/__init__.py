@@ -1,1 +1,1 @@
-"""What every shell shares: event loops and their threads, the lease loop, the clock, metrics and an in-memory lease table."""
+"""Shared parts of all shells: event loops and their threads, the lease loop, the clock, metrics and an in-memory lease table."""

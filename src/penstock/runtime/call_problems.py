@@ -1,4 +1,4 @@
-"""What an error of a port means to the lease coordinator."""
+"""The errors of the ports as problems of the lease coordinator."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ log = logging.getLogger("penstock.leases")
 
 
 def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Problem:
-    """Return why a call that raised this gave no answer.
+    """Return the problem of a call that raised an error.
 
     Args:
-        error: What it raised.
-        missing: What there is not where the service knows nothing of the name.
+        error: The error.
+        missing: The problem for `NotFound`: a missing table or a missing stream.
     """
     if isinstance(error, Throttled):
         return Problem.THROTTLED

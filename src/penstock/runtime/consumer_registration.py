@@ -1,7 +1,7 @@
-"""A stream's registered consumer: found, or registered, and waited for until it is ACTIVE.
+"""A stream's registered consumer: finds or registers it, and waits until it is ACTIVE.
 
-Several workers may start at once. The one whose call comes first registers, the others find it. Nobody deregisters here: others
-may read by the same consumer. `penstock streams consumers` does it by hand.
+Several workers may start at once: the first call registers the consumer, the others find it. A worker never deregisters it,
+since others may read with the same consumer. `penstock streams consumers` deregisters by hand.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class ConsumerRegistration:
     """One consumer of one stream. Safe to use from several threads.
 
     Args:
-        fan_out: Where it is registered.
+        fan_out: The calls of enhanced fan-out.
         stream_arn: The stream.
-        name: The consumer's.
+        name: The consumer's name.
         clock: Time.
         chance: Jitter.
-        way_out: What errors tell the user to do.
+        way_out: The remedy in error messages.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class ConsumerRegistration:
         self._not_ahead_before_s = float("-inf")
 
     def doubt(self) -> None:
-        """Look anew at the next use: the service does not know the consumer, or the shard."""
+        """Forget the ARN, because the service reports no such consumer or shard: the next use finds it again."""
         self._arn = None
 
     def find_ahead(self, pool: Pool) -> bool:
-        """Return whether the consumer is known. If not, have it found or registered on the pool; nothing waits here.
+        """Return whether the consumer is known. If not, find or register it on the pool, without waiting.
 
-        One attempt is under way at a time. One that failed is followed by another after some minutes, if it is asked for.
+        There is one attempt at a time. After a failed one, the next call after some minutes begins another one.
         """
         with self._ahead_lock:
             is_due = self._arn is None and self._clock.monotonic_s() >= self._not_ahead_before_s
@@ -92,8 +92,8 @@ class ConsumerRegistration:
 
         Raises:
             Rejected: The stream has as many consumers as it may have.
-            ResourceBusy: It did not become ACTIVE in time, or another thread is looking for it just now: whoever waited
-                here would hold up the shards that are read without it.
+            ResourceBusy: It did not become ACTIVE in time, or another thread is finding it at the moment: waiting here would
+                delay the shards that are read without it.
             PenstockError: The service refuses.
         """
         arn = self._arn or self._find_alone()
@@ -106,7 +106,7 @@ class ConsumerRegistration:
         return arn
 
     def _find_alone(self) -> str | None:
-        """Find or register the consumer; None when another thread does so just now."""
+        """Find or register the consumer; None if another thread is doing so."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -147,7 +147,7 @@ class ConsumerRegistration:
             self._clock.sleep(_PAUSE_S_MIN + _BACKOFF.delay_s(attempt, self._chance.random()))
 
     def _check_count(self, error: Throttled) -> None:
-        """Tell a stream that takes no further consumer from calls that come too fast.
+        """Distinguish a stream with the maximum of consumers from calls at too high a rate.
 
         Raises:
             Rejected: Waiting cannot help.

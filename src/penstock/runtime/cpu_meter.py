@@ -1,4 +1,4 @@
-"""How busy the processors are that this process may use, measured as KCL 3 measures them.
+"""The use of the processors available to this process, measured as KCL 3 measures it.
 
 Source:
     KCL 3.5.1: in a container the time that its group of processes used, against the processors that the group may use;
@@ -16,7 +16,7 @@ _NANOS_PER_S = 1e9
 
 
 class _Reading(NamedTuple):
-    """What was used until now, and what could have been; both only grow."""
+    """Processor seconds used so far, and available so far; both only grow."""
 
     used_s: float
     total_s: float
@@ -26,7 +26,7 @@ class CpuMeter:
     """Measures from call to call. Not thread-safe.
 
     Args:
-        monotonic_s: Tells the time.
+        monotonic_s: The monotonic clock.
         root: Where the kernel's files are.
     """
 
@@ -36,7 +36,7 @@ class CpuMeter:
         self._before: _Reading | None = self._read()
 
     def measure(self) -> float | None:
-        """Return the percentage in use since the last call, or since this object was made; None where nobody can tell."""
+        """Return the percentage used since the last call, or since this object was made; None if it cannot be measured."""
         now = self._read()
         before, self._before = self._before, now
         if now is None or before is None:

@@ -1,4 +1,4 @@
-"""Log records as JSON, one document to a line, for whatever collects the logs."""
+"""Log records as JSON, one document per line, for log collectors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 class JsonFormatter(logging.Formatter):
     """Formats a log record as one line of JSON: `time` (UTC), `level`, `logger`, `thread`, `message` and perhaps `exception`.
 
-    Control characters are escaped, so whatever a record contains, it gives a terminal no command.
+    Control characters are escaped, so no record can send control sequences to a terminal.
     """
 
     def format(self, record: logging.LogRecord) -> str:

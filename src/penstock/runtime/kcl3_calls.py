@@ -29,12 +29,12 @@ FleetEffect: TypeAlias = FetchFleet | ReportWorker | LeaveFleet | FindOwnLeases
 
 
 class Kcl3Calls:
-    """One worker's calls. The coordinator has at most one of each kind under way.
+    """One worker's calls. The coordinator has at most one of each kind in flight.
 
     Args:
         worker: The worker's id.
         table: The application's leases.
-        kcl3: What KCL 3 workers keep beside them.
+        kcl3: The rows that KCL 3 workers keep beside them.
         clock: Time.
     """
 
@@ -47,7 +47,7 @@ class Kcl3Calls:
         self._cpu_means: deque[float] = deque(maxlen=SAMPLES_MAX)
 
     def answer(self, effect: FleetEffect) -> FleetEvent:
-        """Make the call and return what came of it."""
+        """Make the call and return its result as an event."""
         match effect:
             case FetchFleet():
                 return self._look(effect)
@@ -84,7 +84,7 @@ class Kcl3Calls:
             self._kcl3.withdraw(self._worker)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
             log.warning(
-                "the report of worker %s stands for another minute, so leases may still be assigned to it: %s",
+                "the metrics of worker %s could not be deleted, so leases may be assigned to it for another minute: %s",
                 self._worker,
                 detail_of(error),
             )

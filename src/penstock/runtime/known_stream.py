@@ -1,7 +1,7 @@
-"""Whether a name still means the stream that it meant: streams can be deleted, and created again under their names.
+"""Checks that a name still means the same stream: streams can be deleted and created again under the same name.
 
-Calls to the service name a stream by its name or ARN, and both are those of a later stream, too. A position in a shard is
-refused there. A listing and a starting position are not: they would be answered with the other stream's shards and records.
+Calls to the service name a stream by its name or ARN, and a later stream has the same ones. It refuses a position in a shard
+of the earlier stream, but answers a listing and a starting position, with its own shards and records.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import StreamChanged
 
 _BELIEVED_S: Final = 10.0
-"""So long an answer is believed: to delete a stream and create another one takes longer."""
+"""How long an answer is trusted: to delete a stream and create another one takes longer."""
 
 
 class KnownStream:
-    """Asks what a name means. Safe to use from several threads. Made when the stream has just been described.
+    """Checks one stream's name. Safe to use from several threads. To be created when the stream has just been described.
 
     Args:
         name: Name or ARN.
         identity: The stream that is meant.
         fetch_summary: Describes the stream of a name.
         now_s: Monotonic clock.
-        describe: Makes the error from the stream that the name means now; by default a worker's.
+        describe: Makes the error from the stream that has the name now; by default a worker's.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class KnownStream:
         """The error, once it was raised."""
 
     def check(self) -> None:
-        """Make sure that the name means the same stream.
+        """Check that the name means the same stream, unless that was done a moment ago.
 
         Raises:
             StreamChanged: It means another one now.
@@ -66,5 +66,5 @@ class KnownStream:
     def _describe_for_worker(self, found: StreamIdentity) -> StreamChanged:
         return StreamChanged(
             f"stream {self._name} was deleted and created again: it was created at {found.created_ms} ms, and the one "
-            f"that this worker reads at {self._identity.created_ms} ms. Start the worker anew to read the new stream"
+            f"that this worker reads at {self._identity.created_ms} ms. Restart the worker to read the new stream"
         )

@@ -1,8 +1,8 @@
-"""The shell of the lease coordinator: does what the machine says, and tells it what came of it.
+"""The shell of the lease coordinator: runs the machine's effects and feeds their results back as events.
 
-The machine decides (`penstock.core.leases.coordinator`); this loop owns it. Renewals run on threads of their own, before
-everything else, so that neither user code nor a long scan can hold them up. Readers are started and stopped
-through `Readers`, which the delivery loop implements.
+The machine (`penstock.core.leases.coordinator`) decides; this loop owns it. Renewals run on threads of their own, so that
+neither user code nor a long scan can delay them. Readers are started and stopped through `Readers`, which the delivery loop
+implements.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _LEVELS = {
 
 
 class Readers(Protocol):
-    """Who reads shards. Every method returns at once and may be called from the lease loop's thread."""
+    """The readers of shards. Every method returns at once and may be called from the lease loop's thread."""
 
     def start_reader(self, effect: StartReader) -> None:
         """Read a shard and deliver its records."""
@@ -108,7 +108,7 @@ class Readers(Protocol):
         """Move the moment at which delivery must end."""
 
     def stop_reader(self, effect: StopReader) -> None:
-        """Stop; the answer is an event."""
+        """Stop a reader; the answer is an event."""
 
     def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
         """A checkpoint is durable."""
@@ -118,12 +118,12 @@ class Readers(Protocol):
 
 
 class LeaseLook(Struct, frozen=True):
-    """What the coordinator holds at a moment.
+    """The leases that the coordinator holds at one moment.
 
     Args:
-        held: Every lease in this worker's hands.
-        table_looked_s: When the table, or what is watched of it, was last seen, monotonic; None before the first time.
-        round_s: Time between two such looks.
+        held: Every lease that this worker holds.
+        table_looked_s: When the table, or the watched part of it, was last scanned, monotonic; None before the first scan.
+        round_s: Mean time between two such scans.
     """
 
     held: tuple[HeldLeaseStatus, ...]
@@ -149,11 +149,11 @@ class LeaseLoop(Loop[Event]):
         metrics: Where figures go.
         heartbeat_pool: For renewals and nothing else.
         call_pool: For every other call.
-        table_option: What names the lease table where the user configures it.
-        condition: What its thread waits on; a new one by default.
-        kcl3: What KCL 3 workers keep beside the leases; needed where the coordinator asks for it.
-        streams: Name or ARN of each stream by its id, where several share the table.
-        known: Whether the name of a stream still means it, by its id; of others that is not asked.
+        table_option: The user's option that names the lease table.
+        condition: Its thread waits on it; a new one by default.
+        kcl3: The rows that KCL 3 workers keep beside the leases; needed if the coordinator reads them.
+        streams: Name or ARN of each stream by its id, if several share the table.
+        known: By stream id: checks whether the stream's name still means it. Other streams are not checked.
     """
 
     def __init__(
@@ -191,19 +191,19 @@ class LeaseLoop(Loop[Event]):
         self._takes_counted: dict[str, int] = {}
         self._lost_counted = 0
         self._waiting_answers: set[tuple[str, int]] = set()
-        self._machine_lock = threading.RLock()  # held while events are handled, and for a look from outside
+        self._machine_lock = threading.RLock()  # held while events are handled, and for a snapshot from another thread
         self._table_looked_s: float | None = None
         self.readers: Readers | None = None
         self.observe: Callable[[Event | Effect], None] | None = None
         """Called with every event before the machine gets it, and with every effect before it begins: a trace."""
         self.on_unusable_table: Callable[[PenstockError], None] | None = None
-        """Called when the table is none of ours, belongs to another stream, or is denied before it was ever seen; or the worker's id is
-        another living process's."""
+        """Called if the table cannot be used: not a lease table, of another stream, or denied before the first scan; or if another
+        living process has the worker's id."""
 
     # --- the loop ---
 
     def handle_events(self, events: list[Event], now_s: float) -> None:
-        """Feed events to the machine, and begin the effects that it returns."""
+        """Feed events to the machine and begin the effects that it returns."""
         with self._machine_lock:
             for event in events:
                 self._handle(event)
@@ -215,18 +215,18 @@ class LeaseLoop(Loop[Event]):
                 self._handle(Tick())
 
     def look(self) -> LeaseLook:
-        """Return what is held; from any thread."""
+        """Return a snapshot of the held leases; from any thread."""
         with self._machine_lock:
             machine = self._coordinator
             return LeaseLook(statuses_of(machine.held_leases), self._table_looked_s, machine.round_s)
 
     def describe_unread(self) -> str | None:
-        """Return why it is not sure that each part of the stream has a living reader, or None; from any thread."""
+        """Return why some part of the stream may have no living reader, or None; from any thread."""
         with self._machine_lock:
             return self._coordinator.describe_unread(self._clock.monotonic_s())
 
     def next_wake_s(self) -> float | None:
-        """Return when the machine wants a tick."""
+        """Return when the machine needs a tick."""
         return self._coordinator.next_wake_s
 
     def _handle(self, event: Event) -> None:
@@ -243,14 +243,14 @@ class LeaseLoop(Loop[Event]):
             else:
                 self._begin(effect)
         if is_audit and self.readers is not None:
-            # A reader whose last event waits in the inbox has not stopped as far as the machine can know.
+            # A reader whose last event is still in the inbox has not stopped as far as the machine knows.
             alive = self.readers.alive()
             with self._condition:
                 alive |= self._waiting_answers
             self._handle(ReadersFound(alive))
 
     def post(self, event: Event) -> None:
-        """Bring an event, from any thread."""
+        """Post an event, from any thread."""
         if isinstance(event, _LAST_WORDS):
             with self._condition:
                 self._waiting_answers.add((event.key, event.epoch))
@@ -274,7 +274,7 @@ class LeaseLoop(Loop[Event]):
             case FetchFleet() | ReportWorker() | LeaveFleet() | FindOwnLeases():
                 calls = self._kcl3
                 if calls is None:
-                    raise RuntimeError("the coordinator looks for KCL 3 workers, and the lease loop cannot")
+                    raise RuntimeError("the coordinator needs the rows of KCL 3 workers, and the lease loop has no kcl3")
                 self._call(lambda: calls.answer(effect))
             case Report():
                 self._report(effect)
@@ -343,7 +343,7 @@ class LeaseLoop(Loop[Event]):
     def _write(self, effect: WriteLease) -> Event:
         began_s = self._clock.monotonic_s()
         if effect.retry_until_s is not None and began_s >= effect.retry_until_s:
-            # It waited too long for a thread: sending it now could only do harm or nothing.
+            # It waited too long for a thread: sent now, it could only do harm or nothing.
             late = NotDone(Problem.UNAVAILABLE, "it waited too long to be sent")
             return WriteDone(effect.write_id, effect.write, late)
         try:
@@ -353,7 +353,7 @@ class LeaseLoop(Loop[Event]):
         except PenstockError as error:
             return WriteDone(effect.write_id, effect.write, NotDone(problem_of(error), detail_of(error)))
         except Exception:
-            # Not one of the port's errors: nobody can say whether the write happened.
+            # Not one of the port's errors: the outcome of the write is unknown.
             log.exception("a lease write failed in an unexpected way: %r", effect.write)
             return WriteDone(effect.write_id, effect.write, UNKNOWN)
         name = "renewal_latency_s" if effect.is_heartbeat else "lease_write_latency_s"
@@ -373,7 +373,7 @@ class LeaseLoop(Loop[Event]):
         known = self._known.get(stream_id)
         return list_shards(effect, self._streams[stream_id], self._kinesis, known, self._clock.wall_ms)
 
-    # --- what is seen from outside ---
+    # --- logs and metrics ---
 
     def _report(self, report: Report) -> None:
         log.log(_LEVELS[report.level], "%s", report.message)

@@ -1,8 +1,8 @@
-"""A loop that owns a machine: events come in from any thread, one thread takes them, nothing else touches it.
+"""A loop that owns a state machine: any thread may post events, and only the loop's thread handles them.
 
-The loop is apart from the thread that drives it: in production `LoopThread`, in tests a driver that calls
-`run_once` by hand under a virtual clock. Work that waits (calls to services, user code) never runs in a loop: it is
-given to a `Pool`, and comes back as an event.
+The thread that drives the loop is separate: in production `LoopThread`, in tests a driver that calls `run_once` by hand under
+a virtual clock. Work that waits (calls to services, user code) never runs in a loop: a `Pool` runs it, and its result is
+posted as an event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WAIT_S_MAX = 60.0
 
 
 class Condition(Protocol):
-    """A lock with a place to wait, as `threading.Condition` is."""
+    """A condition variable, as `threading.Condition`."""
 
     def __enter__(self) -> bool:
         """Take the lock."""
@@ -34,29 +34,29 @@ class Condition(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Give the lock back until notified, at most so many seconds; False when the time is over."""
+        """Release the lock until notified, at most `timeout` seconds; False after a timeout."""
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until the predicate holds, at most so many seconds; return what it says then."""
+        """Wait until the predicate holds, at most `timeout` seconds; return its last result."""
 
     def notify(self) -> None:
-        """Wake one that waits."""
+        """Wake one waiting thread."""
 
     def notify_all(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting threads."""
 
 
 class Pool(Protocol):
     """Runs tasks. A task never raises: it reports by posting an event."""
 
     def submit(self, task: Task) -> None:
-        """Run a task soon. What is under way is bounded by those who submit."""
+        """Run a task soon. Callers bound the number of tasks in flight."""
 
     def close(self) -> None:
-        """Take nothing new; tasks under way end by themselves."""
+        """Accept no more tasks; running tasks end by themselves."""
 
 
 class ThreadPool:
@@ -65,8 +65,8 @@ class ThreadPool:
     Daemons, so that a handler that never returns cannot keep the process from ending.
 
     Args:
-        name: Of the threads.
-        thread_count: How many; started when first needed.
+        name: Prefix of the threads' names.
+        thread_count: Number of threads; started when first needed.
     """
 
     def __init__(self, name: str, thread_count: int) -> None:
@@ -93,7 +93,7 @@ class ThreadPool:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def close(self) -> None:
-        """Let each thread end after its task; what still waits is dropped."""
+        """End each thread after its current task; queued tasks are dropped."""
         with self._lock:
             if self._is_closed:
                 return
@@ -122,7 +122,7 @@ class Loop(Generic[E]):
     Subclasses define `handle_events` and `next_wake_s`.
 
     Args:
-        condition: What its thread waits on; a new one by default.
+        condition: Its thread waits on it; a new one by default.
     """
 
     def __init__(self, condition: Condition | None = None) -> None:
@@ -137,25 +137,25 @@ class Loop(Generic[E]):
             self._condition.notify()
 
     def finish(self) -> None:
-        """Let the thread that drives the loop end."""
+        """End the thread that drives the loop."""
         with self._condition:
             self.is_finished = True
             self._condition.notify_all()
 
     @property
     def has_events(self) -> bool:
-        """Whether events wait."""
+        """Whether the inbox has events."""
         return bool(self._inbox)
 
     def run_once(self, now_s: float) -> None:
-        """Handle the events that have come and what is due."""
+        """Handle the events in the inbox and due timers."""
         with self._condition:
             events = list(self._inbox)
             self._inbox.clear()
         self.handle_events(events, now_s)
 
     def wait(self, clock: Clock) -> None:
-        """Sleep until an event comes or time is due."""
+        """Wait until an event is posted or a timer is due."""
         wake_s = self.next_wake_s()
         with self._condition:
             if self._inbox or self.is_finished:
@@ -165,11 +165,11 @@ class Loop(Generic[E]):
                 self._condition.wait(min(delay_s, _WAIT_S_MAX))
 
     def handle_events(self, events: list[E], now_s: float) -> None:
-        """Handle events, in the order in which they came, and what is due by time."""
+        """Handle events in the order in which they were posted, and due timers."""
         raise NotImplementedError
 
     def next_wake_s(self) -> float | None:
-        """Return when something is due by time alone, or None."""
+        """Return when the next timer is due, or None."""
         raise NotImplementedError
 
 

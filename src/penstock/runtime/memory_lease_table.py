@@ -1,4 +1,4 @@
-"""A lease table in this process alone: for reading a stream without leaving a trace, as `penstock tail` does."""
+"""A lease table in memory, to read a stream without a lease table, as `penstock tail` does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.ports.lease_table import LeaseScan
 
 
 class MemoryLeaseTable:
-    """Implements `penstock.ports.lease_table.LeaseTable`: exists always, forgets everything with the process."""
+    """Implements `penstock.ports.lease_table.LeaseTable` in memory, for one process."""
 
     def __init__(self, name: str = "in memory") -> None:
         self._name = name
@@ -26,12 +26,12 @@ class MemoryLeaseTable:
         return self._name
 
     def ensure_exists(self) -> bool:
-        """It does."""
+        """Return False: the table always exists."""
         return False
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         with self._lock:
             return len(self._rows)
 

@@ -1,4 +1,4 @@
-"""Metrics as log lines: one line per report, for those who have nothing else."""
+"""Metrics as log lines, one line per report: for deployments without a metrics system."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.runtime.periodic_reports import PeriodicReports, check_interval
 
 
 class LoggingMetrics(MetricsTally, PeriodicReports):
-    """Logs what was measured every so often; implements `penstock.ports.metrics.Metrics`.
+    """Logs the measurements periodically; implements `penstock.ports.metrics.Metrics`.
 
     Args:
         interval_s: Seconds between two reports.
-        logger: Where to; at INFO.
+        logger: The logger; lines are at INFO.
 
     Raises:
         OptionError: The interval is not positive.
@@ -26,7 +26,7 @@ class LoggingMetrics(MetricsTally, PeriodicReports):
         self.start_reports(interval_s, "penstock-metrics-log")
 
     def report(self) -> None:
-        """Log what was measured since the last report, now."""
+        """Log the measurements since the last report."""
         text = format_snapshot(self.take())
         if text:
             self._logger.info("%s", text)

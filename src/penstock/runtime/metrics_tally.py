@@ -1,4 +1,4 @@
-"""Adds measurements up: the common ground of the adapters that report from time to time."""
+"""Adds measurements up: the base of the adapters that report periodically."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 Series: TypeAlias = tuple[str, Labels]
 
 SERIES_MAX: Final = 20_000
-"""Different name-and-label pairs that are kept; more are dropped, with a warning, so that nothing grows without end."""
+"""The most name-and-label pairs that are kept; more are dropped, with a warning, so that memory is bounded."""
 
 
 class DroppedMeasurements:
-    """Warns of measurements that were not kept for lack of room: of the first one, and ever more rarely. Safe to use from threads.
+    """Warns of measurements that were dropped for lack of room, with increasing pauses. Safe to use from several threads.
 
     Args:
-        way_out: What to do.
+        way_out: The remedy in the warning.
     """
 
     def __init__(self, way_out: str) -> None:
@@ -31,11 +31,11 @@ class DroppedMeasurements:
         self._numbers = itertools.count(1)
 
     def add(self, name: str, series_max: int) -> None:
-        """Count one. Not to be called under a lock that is needed to measure: whoever handles the warning may measure.
+        """Count one. Must not be called under a lock that measuring needs: a log handler may measure.
 
         Args:
-            name: Of the metric.
-            series_max: How many different metrics and labels are kept.
+            name: The metric's name.
+            series_max: The most metrics with different names or labels.
         """
         number = next(self._numbers)
         if number & (number - 1) == 0:
@@ -65,7 +65,7 @@ class Distribution(Struct):
 
 
 class Snapshot(Struct):
-    """What was measured."""
+    """The measurements at one moment."""
 
     counters: dict[Series, float] = field(default_factory=dict)
     gauges: dict[Series, float] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class MetricsTally:
         self._dropped.add(name, SERIES_MAX)
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Show a gauge no more."""
+        """Stop showing a gauge."""
         with self._lock:
             self._now.gauges.pop((name, labels_of(labels)), None)
 
@@ -127,7 +127,7 @@ class MetricsTally:
             return Snapshot(dict(self._now.counters), dict(self._now.gauges), distributions)
 
     def take(self) -> Snapshot:
-        """Return what was measured since the last `take`, and begin again."""
+        """Return the measurements since the last `take`, and reset them."""
         with self._lock:
             taken, self._now = self._now, Snapshot()
             return taken

@@ -60,7 +60,7 @@ class OpenTelemetryMetrics:
         self._instruments.gauge(name, value, labels)
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Show a gauge no more."""
+        """Stop showing a gauge."""
         self._instruments.forget_gauge(name, labels)
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
@@ -134,7 +134,7 @@ _instruments_lock: Final = threading.Lock()
 
 
 class HandledBatch(Protocol):
-    """What a span tells of a batch; `penstock.consumer.Batch` has it."""
+    """The attributes of a batch for its span; `penstock.consumer.Batch` has them."""
 
     shard_id: str
     stream: str
@@ -179,7 +179,7 @@ class BatchTraces:
 
         Args:
             operation: `process`, or `dead_letter`.
-            batch: What user code is given.
+            batch: The batch that user code gets.
         """
         records = batch.records
         destination = batch.stream.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""A thread that reports every so often, and once more at the end."""
+"""A thread that reports periodically, with a last report at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PeriodicReports:
     """Calls `report` from a thread of its own until it is closed. A subclass starts it when it is complete."""
 
     def report(self) -> None:
-        """Report what was measured since the last report, now. Never raises."""
+        """Report the measurements since the last report. Never raises."""
         raise NotImplementedError
 
     def start_reports(self, interval_s: float, thread_name: str) -> None:
@@ -30,7 +30,7 @@ class PeriodicReports:
         self._thread.start()
 
     def close(self) -> None:
-        """Report once more, and stop."""
+        """Send the last report and stop."""
         if not self._closed.is_set():
             self._closed.set()
             self._thread.join()

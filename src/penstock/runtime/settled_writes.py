@@ -1,7 +1,7 @@
-"""Make one conditional write whose answer may be lost, whatever carries it.
+"""One conditional write whose answer may be lost, for any table.
 
-A write has three outcomes. One without an answer is settled here: the row is read back, and where it does not show the write,
-the write is sent again within the bound. DynamoDB's adapter and the simulator's table share this.
+A write has three outcomes. If the outcome is unknown, the row is read back; if it does not show the write, the write is sent
+again, within the bound. DynamoDB's adapter and the simulator's table share this.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ def write_settled(
     chance: Chance,
     table: str,
 ) -> Outcome:
-    """Do one conditional write; if its answer is lost, read the row back.
+    """Send one conditional write; if its answer is lost, read the row back.
 
     Args:
-        write: What is wanted.
+        write: The write.
         fetch: Reads one row, strongly consistent.
-        send: Sends the write once; it gets the owner that a take was read with. Raises `UnknownOutcome` where no answer came.
+        send: Sends the write once; its second argument is the owner in the row that was read for a take. Raises
+            `UnknownOutcome` if there is no answer.
         retry_plan: When to send again.
         clock: Time.
         chance: Jitter.
         table: The table's name, for messages.
 
     Raises:
-        UnknownOutcome: No answer came, and reading back could not tell whether the write was applied.
+        UnknownOutcome: There was no answer, and reading back did not show whether the write was applied.
     """
     lost_answer: UnknownOutcome | None = None
     before: Lease | None = None

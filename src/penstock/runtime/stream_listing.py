@@ -15,14 +15,14 @@ from penstock.runtime.known_stream import KnownStream
 def list_shards(
     effect: ListShards, name: str, kinesis: Kinesis, known: KnownStream | None, wall_ms: Callable[[], int]
 ) -> ListingDone | ListingFailed:
-    """List the shards of one stream under their lease keys; return what came of it, however it ends.
+    """List the shards of one stream under their lease keys; return the result or the problem as an event.
 
     Args:
-        effect: What is asked for.
+        effect: The listing.
         name: Name or ARN.
-        kinesis: Asked.
-        known: Whether the name still means this stream; None: that is not asked.
-        wall_ms: The time, where the service does not tell its own.
+        kinesis: The service.
+        known: Checks whether the name still means this stream; None: no check.
+        wall_ms: The local time, if the service's answer has none.
     """
     shard_filter = (
         None if effect.filter_type is None else ShardFilter(effect.filter_type, effect.timestamp_ms)

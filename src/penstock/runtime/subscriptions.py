@@ -1,7 +1,7 @@
-"""The loop that keeps a worker's subscriptions: one machine for each shard that is read by enhanced fan-out.
+"""The loop that owns a worker's subscriptions: one state machine for each shard that is read by enhanced fan-out.
 
-The machines (`penstock.core.reading.subscription`) decide; this loop gives them time and chance, and does what they say. What the
-readers are given, they are given on the pool. Signing a request may wait for credentials, so that is done on the pool too.
+The machines (`penstock.core.reading.subscription`) decide; this loop gives them time and chance, and runs their effects.
+Readers get their pages on the pool. Requests are signed on the pool too, since that may wait for credentials.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _GAUGE_INTERVAL_S: Final = 1.0
 
 
 class PageTaker(Protocol):
-    """Who reads a shard. Called on the pool, once for each time that it asked."""
+    """The reader of a shard. Called on the pool, once for each of its requests."""
 
     def on_iterator(self) -> None:
-        """Learn that pages may be asked for."""
+        """Handle that pages can be requested from now on."""
 
     def on_page(self, page: RecordPage) -> None:
-        """Take the page that was asked for."""
+        """Handle the page that was requested."""
 
     def on_failure(self, error: PenstockError) -> None:
-        """Learn that what was asked for failed."""
+        """Handle that the request failed."""
 
 
 class _Entry(Struct, eq=False):
@@ -64,7 +64,7 @@ class _Entry(Struct, eq=False):
     number: int = 0
     stream: EventStream | None = None
     scheduled_s: float = math.inf
-    is_asked: bool = False  # an event may be asked for before the stream is known here
+    is_asked: bool = False  # an event may be requested before the stream is open
 
 
 class _Begin(Struct, frozen=True):
@@ -100,16 +100,16 @@ _Event: TypeAlias = _Begin | _Want | _Close | _Connected | _News
 
 
 class Subscriptions(Loop[_Event]):
-    """See the module.
+    """Owns one worker's subscriptions. Methods for readers may be called from any thread.
 
     Args:
-        registration: The consumer that subscribes, and where.
-        options: How every subscription behaves.
+        registration: The consumer that subscribes.
+        options: The options of every subscription.
         clock: Time.
         chance: Jitter.
         metrics: Where figures go.
-        pool: For the readers, and for what waits.
-        labels: Of every figure.
+        pool: Runs the readers' callbacks and calls that wait.
+        labels: Added to every figure.
     """
 
     def __init__(
@@ -141,24 +141,24 @@ class Subscriptions(Loop[_Event]):
         """The consumer that subscribes."""
         return self._registration
 
-    # --- what readers ask; from any thread ---
+    # --- for readers; from any thread ---
 
     def begin(self, key: Hashable, shard_id: str, start: IteratorStart, taker: PageTaker) -> None:
-        """Subscribe to a shard at a position; whatever the key had before is ended."""
+        """Subscribe to a shard at a position; an earlier subscription of the key ends."""
         self.post(_Begin(key, shard_id, start, taker))
 
     def want(self, key: Hashable) -> None:
-        """Have the next page given."""
+        """Request the next page."""
         self.post(_Want(key))
 
     def close(self, key: Hashable) -> None:
-        """End a subscription; nothing of it is given any more."""
+        """End a subscription; its reader gets no more pages."""
         self.post(_Close(key))
 
     # --- the loop ---
 
     def handle_events(self, events: list[_Event], now_s: float) -> None:
-        """Handle what came, and what is due."""
+        """Handle events and due timers."""
         for event in events:
             self._handle(event, now_s)
         while self._timers and self._timers[0][0] <= now_s:
@@ -173,18 +173,18 @@ class Subscriptions(Loop[_Event]):
             self._metrics.gauge("subscriptions", count, self._labels)
 
     def next_wake_s(self) -> float | None:
-        """Return when a subscription has something to do by time."""
+        """Return when the next timer of a subscription is due."""
         return self._timers[0][0] if self._timers else None
 
     def _schedule(self, key: Hashable, entry: _Entry) -> None:
-        # One timer that may be early is enough: what is due later is scheduled when it rings.
+        # One timer per subscription is enough, even if it is early: the next one is scheduled when it fires.
         wake_s = entry.machine.wake_s
         if wake_s is not None and wake_s < entry.scheduled_s:
             entry.scheduled_s = wake_s
             heapq.heappush(self._timers, (wake_s, next(self._timer_ids), key))
 
     def finish(self) -> None:
-        """End every subscription, and let the thread end."""
+        """End every subscription and the loop's thread."""
         super().finish()
         for entry in list(self._entries.values()):
             if entry.stream is not None:
@@ -279,7 +279,7 @@ class Subscriptions(Loop[_Event]):
     def _fetch_arn(self) -> str:
         try:
             return self._registration.fetch_arn()
-        except Rejected as error:  # a reader takes this kind for its position's fault: the stream would count as another one
+        except Rejected as error:  # a reader takes Rejected for a refused position, as after a re-created stream
             raise ServiceError(
                 str(error), operation=error.operation, code=error.code, resource=error.resource
             ) from error

@@ -1,4 +1,4 @@
-"""The machine's clock for a worker: seconds that also count while the machine sleeps."""
+"""The machine's clock for a worker, which also counts while the machine is suspended."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 class SystemClock:
     """Implements `penstock.ports.clock.Clock`.
 
-    Linux's monotonic clock stands still while a machine is suspended, and a worker that slept through its lease
-    would believe that it still holds it. The boot-time clock goes on; where there is none, the monotonic one serves.
+    Linux's monotonic clock stops while a machine is suspended: a worker that was suspended for longer than its lease would
+    still count it as held. The boot-time clock does not stop; without one, the monotonic clock is used.
     """
 
     def __init__(self) -> None:

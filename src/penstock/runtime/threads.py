@@ -1,7 +1,7 @@
-"""Where threads come from: the machine's own in production, the simulator's in virtual time.
+"""The source of threads: the operating system's in production, the simulator's in virtual time.
 
 Code that waits for other threads takes its conditions, pools and loops from here, and its pauses from the clock. So the
-same code runs under a scheduler that decides who goes on, and when.
+same code runs under the simulator's scheduler.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Driving(Protocol):
     """A thread that drives a loop."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, at most so many seconds."""
+        """Wait until it has ended, at most `timeout` seconds."""
 
     def is_alive(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return whether it has not ended yet."""
 
 
 class Threads(Protocol):
@@ -36,7 +36,7 @@ class Threads(Protocol):
         """Return a new condition."""
 
     def pool(self, name: str, thread_count: int) -> Pool:
-        """Return a pool of at most so many threads."""
+        """Return a pool of at most `thread_count` threads."""
 
     def drive(
         self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
@@ -45,7 +45,7 @@ class Threads(Protocol):
 
 
 class SystemThreads:
-    """The machine's threads; all are daemons."""
+    """The operating system's threads; all are daemons."""
 
     def condition(self) -> Condition:
         """Return a condition with a lock of its own."""
@@ -74,12 +74,12 @@ def map_on(
 
     Args:
         pool: Runs the calls; it must not be closed before all have ended.
-        condition: Nobody else's.
+        condition: Used by this call alone.
         function: Called once for each item.
         items: All are submitted before the first result is waited for.
 
     Raises:
-        BaseException: What the function raised for an item, when its turn comes.
+        BaseException: The function's exception for an item, raised in the place of its result.
     """
     ended: dict[int, tuple[list[_Result], BaseException | None]] = {}
 
@@ -109,17 +109,17 @@ def map_on(
 def map_on_daemons(
     name: str, thread_count: int, function: Callable[[_Item], _Result], items: Iterable[_Item]
 ) -> list[_Result]:
-    """Call a function for every item on threads that keep nobody from ending the process, and return the results.
+    """Call a function for every item on daemon threads, and return the results.
 
     Args:
-        name: Of the threads.
-        thread_count: At most so many calls at once.
+        name: Prefix of the threads' names.
+        thread_count: The most calls at once.
         function: Called once for each item.
         items: In the order of the results.
 
     Raises:
-        BaseException: What the function raised for the first item for which it raised, or what has interrupted the wait.
-            Calls under way end by themselves, and no other begins.
+        BaseException: The function's exception for the first item that failed, or an interruption of the wait. Running calls
+            end by themselves, and no other begins.
     """
     with contextlib.closing(SYSTEM_THREADS.pool(name, thread_count)) as pool:
         return list(map_on(pool, SYSTEM_THREADS.condition(), function, items))
