@@ -199,7 +199,7 @@ class DeliveryLoop(Loop[ShardRun]):
         run.stop(effect.why)
         self.post(run)
 
-    def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
+    def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
         """Note that a checkpoint is durable."""
         run = self._find(key, epoch)
         if run is not None:
@@ -340,7 +340,7 @@ class DeliveryLoop(Loop[ShardRun]):
             news = run.beat(now_s)
             if news is not None:
                 self._leases.post(news)
-        self._show_shards(runs, self._leases.look().held, now_s)
+        self._show_shards(runs, self._leases.snapshot().held, now_s)
         if now_s >= self._stream_look_s:
             self._stream_look_s = now_s + STREAM_LOOK_S * (0.5 + self._chance.random())
             for reading in self._streams.values():
@@ -381,7 +381,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
     def _look_whether_all_stand(self, now_s: float) -> None:
         """Notice that nothing which this worker holds can move: twice the same, with a round between."""
-        held = self._leases.look().held
+        held = self._leases.snapshot().held
         standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
         if standing is not None and standing == self._standing and self._on_standstill is not None:
             self._on_standstill()

@@ -326,7 +326,7 @@ class Worker:
     def health(self, application: str) -> Health:
         """Return the worker's health; safe from any thread."""
         now_s = self._clock.monotonic_s()
-        look = self.leases.look()
+        look = self.leases.snapshot()
         has_ended = self._has_ended.is_set()
         runs = {(run.key, run.epoch): run for run in self.delivery.runs()}
         held = [(lease.key, lease.epoch, lease.phase) for lease in look.held]
@@ -347,8 +347,8 @@ class Worker:
                 shards=sorted(shards, key=lambda shard: shard.shard_id),
                 renewal_age_s=None if renewed_s is None or has_ended else round(now_s - renewed_s, 3),
                 table_look_age_s=None
-                if look.table_looked_s is None
-                else round(now_s - look.table_looked_s, 3),
+                if look.table_scanned_s is None
+                else round(now_s - look.table_scanned_s, 3),
                 running_s=now_s - self._started_s,
                 table_look_due_s=_ROUNDS_OVERDUE * look.round_s + self._options.lease_duration_s,
                 lease_duration_s=self._options.lease_duration_s,

@@ -58,7 +58,7 @@ class ConsumerRegistration:
         self._ahead_lock = threading.Lock()
         self._not_ahead_before_s = float("-inf")
 
-    def doubt(self) -> None:
+    def forget_arn(self) -> None:
         """Forget the ARN, because the service reports no such consumer or shard: the next use finds it again."""
         self._arn = None
 

@@ -50,7 +50,7 @@ class Kcl3Calls:
         """Make the call and return its result as an event."""
         match effect:
             case FetchFleet():
-                return self._look(effect)
+                return self._fetch(effect)
             case ReportWorker():
                 return self._report(effect)
             case LeaveFleet():
@@ -60,7 +60,7 @@ class Kcl3Calls:
             case _:
                 assert_never(effect)
 
-    def _look(self, effect: FetchFleet) -> FleetEvent:
+    def _fetch(self, effect: FetchFleet) -> FleetEvent:
         try:
             rows = self._kcl3.fetch(effect.workers)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends

@@ -110,28 +110,28 @@ class Readers(Protocol):
     def stop_reader(self, effect: StopReader) -> None:
         """Stop a reader; the answer is an event."""
 
-    def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
+    def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
         """A checkpoint is durable."""
 
     def alive(self) -> frozenset[tuple[str, int]]:
         """Return (key, epoch) of every reader that has not posted its last event yet."""
 
 
-class LeaseLook(Struct, frozen=True):
+class LeaseSnapshot(Struct, frozen=True):
     """The leases that the coordinator holds at one moment.
 
     Args:
         held: Every lease that this worker holds.
-        table_looked_s: When the table, or the watched part of it, was last scanned, monotonic; None before the first scan.
+        table_scanned_s: When the table, or the watched part of it, was last scanned, monotonic; None before the first scan.
         round_s: Mean time between two such scans.
     """
 
     held: tuple[HeldLeaseStatus, ...]
-    table_looked_s: float | None
+    table_scanned_s: float | None
     round_s: float
 
 
-_LAST_WORDS = (ShardDrained, ReaderStopped, ReaderFailed)
+_READER_ENDS = (ShardDrained, ReaderStopped, ReaderFailed)
 
 Answer: TypeAlias = Callable[[], Event]
 
@@ -190,9 +190,11 @@ class LeaseLoop(Loop[Event]):
         self._kcl3 = None if kcl3 is None else Kcl3Calls(coordinator.worker, table, kcl3, clock)
         self._takes_counted: dict[str, int] = {}
         self._lost_counted = 0
-        self._waiting_answers: set[tuple[str, int]] = set()
-        self._machine_lock = threading.RLock()  # held while events are handled, and for a snapshot from another thread
-        self._table_looked_s: float | None = None
+        self._unhandled_ends: set[tuple[str, int]] = set()
+        self._machine_lock = (
+            threading.RLock()
+        )  # held while events are handled, and for a snapshot from another thread
+        self._table_scanned_s: float | None = None
         self.readers: Readers | None = None
         self.observe: Callable[[Event | Effect], None] | None = None
         """Called with every event before the machine gets it, and with every effect before it begins: a trace."""
@@ -208,17 +210,17 @@ class LeaseLoop(Loop[Event]):
             for event in events:
                 self._handle(event)
                 if isinstance(event, ScanDone | OwnLeasesFound):
-                    self._table_looked_s = now_s
+                    self._table_scanned_s = now_s
                     self._measure()
             wake_s = self._coordinator.next_wake_s
             if not events or (wake_s is not None and wake_s <= now_s):
                 self._handle(Tick())
 
-    def look(self) -> LeaseLook:
+    def snapshot(self) -> LeaseSnapshot:
         """Return a snapshot of the held leases; from any thread."""
         with self._machine_lock:
             machine = self._coordinator
-            return LeaseLook(statuses_of(machine.held_leases), self._table_looked_s, machine.round_s)
+            return LeaseSnapshot(statuses_of(machine.held_leases), self._table_scanned_s, machine.round_s)
 
     def describe_unread(self) -> str | None:
         """Return why some part of the stream may have no living reader, or None; from any thread."""
@@ -230,8 +232,8 @@ class LeaseLoop(Loop[Event]):
         return self._coordinator.next_wake_s
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, _LAST_WORDS):
-            self._waiting_answers.discard((event.key, event.epoch))
+        if isinstance(event, _READER_ENDS):
+            self._unhandled_ends.discard((event.key, event.epoch))
         is_audit = False
         if self.observe is not None:
             self.observe(event)
@@ -246,14 +248,14 @@ class LeaseLoop(Loop[Event]):
             # A reader whose last event is still in the inbox has not stopped as far as the machine knows.
             alive = self.readers.alive()
             with self._condition:
-                alive |= self._waiting_answers
+                alive |= self._unhandled_ends
             self._handle(ReadersFound(alive))
 
     def post(self, event: Event) -> None:
         """Post an event, from any thread."""
-        if isinstance(event, _LAST_WORDS):
+        if isinstance(event, _READER_ENDS):
             with self._condition:
-                self._waiting_answers.add((event.key, event.epoch))
+                self._unhandled_ends.add((event.key, event.epoch))
         super().post(event)
 
     def _begin(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one case per effect
@@ -274,7 +276,9 @@ class LeaseLoop(Loop[Event]):
             case FetchFleet() | ReportWorker() | LeaveFleet() | FindOwnLeases():
                 calls = self._kcl3
                 if calls is None:
-                    raise RuntimeError("the coordinator needs the rows of KCL 3 workers, and the lease loop has no kcl3")
+                    raise RuntimeError(
+                        "the coordinator needs the rows of KCL 3 workers, and the lease loop has no kcl3"
+                    )
                 self._call(lambda: calls.answer(effect))
             case Report():
                 self._report(effect)
@@ -288,14 +292,16 @@ class LeaseLoop(Loop[Event]):
             case Stopped():
                 self.is_finished = True
             case _:
-                self._tell_readers(effect)
+                self._run_reader_effect(effect)
 
     def _refuse(self, error: PenstockError) -> None:
         log.error("%s", error)
         if self.on_unusable_table is not None:
             self.on_unusable_table(error)
 
-    def _tell_readers(self, effect: StartReader | ExtendDelivery | StopReader | CheckpointWritten) -> None:
+    def _run_reader_effect(
+        self, effect: StartReader | ExtendDelivery | StopReader | CheckpointWritten
+    ) -> None:
         if self.readers is None:
             raise RuntimeError("the lease loop was started without readers")
         match effect:
@@ -306,7 +312,7 @@ class LeaseLoop(Loop[Event]):
             case StopReader():
                 self.readers.stop_reader(effect)
             case CheckpointWritten():
-                self.readers.on_checkpoint_stands(effect.key, effect.epoch, effect.position)
+                self.readers.on_checkpoint_written(effect.key, effect.epoch, effect.position)
             case _:
                 assert_never(effect)
 
@@ -323,7 +329,7 @@ class LeaseLoop(Loop[Event]):
             log.warning("lease table %s is not ready: %s", self._table.name, error)
             if (
                 isinstance(error, Rejected | AccessDenied | UnknownRefusal)
-                and self._table_looked_s is None
+                and self._table_scanned_s is None
                 and self.on_unusable_table is not None
             ):
                 self.on_unusable_table(error)

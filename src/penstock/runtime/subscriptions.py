@@ -215,9 +215,9 @@ class Subscriptions(Loop[_Event]):
             case _Connected():
                 _keep(entry, event)
             case _News():
-                self._do(event.key, entry, self._learn(entry.machine, event, now_s))
+                self._do(event.key, entry, self._on_news(entry.machine, event, now_s))
 
-    def _learn(
+    def _on_news(
         self, machine: Subscription[RecordPage], event: _News, now_s: float
     ) -> list[Effect[RecordPage]]:
         match event.news:
@@ -259,7 +259,7 @@ class Subscriptions(Loop[_Event]):
                 self._pool.submit(partial(entry.taker.on_page, page))
             case GiveFailure(error):
                 if isinstance(error, NotFound):
-                    self._registration.doubt()
+                    self._registration.forget_arn()
                 self._pool.submit(partial(entry.taker.on_failure, error))
 
     def _report(self, shard_id: str, effect: Refused | TakenOver) -> None:
@@ -279,21 +279,23 @@ class Subscriptions(Loop[_Event]):
     def _fetch_arn(self) -> str:
         try:
             return self._registration.fetch_arn()
-        except Rejected as error:  # a reader takes Rejected for a refused position, as after a re-created stream
+        except (
+            Rejected
+        ) as error:  # a reader takes Rejected for a refused position, as after a re-created stream
             raise ServiceError(
                 str(error), operation=error.operation, code=error.code, resource=error.resource
             ) from error
 
     def _connect(self, key: Hashable, entry: _Entry, number: int, start: IteratorStart) -> None:
         shard_id = entry.shard_id
-        tell: Callable[[StreamNews], None] = lambda news: self.post(_News(key, entry, number, news))  # noqa: E731
+        on_news: Callable[[StreamNews], None] = lambda news: self.post(_News(key, entry, number, news))  # noqa: E731
         try:
-            stream = self._registration.fan_out.subscribe(self._fetch_arn(), shard_id, start, tell)
+            stream = self._registration.fan_out.subscribe(self._fetch_arn(), shard_id, start, on_news)
         except ServiceError as error:
-            tell(Broken(error))
+            on_news(Broken(error))
         except Exception as error:
             log.exception("shard %s: subscribing failed in an unexpected way", shard_id)
-            tell(Broken(Unavailable(describe_error(error), operation="SubscribeToShard")))
+            on_news(Broken(Unavailable(describe_error(error), operation="SubscribeToShard")))
         else:
             self.post(_Connected(key, entry, number, stream))
             if self.is_finished:

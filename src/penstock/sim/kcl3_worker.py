@@ -107,7 +107,7 @@ class Kcl3Worker(SimWorker):
 
     # --- the input of its coordinator ---------------------------------------------------------------------
 
-    def look_at_fleet(self, effect: FetchFleet) -> None:
+    def fetch_fleet(self, effect: FetchFleet) -> None:
         """Answer in which state the fleet is, and in a native one that there is a leader."""
         del effect
         if self._plan.migrates:

@@ -102,7 +102,7 @@ class SimWorker(ReadingProcess):
             StopReader: self._stop_reader,
             ExtendDelivery: self._extend,
             AuditReaders: self._audit,
-            FetchFleet: self.look_at_fleet,
+            FetchFleet: self.fetch_fleet,
             ReportWorker: self.report_worker,
             FindOwnLeases: self.find_own_leases,
             LeaveFleet: self.leave_fleet,
@@ -218,7 +218,7 @@ class SimWorker(ReadingProcess):
 
     # --- KCL 3 workers --------------------------------------------------------------------------------
 
-    def look_at_fleet(self, effect: FetchFleet) -> None:
+    def fetch_fleet(self, effect: FetchFleet) -> None:
         """Read the rows of KCL 3 beside the leases."""
 
         def answer(result: Any) -> None:

@@ -206,7 +206,7 @@ class QueryWorker:
     def extend_delivery(self, effect: ExtendDelivery) -> None:
         """Do nothing: a task's claim is refused if another worker has the lease, whatever the clocks say."""
 
-    def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
+    def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
         """Do nothing: promotions are the planner's own writes."""
 
     def alive(self) -> frozenset[tuple[str, int]]:
