@@ -11,6 +11,7 @@ from penstock.core.leases.required_leases import (
     BadSnapshot,
     HoleWatch,
     find_holes,
+    find_uncovered_shards,
     find_vanished,
     first_filter,
     plan_child_leases,
@@ -211,3 +212,26 @@ def test_a_shard_has_vanished_only_when_two_listings_agree():
     assert (once, confirmed) == ({"a"}, set())
     assert find_vanished(leases, [], once)[1] == {"a"}
     assert find_vanished(leases, [Shard("a", HashRange(0, 9))], once)[1] == set()
+
+
+LOW, HIGH = HashRange(0, 9), HashRange(10, HASH_KEY_MAX)
+SPLIT = (
+    Shard("p", HashRange(0, HASH_KEY_MAX), (), "0", "9"),
+    Shard("a", LOW, ("p",)),
+    Shard("b", HIGH, ("p",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("says", "leases", "expected"),
+    [
+        ("an empty table has no worker yet", (), []),
+        ("the parent is read", (Lease("p"),), []),
+        ("the parent is ended", (Lease("p", checkpoint=position("SHARD_END")),), ["a", "b"]),
+        ("the parent's lease was cleared away", (Lease("a", hash_range=LOW),), ["b"]),
+        ("each has a lease", (Lease("a"), Lease("b", checkpoint=position("SHARD_END"))), []),
+    ],
+)
+def test_an_open_shard_is_uncovered_if_no_unfinished_lease_has_its_hash_keys(says, leases, expected):
+    del says
+    assert find_uncovered_shards({lease.key: lease for lease in leases}, SPLIT) == expected

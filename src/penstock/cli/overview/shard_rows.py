@@ -9,12 +9,12 @@ from penstock.cli.lease_report import Sighting, circular_leases, state_of, zone_
 from penstock.cli.overview.snapshot import ShardRow, Trouble, WorkerRow
 from penstock.cli.overview.trouble import TroubleLimits, judge
 from penstock.core.leases.lease_view import waits_for_parents
+from penstock.core.leases.required_leases import find_uncovered_shards
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.cli.shard_lags import ShardLag
-    from penstock.core.leases.lease import Lease
     from penstock.core.shard_graph import ShardGraph
     from penstock.ports.lease_table import SkippedRow
 
@@ -64,7 +64,7 @@ def shard_rows(
         )
         for sighting in sightings
     ]
-    rows += [ShardRow(shard_id, "no lease") for shard_id in lacking_leases(graph, leases)]
+    rows += [ShardRow(shard_id, "no lease") for shard_id in find_uncovered_shards(leases, graph)]
     return judge(rows, limits)
 
 
@@ -92,22 +92,6 @@ def _row(sighting: Sighting, state: str, waits: bool, known: KnownLag | None, st
         stopped_reason=lease.stopped_reason,
         waits=waits,
     )
-
-
-def lacking_leases(graph: ShardGraph, leases: Mapping[str, Lease]) -> list[str]:
-    """Return the open shards that have no lease although nothing keeps it from being made.
-
-    A lease is made when the shard's parents are read to their end; a table without leases has no worker yet.
-    """
-    unfinished = {key for key, lease in leases.items() if not lease.is_ended}
-    return [
-        shard.shard_id
-        for shard in graph
-        if leases
-        and shard.is_open
-        and shard.shard_id not in leases
-        and not graph.ancestors(shard.shard_id) & unfinished
-    ]
 
 
 def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:

@@ -181,6 +181,25 @@ def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Cove
     return Coverage(cover_of(covered).holes, tuple(sorted(unknown)))
 
 
+def find_uncovered_shards(leases: Mapping[str, Lease], shards: Iterable[Shard]) -> list[str]:
+    """Return the open shards that have no lease, and whose hash keys no unfinished lease covers.
+
+    Args:
+        leases: Every row, by shard id. An empty table has no worker yet, so nothing is missing.
+        shards: A listing without a filter.
+    """
+    listed = list(shards)
+    holes = find_holes(leases.values(), {shard.shard_id: shard.hash_range for shard in listed}).holes
+    return [
+        shard.shard_id
+        for shard in listed
+        if leases
+        and shard.is_open
+        and shard.shard_id not in leases
+        and any(_overlap(shard.hash_range, hole) for hole in holes)
+    ]
+
+
 class HoleWatch(Struct):
     """Counts for how many rounds in a row a hole was seen; holes that move or shrink keep their count."""
 
