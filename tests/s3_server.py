@@ -48,6 +48,15 @@ class S3Server:
         self._server.server_close()
         self._thread.join()
 
+    def clear(self):
+        """Forget all objects and requests, and lack nothing any more."""
+        with self.lock:
+            self.objects.clear()
+            self.requests.clear()
+            self.denied.clear()
+            self.answers.clear()
+            self.ignored = frozenset()
+
     def gets(self, key):
         """Return how often an object was read."""
         with self.lock:

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from s3_server import S3Server
+
 
 @pytest.fixture(scope="session")
 def running_kinesis():
@@ -21,13 +23,21 @@ def running_kinesis():
 
 
 @pytest.fixture(scope="session")
-def running_spark(running_kinesis, tmp_path_factory):
-    """A Spark session whose processes find the embedded Kinesis in their environment."""
+def running_bucket():
+    """A small S3."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def running_spark(running_kinesis, running_bucket, tmp_path_factory):
+    """A Spark session whose processes find the embedded Kinesis, and the small S3, in their environment."""
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as environment:
         for name, value in running_kinesis.environ().items():
             environment.setenv(name, value)
+        environment.setenv("AWS_ENDPOINT_URL_S3", running_bucket.url)
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         session = (

@@ -17,6 +17,7 @@ from penstock.runtime.threads import map_on_daemons
 _THREADS_MAX: Final = 16
 _REFUSED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _MISSING: Final = frozenset({"NoSuchKey", "404"})
+_NOT_IMPLEMENTED: Final = frozenset({"NotImplemented", "501"})
 _RETRIED: Final = (Throttled, Unavailable)
 """Some servers of S3's protocol answer without a code that an object is missing or has changed: no unknown refusal."""
 _PROBE: Final = "penstock-probe-"
@@ -68,28 +69,64 @@ class S3Objects:
             raise
 
     def prepare(self) -> bool:
-        """Make sure that the bucket exists and honours conditions; True when nothing is there yet."""
-        is_new = not any(self._list())  # the console marks a folder by an object without a name
-        if is_new:
-            self._probe_conditions()
+        """Make sure that the bucket exists and honours conditions; True when nothing is there yet.
+
+        The probe runs whatever the prefix holds. Leases may stand there that were written without conditions, or the folder
+        marker of the S3 console.
+
+        Raises:
+            OptionError: The server does not honour conditions.
+        """
+        # The console marks a folder by an object without a name. A probe stays behind if a start is cut off.
+        is_new = not any(name and not name.startswith(_PROBE) for name in self._list())
+        name = f"{_PROBE}{uuid.uuid4().hex}"
+        ignored = self._find_ignored_condition(name)
+        if ignored is not None:
+            raise OptionError(
+                f"lease table {self.url}: the server of bucket {self._bucket} does not honour conditional writes: {ignored}. "
+                "Two workers could own one lease there. Choose a bucket of Amazon S3, or of another server that honours "
+                "If-None-Match and If-Match on PutObject and DeleteObject, or name a DynamoDB table for the leases"
+                f"{self._remove(name)}"
+            )
         return is_new
 
-    def _probe_conditions(self) -> None:
-        name = f"{_PROBE}{uuid.uuid4().hex}"
-        tag = self.write(name, b"first", None)
-        if tag is None:
-            raise OptionError(f"lease table {self.url}: {name} exists already")
-        honours = (
-            self.write(name, b"second", None) is None
-            and self.write(name, b"second", '"another tag"') is None
-            and not self.delete(name, '"another tag"')
-        )
-        is_deleted = self.delete(name, tag)
-        if not honours or not is_deleted:
-            raise OptionError(
-                f"lease table {self.url}: this S3 does not honour If-None-Match and If-Match on PutObject and DeleteObject, so "
-                "two workers could own one lease. Use Amazon S3, a server that does, or a DynamoDB table"
+    def _find_ignored_condition(self, name: str) -> str | None:
+        """Write and delete an object under each condition; return the first that is not honoured, and how it shows."""
+        other_tag = '"00000000000000000000000000000000"'
+        create, change = "PutObject with If-None-Match", "PutObject with If-Match"
+        delete = "DeleteObject with If-Match"
+        asked = create
+        try:
+            tag = self.write(name, b"first", None)
+            if tag is None:
+                return f"{create} refuses a new object"
+            checks: tuple[tuple[str, str, Callable[[], bool]], ...] = (
+                (create, "replaces an object", lambda: self.write(name, b"second", None) is not None),
+                (
+                    change,
+                    "replaces an object that has another tag",
+                    lambda: self.write(name, b"third", other_tag) is not None,
+                ),
+                (delete, "deletes an object that has another tag", lambda: self.delete(name, other_tag)),
+                (delete, "refuses the object's own tag", lambda: not self.delete(name, tag)),
             )
+            for asked, failure, has_failed in checks:
+                if has_failed():
+                    return f"{asked} {failure}"
+        except ServiceError as error:
+            if error.code in _NOT_IMPLEMENTED:
+                return f"{asked} is not implemented ({error.code})"
+            raise
+        return None
+
+    def _remove(self, name: str) -> str:
+        """Delete a probe without a condition; return a text that names it if that fails."""
+        arguments = {"Bucket": self._bucket, "Key": self._prefix + name}
+        try:
+            self._call("DeleteObject", lambda: self._client.delete_object(**arguments), is_write=True)
+        except ServiceError as error:
+            return f". Object {arguments['Key']} could not be removed: {error}"
+        return ""
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
         """Return the objects of a suffix by name; None for one whose tag is the known one.

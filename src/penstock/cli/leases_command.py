@@ -91,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
             f"application {args.application} has live workers ({', '.join(alive)}): stop them first, or add --force"
         )
     leases = tuple(sighting.lease for sighting in sightings)
+    if "://" in table.name:
+        table.ensure_exists()  # refuses a bucket without conditional writes before anything is written
     if args.reset_to is not None:
         _reset(args, table, leases)
     else:

@@ -199,8 +199,8 @@ class LeaseLoop(Loop[Event]):
         self.observe: Callable[[Event | Effect], None] | None = None
         """Called with every event before the machine gets it, and with every effect before it begins: a trace."""
         self.on_unusable_table: Callable[[PenstockError], None] | None = None
-        """Called if the table cannot be used: not a lease table, of another stream, or denied before the first scan; or if another
-        living process has the worker's id."""
+        """Called if the table cannot be used: not a lease table, of another stream, denied before the first scan, or at a location that
+        cannot hold leases; or if another living process has the worker's id."""
 
     # --- the loop ---
 
@@ -326,13 +326,13 @@ class LeaseLoop(Loop[Event]):
             if self._table.ensure_exists():
                 log.info("lease table %s was created", self._table.name)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            log.warning("lease table %s is not ready: %s", self._table.name, error)
-            if (
-                isinstance(error, Rejected | AccessDenied | UnknownRefusal)
-                and self._table_scanned_s is None
-                and self.on_unusable_table is not None
+            # One that was seen may be denied for a while. A location that cannot hold leases stays one.
+            if isinstance(error, OptionError) or (
+                isinstance(error, Rejected | AccessDenied | UnknownRefusal) and self._table_scanned_s is None
             ):
-                self.on_unusable_table(error)
+                self._refuse(error)
+            else:
+                log.warning("lease table %s is not ready: %s", self._table.name, error)
             return TableFailed(str(error))
         return TableReady(self._table.row_count)
 

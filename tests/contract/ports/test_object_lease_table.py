@@ -213,7 +213,7 @@ def test_a_server_that_ignores_conditions_is_refused(bucket, monkeypatch):
     store = S3Objects("leases", "x", OPTIONS)
     write = store.write
     monkeypatch.setattr(store, "write", lambda name, data, tag: write(name, data, tag) or '"an old tag"')
-    with pytest.raises(OptionError, match="does not honour If-None-Match"):
+    with pytest.raises(OptionError, match="does not honour conditional writes: PutObject with If-None-Match"):
         store.prepare()
 
 
