@@ -165,9 +165,9 @@ class Driver:
             return True
         if isinstance(step, FetchShards):
             if chance.random() < self.world.troubles.listing_fails:
-                batcher.note_map_failure("no listing", self.now_s, chance.random())
+                batcher.on_listing_failed("no listing", self.now_s, chance.random())
             else:
-                self.note(batcher.learn_shards(self.world.listing(step), self.now_s))
+                self.note(batcher.on_shards(self.world.listing(step), self.now_s))
             return True
         if self.underway:
             self.now_s += 0.01

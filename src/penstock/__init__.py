@@ -83,7 +83,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is asked for: the name alone costs nothing."""
+    """Load a public name on first use: importing the package alone costs nothing."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

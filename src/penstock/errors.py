@@ -1,4 +1,4 @@
-"""Every error that Penstock raises, sorted by what the caller can do next.
+"""All errors of Penstock, sorted by the caller's next step.
 
 ::
 
@@ -10,7 +10,7 @@
     ├── ServiceError                 the service refused, or did not answer
     │   ├── Throttled                wait and try again
     │   ├── Unavailable              5xx or no connection: nothing happened; try again
-    │   ├── UnknownOutcome           sent, but no answer came: it may have happened; read back before acting
+    │   ├── UnknownOutcome           sent, but there was no answer: it may have happened; read back before acting
     │   ├── ExpiredIterator          fetch a new iterator at the last position
     │   ├── NotFound                 the stream, shard or table does not exist
     │   ├── ResourceBusy             being created, updated or used; wait
@@ -96,7 +96,7 @@ class Unavailable(ServiceError):
 
 
 class UnknownOutcome(ServiceError):
-    """The request was sent and no answer came: it may have been applied."""
+    """The request was sent and there was no answer: it may have been applied."""
 
 
 class ExpiredIterator(ServiceError):

@@ -1,4 +1,4 @@
-"""The pytest fixtures that come with the package.
+"""The package's pytest fixtures.
 
 `local_kinesis` is an embedded Kinesis per test, to which the environment points. `local_kinesis_server` is one for many tests,
 and leaves the environment alone.

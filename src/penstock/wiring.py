@@ -57,7 +57,7 @@ def open_fan_out(options: AwsOptions | None = None) -> FanOut:
 
 
 def open_stream_control(options: AwsOptions | None = None) -> StreamControl:
-    """Return what an operator does with whole streams."""
+    """Open the operations on whole streams."""
     from penstock.aws.stream_control import StreamControl
 
     return StreamControl(AwsOptions() if options is None else options)
@@ -123,7 +123,7 @@ def open_lease_table_finder(options: AwsOptions | None = None) -> LeaseTableFind
 
 
 def open_kcl3_tables(lease_table: str, options: AwsOptions | None = None) -> Kcl3Tables | None:
-    """Return what KCL 3 keeps beside a lease table; None where no Java worker can stand."""
+    """Open the tables of KCL 3 beside a lease table; None if the leases are not in DynamoDB, where Java workers read."""
     if "://" in lease_table:
         return None
     from penstock.aws.kcl3_tables import DynamoKcl3Tables

@@ -277,18 +277,18 @@ def test_a_misplaced_aggregate_is_dropped_when_its_rule_says_so(
 
 
 @pytest.mark.parametrize(
-    ("told", "listed", "is_dropped", "asked"),
+    ("known_range", "listed", "is_dropped", "asked"),
     [
         pytest.param(LOWER, None, True, ["again"], id="the listing lags behind a reshard"),
         pytest.param(LOWER, FULL_RANGE, False, ["again"], id="the stream was made again with other shards"),
         pytest.param(FULL_RANGE, LOWER, False, [], id="nothing is out of place"),
     ],
 )
-def test_a_range_that_was_told_saves_asking_and_counts_where_the_listing_is_silent(
-    told, listed, is_dropped, asked
+def test_a_known_range_saves_asking_and_counts_where_the_listing_is_silent(
+    known_range, listed, is_dropped, asked
 ):
     shard = Shard(listed)
-    rule = MisplacedRule(shard, told=told)
+    rule = MisplacedRule(shard, known_range=known_range)
     taken = take_apart(pack(*ASTRIDE, is_marked=True).data, "a", DecodeCounts(), rule)
     assert (taken.is_misplaced, shard.asked) == (is_dropped, asked)
 
@@ -297,10 +297,10 @@ def test_the_partition_key_places_a_record_that_has_no_explicit_hash_key():
     inside = hash_partition_key("k")
     rule = MisplacedRule(Shard(HashRange(inside, inside)))
     at_home = pack(("k", None, b"1"), ("k", None, b"2"), is_marked=True).data
-    astray = pack(("k", None, b"1"), ("other", None, b"2"), is_marked=True).data
+    misrouted = pack(("k", None, b"1"), ("other", None, b"2"), is_marked=True).data
     placed = pack(("k", None, b"1"), ("other", str(inside), b"2"), is_marked=True).data
     assert [
-        take_apart(blob, "a", DecodeCounts(), rule).is_misplaced for blob in (at_home, astray, placed)
+        take_apart(blob, "a", DecodeCounts(), rule).is_misplaced for blob in (at_home, misrouted, placed)
     ] == [
         False,
         True,

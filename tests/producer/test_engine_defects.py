@@ -80,7 +80,7 @@ def raises_once(owner, name, error, monkeypatch, after=False):
 
 
 @pytest.mark.parametrize(
-    "name", ["plan_step", "_plan_request", "on_answers", "learn_shards", "_check", "_recount_full"]
+    "name", ["plan_step", "_plan_request", "on_answers", "on_shards", "_check", "_recount_full"]
 )
 @pytest.mark.parametrize("after", [False, True])
 def test_a_defect_of_the_batcher_ends_every_receipt_and_names_what_to_do(
@@ -89,7 +89,7 @@ def test_a_defect_of_the_batcher_ends_every_receipt_and_names_what_to_do(
     producer = producer_of(stream)
     stream.may_answer.clear()
     receipts = [put(producer, b"%d" % number) for number in range(3)]
-    if name != "learn_shards":
+    if name != "on_shards":
         assert stream.asked.acquire(
             timeout=WAIT_S
         )  # the first request is under way, and the others wait for it

@@ -52,7 +52,7 @@ def drops_no_aggregate(self, aggregate):
     return False
 
 
-def drops_every_stray(self, aggregate):
+def drops_every_misrouted(self, aggregate):
     """A reader that takes every aggregate for one that its producer sends again."""
     return True
 
@@ -112,12 +112,12 @@ PRODUCER_MUTANTS = (
         drops_no_aggregate,
     ),
     Mutant(
-        "every aggregate is taken for a stray one",
+        "every aggregate is taken for a misrouted one",
         "KCL 343, kinesis-aggregation 11: aggregates that are dropped",
         7,
         MisplacedRule,
         "drops",
-        drops_every_stray,
+        drops_every_misrouted,
     ),
     Mutant(
         "records of an aggregate lose their keys",

@@ -97,7 +97,7 @@ SUM = sink_metrics._sum
 WRITE_FILE = DeadLetters._write_file
 ON_FAILED_CALL = Batcher.on_failed_call
 ON_ANSWERS = Batcher.on_answers
-NOTE_TAKEN = ShardQueue.note_taken
+NOTE_TAKEN = ShardQueue.on_taken
 SETTINGS_OF = task_writer.settings_of
 
 SINK_MUTANTS = (
@@ -194,7 +194,7 @@ SINK_MUTANTS = (
         "Penstock before 0.2",
         3,
         ShardQueue,
-        "note_taken",
+        "on_taken",
         counts_from_its_coming,
     ),
     Mutant(

@@ -101,7 +101,7 @@ BOTH = [ONE_STORED, TWO_STORED, acknowledged(5, "p#1:1"), acknowledged(6, "p#1:2
         (RarelyTwice, [ONE_STORED, stored(7, "p#1:1")], True),
         (RarelyTwice, [("unanswered", ("p#1:1",)), ONE_STORED, stored(7, "p#1:1")], False),
         (RarelyTwice, [("unanswered", ("p#1:1",)), ONE_STORED, stored(7, "p#1:1"), stored(8, "p#1:1")], True),
-        (RarelyTwice, [("astray", ("p#1:1",), True), ONE_STORED, stored(7, "p#1:1")], False),
+        (RarelyTwice, [("misrouted", ("p#1:1",), True), ONE_STORED, stored(7, "p#1:1")], False),
         (RarelyTwice, [stored(5, "p#1:1", is_read=False), stored(7, "p#1:1")], False),
         (ArrivesInOrder, [ONE_STORED, TWO_STORED, handed("p#1:1"), handed("p#1:2")], False),
         (ArrivesInOrder, [ONE_STORED, handed("p#1:1"), handed("p#1:1")], False),

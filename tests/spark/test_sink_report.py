@@ -23,7 +23,7 @@ from penstock.spark.spark_options import parse_sink
 def report_of(count, shard="shardId-0", **more):
     report = WriteReport(**more)
     for _ in range(count):
-        report.note_acknowledged(shard, 2, 10)
+        report.on_acknowledged(shard, 2, 10)
     return report
 
 

@@ -89,7 +89,7 @@ class Receiver:
 
     Args:
         request: To send.
-        tell: Gets each outcome, until one that ends it.
+        tell: Called with each outcome, until one that ends it.
     """
 
     def __init__(self, request: SignedRequest, tell: Callable[[Outcome], None]) -> None:

@@ -1,7 +1,7 @@
 """Implement the LeaseTable port over objects with conditional writes: one object for each lease.
 
 An object holds a row as DynamoDB's JSON has it, so that `penstock leases --save` and people read the same everywhere. A write
-is decided by the rule itself (`apply_write`) on the row as it was read, and stands only if the object has not changed since.
+is decided by the rule itself (`apply_write`) on the row as it was read, and is stored only if the object has not changed since.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ObjectLeaseTable:
         leases = tuple(row.lease for key, row in read.items() if part is None or part.holds(key))
         told = (each.skipped for each in skipped.values())
         with self._lock:
-            # What was written meanwhile is newer than the listing.
+            # Rows written meanwhile are newer than the listing.
             kept = {key: row for key, row in self._rows.items() if known.get(key) is not row}
             self._rows = {**read, **kept}
             self._no_rows = skipped
@@ -172,7 +172,7 @@ class ObjectLeaseTable:
                 return outcome
             attempt += 1
             if isinstance(outcome, Refused):
-                continue  # what was known of the row may be old
+                continue  # the cached row may be old
             try:
                 if self._put(write.key, row, outcome.lease):
                     return outcome
@@ -203,7 +203,7 @@ class ObjectLeaseTable:
         )
 
     def _put(self, key: str, row: _Row | None, lease: Lease | None) -> bool:
-        """Let a lease stand where a row was read; False when that one does not stand any more."""
+        """Replace a row that was read by a lease; return False if the row has changed since."""
         name = _name_of(key)
         try:
             if lease is None:
@@ -216,7 +216,7 @@ class ObjectLeaseTable:
                 is_done = tag is not None
                 written = None if tag is None else _Row(lease, tag, unknown)
         except BaseException:
-            self._keep(key, None)  # nobody knows what stands
+            self._keep(key, None)  # the row is unknown now
             raise
         self._keep(key, written)
         return is_done

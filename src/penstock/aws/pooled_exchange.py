@@ -38,7 +38,7 @@ _END_OF_LINE: Final = re.compile(rb"\r?\n")
 
 
 class Answer(NamedTuple):
-    """What came back.
+    """The answer to a request.
 
     Args:
         status: As a number.
@@ -98,7 +98,7 @@ class PooledExchange:
 
         Raises:
             EndpointConnectionError, ConnectTimeoutError, SSLError: Nothing was sent.
-            ReadTimeoutError, ConnectionClosedError: It was sent, perhaps not all of it, and no whole answer came.
+            ReadTimeoutError, ConnectionClosedError: It was sent, perhaps not all of it, and there was no whole answer.
         """
         connection = self._take_idle() or self._open()
         is_usable = False
@@ -171,7 +171,7 @@ def _close_all(idle: deque[_Idle]) -> None:
 
 
 def _send(connection: socket.socket, request: bytes) -> bool:
-    """Send a request; return False where nobody reads on: a server that refuses a large one may have answered already."""
+    """Send a request; return False if the server stops reading: one that refuses a large request may have answered already."""
     try:
         connection.sendall(request)
     except (BrokenPipeError, ConnectionResetError):
@@ -208,7 +208,7 @@ class _Reader:
         return got
 
     def until(self, end: re.Pattern[bytes]) -> bytes:
-        """Return what comes before an end, and take the end too."""
+        """Return the bytes up to a separator, and consume the separator too."""
         got = self._left
         while (found := end.search(got)) is None:
             if len(got) > _HEAD_BYTES_MAX:
@@ -236,7 +236,7 @@ class _Reader:
         return bytes(body)
 
     def rest(self) -> bytes:
-        """Return what comes until the connection is closed."""
+        """Return all bytes until the connection is closed."""
         parts = [self._left]
         while got := self._connection.recv(_READ_BYTES):
             parts.append(got)
@@ -245,8 +245,8 @@ class _Reader:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing has come behind the answer."""
-        # What TLS has decrypted already is not seen by whoever asks the pool whether the connection is still quiet.
+        """Whether there are no bytes behind the answer."""
+        # The pool's check for a quiet connection does not see bytes that TLS has decrypted already.
         return not self._left and not (
             isinstance(self._connection, ssl.SSLSocket) and self._connection.pending()
         )

@@ -38,11 +38,11 @@ class Keys(Protocol):
 
     @property
     def token(self) -> str | None:
-        """Of a session; None where the keys are somebody's own."""
+        """The session token; None for long-term keys."""
 
 
 def host_of(url: str) -> str:
-    """Return what the header `Host` says for an address: its port only where it is not the scheme's."""
+    """Return the header `Host` of an address: with its port only if it is not the scheme's default."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if ":" in host:

@@ -30,7 +30,7 @@ class S3Objects:
 
     Args:
         bucket: Its name; it must exist.
-        prefix: What the names of the objects begin with, without a slash at either end; may be empty.
+        prefix: Prefix of the objects' names, without a slash at either end; may be empty.
         options: As whom.
     """
 

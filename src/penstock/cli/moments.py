@@ -61,7 +61,7 @@ class ServiceNow:
         if self._clock is None:
             answered_ms = self._kinesis.fetch_shards(self._stream).server_ms
             self._clock = ServiceClock()
-            self._clock.hear(_wall_ms(), answered_ms)
+            self._clock.on_answer(_wall_ms(), answered_ms)
         return self._clock.now_ms(_wall_ms())
 
 

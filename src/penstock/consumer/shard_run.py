@@ -366,10 +366,10 @@ class ShardRun:
             server_ms: The service's clock in the answer, if it has one.
         """
         with self.lock:
-            page = replace(page, service_ms=self._service_clock.hear(self._clock.wall_ms(), server_ms))
+            page = replace(page, service_ms=self._service_clock.on_answer(self._clock.wall_ms(), server_ms))
             kept = self._reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
-            if kept.doubt is not None:
-                log.warning("%s", kept.doubt)
+            if kept.warning is not None:
+                log.warning("%s", kept.warning)
             if kept.loss is not None:
                 self._report_loss(kept.loss)
                 if page.records and not kept.rows:

@@ -124,7 +124,7 @@ class DecodeCounts(Struct):
     misplaced_aggregates: int = 0
     misplaced_records: int = 0
 
-    def note_undecodable(self, reason: Undecodable) -> None:
+    def on_undecodable(self, reason: Undecodable) -> None:
         """Count one record that was passed on untouched."""
         self.undecodable[reason] = self.undecodable.get(reason, 0) + 1
 
@@ -253,22 +253,22 @@ class MisplacedRule(Struct, frozen=True):
     Args:
         hash_keys: Of the shard.
         drops_unmarked: Drop also aggregates whose producers do not promise to send them again, as the KCL does.
-        told: The shard's range as its lease or its plan has it. It saves a listing, and is used if the listing does
+        known_range: The shard's hash range in its lease or its plan. It saves a listing, and is used if the listing does
             not name the shard, because it lags behind a reshard.
     """
 
     hash_keys: ShardHashKeys
     drops_unmarked: bool = False
-    told: HashRange | None = None
+    known_range: HashRange | None = None
 
     def drops(self, aggregate: Aggregate) -> bool:
         """Whether the rule applies to an aggregate and one of its records belongs to another shard."""
         if not (aggregate.is_marked or self.drops_unmarked):
             return False
-        hash_range = self.told or self.hash_keys.fetch()
+        hash_range = self.known_range or self.hash_keys.fetch()
         if hash_range is None or _lies_in(aggregate.columns, hash_range):
             return False
-        hash_range = self.hash_keys.fetch_again() or self.told
+        hash_range = self.hash_keys.fetch_again() or self.known_range
         return hash_range is not None and not _lies_in(aggregate.columns, hash_range)
 
 
@@ -298,7 +298,7 @@ def take_apart(
     found = decode(data)
     if not isinstance(found, Aggregate):
         if found is not None:
-            counts.note_undecodable(found)
+            counts.on_undecodable(found)
         return Taken(UserColumns((partition_key,), None, (data,)), is_misplaced=False)
     counts.aggregates += 1
     if rule is not None and rule.drops(found):

@@ -33,7 +33,7 @@ def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
     Args:
         given: ISO 8601 (`2026-01-31T12:00:00Z`, with an offset, a space or a date alone), milliseconds since the epoch as a
             number or as digits, or a `datetime`.
-        option: What the moment was given for, for messages.
+        option: The option of the moment, for messages.
         zone: The time zone of a moment without one; None refuses it.
 
     Raises:

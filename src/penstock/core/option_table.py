@@ -154,8 +154,8 @@ def parse_options(
         table: The known options.
         scope: Which of them count here.
         without_effect: Foreign keys that are accepted and do nothing, with the reason.
-        refused: Foreign keys that ask for something that is not there, with the way out. A key that ends with a dot stands for
-            all that begin with it.
+        refused: Foreign keys that ask for something that is not there, with the way out. A key that ends with a dot is a
+            prefix.
 
     Returns:
         Option names to values, defaults filled in; and a sentence for each key without effect.
@@ -195,7 +195,7 @@ def parse_options(
 
 
 def _refuse(key: str, refused: Mapping[str, str]) -> None:
-    """Refuse a foreign key by its whole name, or else by what it begins with."""
+    """Refuse a foreign key by its whole name, or else by its prefix."""
     lowered = key.lower()
     for name, way_out in sorted(refused.items(), key=lambda each: each[0].endswith(".")):
         if lowered == name.lower() or (name.endswith(".") and lowered.startswith(name.lower())):

@@ -3,8 +3,8 @@
 Needs the `local` extra: `pip install penstock[local]`. The names are loaded when they are first used, so
 that the command line can describe the server without the extra.
 
-This package imports nothing of Penstock but `penstock.errors`, not even the limits of the service: the server
-is what the rest is tested against, so it must not share the rest's mistakes. An import contract checks it.
+This package imports nothing of Penstock but `penstock.errors`, not even the limits of the service: the
+rest is tested against the server, so it must not share the rest's mistakes. An import contract checks it.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class Calls:
         by_shard: Per `service.operation`, calls per `stream/shard`.
         errors: Per `service.operation`, calls per error code or fault.
         recent: The last calls, oldest first.
-        by_caller: Per access key id, calls per `service.operation`. The server takes any key, so a test that uses
-            a key for each role sees what the role's policy must allow.
+        by_caller: Per access key id, calls per `service.operation`. The server takes any key, so a test with
+            a key for each role sees the calls that the role's policy must allow.
     """
 
     total: Mapping[str, int]

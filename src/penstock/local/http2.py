@@ -1,6 +1,6 @@
 """HTTP/2 over asyncio: h2 keeps the protocol's state, this module the requests and the answers under way.
 
-Requests of one connection are answered beside each other. Windows are given back when data is received, since bodies
+Requests of one connection are answered beside each other. Windows are reopened when data is received, since bodies
 are bounded otherwise; an answer is sent as the client's windows and the transport take it, a piece of each answer
 in turn. A client's protocol error ends its connection, with a GOAWAY that names the reason.
 """

@@ -79,7 +79,7 @@ class Subscriptions:
     Args:
         store: Holds the records; this object becomes its listener for changes.
         clock: The server's clock.
-        metrics: Count what is sent.
+        metrics: Count the sent bytes and records.
         limits: Whether rates are enforced, and the pause before a take-over.
     """
 

@@ -1,4 +1,4 @@
-"""`Producer` for asyncio: puts wait for room in a queue of their own, first come first served, and never block the loop."""
+"""`Producer` for asyncio: puts wait for room in a first-in-first-out queue, and never block the loop."""
 
 from __future__ import annotations
 

@@ -59,10 +59,10 @@ class Engine:
         stream: Name or ARN.
         batcher: Plans the steps; belongs to the engine from now on.
         ports: Service, time, jitter, metrics.
-        fetch_placement: Asks anew how the stream places records.
+        fetch_placement: Fetches again how the stream places records.
         thread_count: Requests that may be in flight at once.
         buffer_bytes_max: Memory for records that are not acknowledged.
-        record_ttl_s: A record that has waited so long is given up; None for never.
+        record_ttl_s: A record that has waited so long fails; None for never.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Engine:
     def flush(self, timeout_s: float | None) -> bool:
         """Wait until every record put before is acknowledged or failed; return False when the time was over first.
 
-        Without a timeout the wait still ends: the batcher gives up when nothing is acknowledged for too long.
+        Without a timeout the wait still ends: waiting records fail when nothing is acknowledged for too long.
         """
         with self._lock:
             # Other threads go on putting: their later records have higher numbers, and this flush does not wait for them.
@@ -215,18 +215,18 @@ class Engine:
     def _run(self) -> None:
         while self._make_step():
             pass
-        # Whoever closed the producer may have gone before the last request of this thread was over.
+        # The thread that closed the producer may have left before this thread's last request was over.
         self._drop_waiting()
 
     def _make_step(self) -> bool:
-        """Plan a step and carry it out; return False when there is none to come."""
+        """Plan a step and carry it out; return False when no step follows."""
         step: PutRequest | FetchShards | Stuck | _Expired | None = None
         try:
             step = self._next_step()
             if step is not None:
                 self._do(step)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is logged and given to the futures
-            # A defect, not an outcome: no future may stay open with nobody to resolve it.
+            # A defect, not an outcome: every future must be resolved.
             _log.exception("stream %s: the sender failed", self._stream)
             self._recover(step, error)
             return True
@@ -241,7 +241,7 @@ class Engine:
     def _recover(
         self, step: PutRequest | FetchShards | Stuck | _Expired | None, error: BaseException
     ) -> None:
-        """Give up what a failed step leaves behind; where the batcher may have lost records, everything."""
+        """Fail the records of a failed step; all records if the batcher may have lost some."""
         # Until a request is settled the batcher has not heard of its failure, and is as good as before.
         is_sound = isinstance(step, FetchShards | Stuck) or (
             isinstance(step, PutRequest) and not step.is_settled
@@ -256,7 +256,7 @@ class Engine:
                 )
                 if isinstance(step, PutRequest):
                     self._fail_request(step, error)
-        except Exception:  # noqa: BLE001 - the batcher is damaged, and its first error is the one to be told
+        except Exception:  # noqa: BLE001 - the batcher is damaged, and its first error is the one to report
             _log.exception("stream %s: giving up failed", self._stream)
             is_sound = False
         if not is_sound:
@@ -353,7 +353,7 @@ class Engine:
         else:
             self._settle(result)
 
-    # --- what came of it ----------------------------------------------------------------------------------
+    # --- outcomes -----------------------------------------------------------------------------------------
 
     def _settle(self, result: PutResult) -> None:
         now_s = self._ports.clock.monotonic_s()
@@ -423,12 +423,12 @@ class Engine:
                 self._note_unsettled(trouble)
                 raised = raised or trouble
         self._close(records)
-        # Ctrl-C, while the one who closes the producer fails what was left.
+        # Ctrl-C, while the closing thread fails the remaining records.
         if isinstance(raised, KeyboardInterrupt) and threading.current_thread() not in self._threads:
             raise raised
 
     def _note_unsettled(self, error: BaseException) -> None:
-        """Log what was raised while a receipt was settled: by a callback that wants to end its thread, or by a settled one."""
+        """Log an error of settling a receipt: from a callback that ends its thread, or from a receipt that is settled already."""
         if isinstance(error, InvalidStateError):
             _log.error(
                 "stream %s: somebody else has settled a future of this producer: %s", self._stream, error
@@ -443,7 +443,7 @@ class Engine:
 
     def _close(self, records: list[PendingRecord]) -> None:
         """Count records as settled."""
-        # The futures were resolved first and are counted now: whoever returns from a flush finds them all done.
+        # The futures were resolved first and are counted now: when a flush returns, they are all done.
         with self._lock:
             self._open_count -= len(records)
             assert self._open_count >= 0 or self._defect is not None

@@ -22,7 +22,7 @@ class Placement(Struct, frozen=True):
 
     Args:
         may_aggregate: Whether aggregates reach their readers.
-        predicts: Whether a hash key tells the shard.
+        predicts: Whether a hash key determines the shard.
         record_bytes_max: The stream's limit on data and partition key of one record.
         shard_count: Open shards.
         is_assumed: Whether the stream may not be described, so that all of this is what most streams do.
@@ -47,7 +47,7 @@ class PlacementCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Strong references: each task opens the service anew, and a weak one would go with the task that asked.
+        # Strong references: each task opens its own service, and a weak one would go with the task that asked.
         self._found: dict[tuple[Kinesis, str, bool, bool], tuple[float, Placement]] = {}
 
     def fetch(
@@ -80,8 +80,8 @@ PLACEMENTS: Final = PlacementCache()
 def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, is_forced: bool) -> Placement:
     """Fetch how the stream places records.
 
-    Where the service places them by itself, aggregates land in shards whose readers drop them, so records are not
-    aggregated. The same holds where the answer does not tell (no permission, or an on-demand stream without the field),
+    If the service places them by itself, aggregates land in shards whose readers drop them, so records are not
+    aggregated. The same holds if the answer lacks this (no permission, or an on-demand stream without the field),
     unless aggregation is forced.
 
     Raises:

@@ -65,7 +65,7 @@ def _end_in_order_when_terminated() -> None:
 
 def _exit_in_order(number: int, frame: FrameType | None) -> None:
     del number, frame
-    # A Pool tells its processes to end and terminates them a moment later: the first may be closing a producer already.
+    # A Pool asks its processes to end and terminates them a moment later: the first may be closing a producer already.
     if not _ending.is_set():
         raise SystemExit(_TERMINATED)
 

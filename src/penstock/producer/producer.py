@@ -62,7 +62,7 @@ class ProducerOptions:
             750 bytes beside data and key.
         put_timeout_s: How long `put` waits for room in that memory; 0 raises at once.
         no_progress_deadline_s: When a shard acknowledged nothing for so long, all waiting records fail.
-        record_ttl_s: A record that is not acknowledged after so long is given up, and its future fails with
+        record_ttl_s: A record that is not acknowledged after so long is dropped, and its future fails with
             `RecordExpired`; a request in flight is waited for first. None: records do not expire.
         request_count_max: Requests in flight at once, each on a thread of its own.
         request_record_count_max: Kinesis records in one request, 1 to 500.
@@ -255,8 +255,8 @@ class Producer:
         """Flush, then end the threads. May be called again.
 
         Raises:
-            DeliveryFailed: Records were not acknowledged in time, or failed since the last flush. The records that
-                were left are given up, and their futures fail.
+            DeliveryFailed: Records were not acknowledged in time, or failed since the last flush. The futures of
+                the remaining records fail.
         """
         self._check_process()
         with self._lock:

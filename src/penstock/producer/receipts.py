@@ -1,11 +1,11 @@
 """A record that was put, and the future of its acknowledgement: one object is both.
 
-Every record that waits has one, so it is made without what most of them never need. A `Future` comes with a condition (two
-locks and a queue) and two lists: ten objects and 1,600 bytes, which Python's collection of garbage visits again and again.
-A receipt makes them when somebody comes to wait or leaves a callback.
+Every waiting record has one, so it is made without the parts that most of them never need. A `Future` has a condition (two
+locks and a queue) and two lists: ten objects and 1,600 bytes, which each garbage collection visits.
+A receipt makes them for the first wait or callback.
 
-Whoever settles a receipt first stores the outcome and then looks whether anybody waits. Whoever waits first shows itself and
-then looks whether there is an outcome. So one of the two sees the other, and neither needs a lock.
+The settling thread first stores the outcome and then checks for waiting threads. A waiting thread first registers and
+then checks for an outcome. So one of the two sees the other, and neither needs a lock.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         return waiters
 
     def _kept(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what those need who wait for this receipt; make it first if it is not there."""
+        """Return a part that waiting threads need; make it first if it is missing."""
         self._is_watched = True
         found = self.__dict__.get(name)
-        # Two threads come to wait at once: `setdefault` lets one of them win.
+        # Two threads begin to wait at once: with `setdefault`, one of them wins.
         return self.__dict__.setdefault(name, make()) if found is None else found
 
     def cancel(self) -> bool:
@@ -94,8 +94,8 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
             timeout: Seconds to wait; None waits as long as the producer does.
 
         Raises:
-            TimeoutError: It was neither acknowledged nor given up in time.
-            DeliveryFailed: It was given up.
+            TimeoutError: It was not settled in time.
+            DeliveryFailed: The record failed.
         """
         error = self.exception(timeout)
         if error is None:
@@ -109,13 +109,13 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
             del error  # no cycle of the traceback, this frame and the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return why the record was given up, or None, as soon as it is settled.
+        """Return the record's failure, or None, as soon as it is settled.
 
         Args:
             timeout: Seconds to wait; None waits as long as the producer does.
 
         Raises:
-            TimeoutError: It was neither acknowledged nor given up in time.
+            TimeoutError: It was not settled in time.
         """
         return self._exception if self._state == FINISHED else super().exception(timeout)
 
@@ -130,7 +130,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         """Settle it: the record is acknowledged. Only the producer calls this."""
         if self._state != PENDING:
             raise InvalidStateError(f"{self._state}: {self!r}")
-        self.data = b""  # whoever keeps the receipt does not keep the record
+        self.data = b""  # a kept receipt must not keep the record's data
         self._result = result
         self._exception = None
         self._state = FINISHED
@@ -138,7 +138,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
             self._tell()
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Settle it: the record was given up. Only the producer calls this."""
+        """Settle it: the record failed. Only the producer calls this."""
         if self._state != PENDING:
             raise InvalidStateError(f"{self._state}: {self!r}")
         self.data = b""
@@ -166,7 +166,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
                 return
             try:
                 callback(self)
-            except Exception:  # noqa: BLE001 - as with every future: whoever settles it can do nothing about it
+            except Exception:  # noqa: BLE001 - as with every future: the settling thread cannot handle it
                 _log.exception("a callback of a record's receipt failed")
 
 

@@ -1,7 +1,7 @@
 """Carries out a batcher's steps: one PutRecords, one listing of the shards, and what each means to the batcher.
 
-The batcher decides what is sent, when it is sent again and how long to pause. Whoever owns a sender decides what a
-final failure means: the producer fails futures, the task writer raises.
+The batcher decides which entries are sent, when they are sent again and how long to pause. The owner of a sender handles a
+final failure: the producer fails futures, the task writer raises.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Sender:
 
     Args:
         stream: Name or ARN.
-        batcher: Plans the steps and learns their outcome; in the attribute `batcher`.
+        batcher: Plans the steps and gets their outcomes; in the attribute `batcher`.
         ports: Service, time, jitter, metrics.
-        fetch_placement: Asks anew how the stream places records.
-        lock: Held while the batcher learns an outcome, never during a call.
+        fetch_placement: Fetches again how the stream places records.
+        lock: Held while the batcher gets an outcome, never during a call.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Sender:
         self._lock = lock
 
     def send(self, request: PutRequest) -> PutResult:
-        """Send a request once and tell the batcher the answers.
+        """Send a request once and hand the batcher the answers.
 
         Raises:
             ServiceError: The request was refused for good. The batcher still counts it as in flight.
@@ -90,7 +90,7 @@ class Sender:
         return result
 
     def fetch_shards(self, step: FetchShards) -> PutResult:
-        """List the shards once and tell the batcher.
+        """List the shards once and hand them to the batcher.
 
         Raises:
             PenstockError: The shards cannot be listed, and trying again cannot help.
@@ -99,7 +99,7 @@ class Sender:
         aggregates: bool | None = None
         try:
             if self.batcher.aggregates and step.is_whole:
-                # Aggregates went astray: perhaps the stream has begun to place records by itself.
+                # Aggregates were misrouted: perhaps the stream has begun to place records by itself.
                 aggregates = self._fetch_placement().may_aggregate
             shard_filter = None if step.is_whole else ShardFilter("AT_LATEST")
             shards = ports.kinesis.fetch_shards(self._stream, shard_filter).shards
@@ -116,12 +116,12 @@ class Sender:
             # Whatever it is: the batcher waits for this listing, and must not wait for ever.
             now_s, u = ports.clock.monotonic_s(), ports.chance.random()
             with self._lock:
-                self.batcher.note_map_failure(str(error), now_s, u)
+                self.batcher.on_listing_failed(str(error), now_s, u)
             if isinstance(error, _RETRIED):
                 return PutResult()
             raise
         with self._lock:
-            return self.batcher.learn_shards(shards, ports.clock.monotonic_s(), aggregates=aggregates)
+            return self.batcher.on_shards(shards, ports.clock.monotonic_s(), aggregates=aggregates)
 
 
 def _failure_of(error: ServiceError) -> Failure:

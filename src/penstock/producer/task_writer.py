@@ -113,7 +113,7 @@ class TaskWriter:
         clock: Time; None for the system's.
         chance: Jitter; None for the system's.
         memory: Shared with the task's other writers; None for a bound of its own.
-        placements: What the process knows of streams.
+        placements: The process's cache of placements.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class TaskWriter:
     def _count(self, result: PutResult) -> None:
         report = self.report
         for each in result.delivered:
-            report.note_acknowledged(each.shard_id, len(each.entry.records), len(each.entry.data))
+            report.on_acknowledged(each.shard_id, len(each.entry.records), len(each.entry.data))
         for reason, count in result.retried.items():
             report.refused_count += count
             report.refused_by_reason[reason] = report.refused_by_reason.get(reason, 0) + count

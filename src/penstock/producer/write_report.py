@@ -1,4 +1,4 @@
-"""What a writer did, by shard."""
+"""Figures of a writer, by shard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ShardCounts:
-    """What one shard acknowledged."""
+    """Records that one shard acknowledged."""
 
     user_record_count: int = 0
     kinesis_record_count: int = 0
@@ -16,7 +16,7 @@ class ShardCounts:
 
 @dataclass(slots=True)
 class WriteReport:
-    """What one writer did, or several together.
+    """Figures of one writer, or of several together.
 
     Args:
         user_record_count: Acknowledged user records.
@@ -55,7 +55,7 @@ class WriteReport:
         for shard_id, counts in other.by_shard.items():
             self._count(shard_id, counts.user_record_count, counts.kinesis_record_count, counts.bytes_count)
 
-    def note_acknowledged(self, shard_id: str, user_record_count: int, bytes_count: int) -> None:
+    def on_acknowledged(self, shard_id: str, user_record_count: int, bytes_count: int) -> None:
         """Count one Kinesis record that a shard acknowledged."""
         self.user_record_count += user_record_count
         self.kinesis_record_count += 1

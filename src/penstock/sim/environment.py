@@ -91,9 +91,9 @@ class Environment:
         self.stream = self.open_stream()
         self.table = self._new_table()
         self.application = "application"
-        """What the queries call it now; its lease table has the same name."""
+        """Its name in the queries now; its lease table has the same name."""
         self.former_tables: dict[str, tuple[Lease, ...]] = {}
-        """What the tables of its earlier names hold."""
+        """The rows of the tables under its earlier names."""
 
     def _new_table(self) -> SimTable:
         return SimTable(
@@ -101,7 +101,7 @@ class Environment:
         )
 
     def rename_application(self) -> None:
-        """Let the application have another name, and so an empty lease table; nothing is written to the old one any more."""
+        """Give the application another name, and so an empty lease table; nothing is written to the old one any more."""
         self.former_tables[self.application] = tuple(self.table.rows.values())
         self.table.exists = False
         self.application = f"application-{len(self.former_tables)}"

@@ -272,7 +272,7 @@ def draw_query_scenario(seed: int) -> Scenario:
     faults = replace(drawn.faults, unknown_shard=some(0.1), lost_iterator=some(0.1), early_tip=some(0.2))
     plan = draw_query_plan(chance, has_robbers=has_robbers)
     moving = random.Random(f"moves {seed}")
-    # Who has no checkpoint location would begin anew under another name; and one that was set back is another line of history.
+    # A query without a checkpoint location would restart under another name; and a restored one is another line of history.
     newcomers = plain or plan.strangers_per_min or plan.twins_per_min or plan.namesakes_per_min
     if not (newcomers or plan.restores_per_min or plan.copies_per_min) and moving.random() < 0.7:
         plan = replace(plan, moves_per_min=moving.uniform(0.3, 1.5))

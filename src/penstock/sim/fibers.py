@@ -150,7 +150,7 @@ class Fibers:
 
 
 class FiberProcess(Protocol):
-    """What a fiber needs of its process; implemented by `SimProcess`."""
+    """The process of a fiber; implemented by `SimProcess`."""
 
     who: str
     is_alive: bool

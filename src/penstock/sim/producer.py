@@ -100,9 +100,9 @@ class SimPuts:
         for number in numbers if is_read else ():
             world.note("put", shard_id, number, world.now_ms())
 
-    def note_astray(self, texts: tuple[str, ...], is_read: bool) -> None:
+    def note_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
         """Note that another shard than the predicted one has taken an aggregate."""
-        self._world.note("astray", texts, is_read)
+        self._world.note("misrouted", texts, is_read)
 
     # --- entries ------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class SimPuts:
         texts = tuple(self.text_of(data) for _, _, data in found)
         self.note_stored(shard.shard_id, numbers, texts, is_read)
         if len(found) > 1 and isinstance(entry, PackedEntry) and entry.shard_id != shard.shard_id:
-            self.note_astray(texts, is_read)
+            self.note_misrouted(texts, is_read)
         if self.happens("entry_unanswered"):
             self._leave_unanswered([entry])
             return PutAnswer()

@@ -92,7 +92,7 @@ class KeysInOrder(Checker):
 
 
 class RarelyTwice(Checker):
-    """P3: readers see a record once, and at most once more for each time that its call had no answer.
+    """P3: readers see a record once, and at most one more time for each call without an answer.
 
     An aggregate that the shard of another prediction took may have to be sent again until a listing shows whose it is.
     """
@@ -108,7 +108,7 @@ class RarelyTwice(Checker):
         """One more copy is allowed."""
         self._allowed.update(texts)
 
-    def on_astray(self, texts: tuple[str, ...], _is_read: bool) -> None:
+    def on_misrouted(self, texts: tuple[str, ...], _is_read: bool) -> None:
         """One more copy is allowed."""
         self._allowed.update(texts)
 

@@ -108,7 +108,7 @@ class SameReplays(Checker):
 
 
 class OnceEach(Checker):
-    """Q2: a record is emitted once, and once more for each time since its arrival that its shard changed owner before it.
+    """Q2: a record is emitted once, and one more time for each change of its shard's owner between its arrival and the read.
 
     A new owner begins at the checkpoint, and a query that gets a shard back behind the claim of its last batch, if that is
     further on. A worker that begins again under its name counts as another one. A query emits the batches that

@@ -1,4 +1,4 @@
-"""What a query owes that reads what is there, and ends: nothing is left that nobody reads."""
+"""A query that reads the existing records and ends: no record is left without a reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOURNED_LEASES: Final = 3  # so many lease durations after its end a worker may
 
 
 class EndsWhenAllIsRead(Checker):
-    """Q10: a query that reads what is there ends when each record that was there is done, or is in the hands of another worker that lives.
+    """Q10: a query that reads the existing records ends when each of them is done, or is read by another live worker.
 
     Two drivers of one location share what they know badly, answers may say too early that nothing is left, actions leave batches
     unread, and leases may be deleted while the query runs: there nothing is owed.
@@ -37,7 +37,7 @@ class EndsWhenAllIsRead(Checker):
         self._handed_s: dict[str, float] = {}
 
     def on_up(self, who: str) -> None:
-        """Note since when it reads: what came before is owed."""
+        """Record its start: earlier records are owed."""
         self._up_s[who] = self.history.now
 
     def on_second_driver(self, name: str) -> None:
@@ -51,7 +51,7 @@ class EndsWhenAllIsRead(Checker):
         self._excused.add(name)
 
     def on_unread(self, name: str, _batch: int, _keys: tuple[str, ...]) -> None:
-        """Note that its user wanted records left out, which nothing else may tell later."""
+        """Excuse a query whose user left records out, since no later event may show it."""
         self._excused.add(name)
 
     def on_early_tip(self, key: str) -> None:
@@ -69,7 +69,7 @@ class EndsWhenAllIsRead(Checker):
         self._disturbed_s = self.history.now
 
     def on_write(self, who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
-        """Note what is handed over to a worker that has not heard of it yet."""
+        """Record leases that are handed over to a worker that has not seen it yet."""
         self._handed_s.pop(write.key, None)
         if isinstance(write, Release) and after is not None and after.owner not in (None, name_of(who)):
             self._handed_s[write.key] = self.history.now
@@ -96,7 +96,7 @@ class EndsWhenAllIsRead(Checker):
         mourned_s = _MOURNED_LEASES * self.options.lease_duration_s
         if row is None or row.reader is None:
             if alive and now_s - self.history.changed_s.get(key, float("-inf")) < mourned_s:
-                return True  # it was made, or given up, a moment ago
+                return True  # it was made, or released, a moment ago
             parents = self.history.shards[key].parents
             return any(not self._is_ended(parent) and self._is_read(parent, me) for parent in parents)
         if row.reader.startswith(_EXTRAS) or now_s - self._handed_s.get(key, float("-inf")) < mourned_s:

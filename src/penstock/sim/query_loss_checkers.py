@@ -63,7 +63,7 @@ class QueryLossesTold(LossesTold):
                 del self._probed[place]
 
     def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
-        """A lease that comes back finds the driver without what a probe has answered meanwhile, which nobody awaited."""
+        """Forget the probes of a lease: when it returns, its driver has none of their answers."""
         super().on_start(who, key, epoch, position)
         self._probed.pop((who, key), None)
 

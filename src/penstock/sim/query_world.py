@@ -210,10 +210,10 @@ class QueryWorld(World):
             self.note("restored", query.name)
 
     def _move(self) -> None:
-        """Let everything end, and go on under another application name, with an empty lease table."""
+        """End everything, and go on under another application name, with an empty lease table."""
         logs = [self._log_of(name) for name in self.scenario.queries]
         if any(log.offset(len(log.offsets) - 1).lease_table != self.application for log in logs):
-            return  # who has read nothing yet begins anew, and who has read nothing under this name knows only the one before
+            return  # a query that has read nothing under this name would know only an earlier one, or none
         for executor in list(self._executors.values()):
             self._end_executor(executor)
         for extra in list(self._extra):

@@ -251,7 +251,7 @@ class SimReader:
         # As the consumer's fetcher does it on its thread.
         room_bytes, unread = self.run.peek_unread(has_room=True)
         run, world = self.run, self._world
-        rule = MisplacedRule(_HashRanges(world, self.worker.place_of(run)), told=run.hash_range)
+        rule = MisplacedRule(_HashRanges(world, self.worker.place_of(run)), known_range=run.hash_range)
         taken = take_apart(unread, room_bytes, run.shard_id, world.decoded, rule, stream=run.stream)
         self.run.on_taken_apart(taken)
 

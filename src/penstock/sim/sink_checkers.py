@@ -82,7 +82,7 @@ class _SinkChecker(Checker):
         """One more copy of each is allowed."""
         self.attempts[name].excused.update(texts)
 
-    def on_sink_astray(self, name: str, texts: tuple[str, ...], _is_read: bool) -> None:
+    def on_sink_misrouted(self, name: str, texts: tuple[str, ...], _is_read: bool) -> None:
         """One more copy of each is allowed."""
         self.attempts[name].excused.update(texts)
 
@@ -189,7 +189,7 @@ class OrderOfEachAttempt(_SinkChecker):
 
 
 class TwiceWithCause(_SinkChecker):
-    """K3: an attempt's rows are seen once, and once more for each call without an answer; its report hides no copy."""
+    """K3: an attempt's rows are seen once, and one more time for each call without an answer; its report hides no copy."""
 
     invariant = "K3"
 

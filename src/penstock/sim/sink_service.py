@@ -114,9 +114,9 @@ class SinkPuts(SimPuts):
         """Note it with the attempt."""
         self._world.note("sink_unanswered", self._attempt.name, texts)
 
-    def note_astray(self, texts: tuple[str, ...], is_read: bool) -> None:
+    def note_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
         """Note it with the attempt."""
-        self._world.note("sink_astray", self._attempt.name, texts, is_read)
+        self._world.note("sink_misrouted", self._attempt.name, texts, is_read)
 
     def note_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
         """Note it with the attempt, and for the consumers of the stream."""

@@ -166,7 +166,7 @@ class SinkSituations:
     def _on_sink_file(self, _who: str, _location: str, name: str, _content: str) -> None:
         self._met[_FILED] += name.startswith("dead-letters")
 
-    def _on_sink_astray(self, _name: str, _texts: tuple[str, ...], is_read: bool) -> None:
+    def _on_sink_misrouted(self, _name: str, _texts: tuple[str, ...], is_read: bool) -> None:
         self._met[_ASTRAY if is_read else _DROPPED] += 1
 
     def _on_sink_task_done(self, name: str, *_: Any) -> None:

@@ -327,7 +327,7 @@ class Situations:
             self._shard_of[key] = shard
             self._met[_COPY_HANDED] += self._number_of.setdefault(text, number) != number
 
-    def _on_astray(self, _now: float, _texts: tuple[str, ...], is_read: bool) -> None:
+    def _on_misrouted(self, _now: float, _texts: tuple[str, ...], is_read: bool) -> None:
         self._met[_ASTRAY if is_read else _DROPPED] += 1
 
     def _on_trimmed(self, _now: float, key: str, _count: int, last: int) -> None:

@@ -194,7 +194,7 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "sink_attempt_killed": lambda name: f"{name} is killed",
     "sink_unanswered": lambda name, texts: f"nobody answers {name} for {', '.join(texts)}",
     "sink_refused": lambda name, stream: f"{stream} refuses something of {name}",
-    "sink_astray": lambda name, texts, is_read: (
+    "sink_misrouted": lambda name, texts, is_read: (
         f"another shard takes {', '.join(texts)} of {name}" + ("" if is_read else ", and its readers drop it")
     ),
     "sink_letter": lambda name, stream, texts, _is_read: f"{name} puts {', '.join(texts)} aside in {stream}",

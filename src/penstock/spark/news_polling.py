@@ -343,8 +343,8 @@ class NewsPoller:
 
     def _on_answer_time(self, came_s: float, came_ms: int, server_ms: int | None) -> int:
         """Return the moment of an answer by the service's clock."""
-        service_ms = self._service_clock.hear(came_ms, server_ms)
-        self._steady_clock.hear(came_s, service_ms)
+        service_ms = self._service_clock.on_answer(came_ms, server_ms)
+        self._steady_clock.on_answer(came_s, service_ms)
         return service_ms
 
     def _on_page(self, state: ShardState, page: RecordPage, now_ms: int) -> None:

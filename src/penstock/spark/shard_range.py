@@ -254,7 +254,7 @@ class ShardRange:
     def on_hash_range(self, hash_range: HashRange | None) -> None:
         """Handle the shard's hash range from its lease: the rule of misplaced aggregates needs it."""
         if self._rule is not None and hash_range is not None:
-            self._rule = replace(self._rule, told=hash_range)
+            self._rule = replace(self._rule, known_range=hash_range)
 
     def report_dropped(self) -> None:
         """Log how many misplaced records were read and not delivered, if there were any."""
@@ -331,7 +331,7 @@ class ShardRange:
                 if self._pushes is not None:
                     self._pushes.on_poll_failure(error, started_s)
                 return
-            service_ms = self._service_clock.hear(self._clock.wall_ms(), answer.server_ms)
+            service_ms = self._service_clock.on_answer(self._clock.wall_ms(), answer.server_ms)
             if self._begins_anywhere:
                 self._check_stream(service_ms)
                 self._begins_anywhere = False
@@ -355,8 +355,8 @@ class ShardRange:
             is_pushed=is_pushed,
         )
         kept = reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
-        if kept.doubt is not None:
-            _log.warning("%s", kept.doubt)
+        if kept.warning is not None:
+            _log.warning("%s", kept.warning)
         self._report_loss(reader, kept.loss)
         if self._pushes is not None:
             if not is_pushed:
@@ -403,7 +403,7 @@ class ShardRange:
             return
         # Wait for the event and take its moment before holding a page: other shards may hold all pages for long.
         came_s = self._clock.monotonic_s()
-        service_ms = self._service_clock.hear(self._clock.wall_ms(), event.server_ms)
+        service_ms = self._service_clock.on_answer(self._clock.wall_ms(), event.server_ms)
         with self._hold_page():
             yield from self._give(reader, event, came_s, service_ms)
 

@@ -95,7 +95,7 @@ class WatchedLeaseTable:
             self.checkpoints.append(checkpoint)
 
     def take_by_another(self, key: str) -> None:
-        """Let another worker take a lease, as when its owner did not renew it in time."""
+        """Take a lease as another worker, as when its owner did not renew it in time."""
         row = self._table.fetch(key)
         assert row is not None
         self._table.write(Take(key, row.counter, OTHER_WORKER))

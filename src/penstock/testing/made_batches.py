@@ -32,7 +32,7 @@ class Made(ShardRecords):
         return next(record for record in self.records if record.position == checkpoints[-1])
 
     def lose_lease(self) -> None:
-        """Let another worker take the lease: the batch is not owned any more, and cannot be checkpointed."""
+        """Take the lease as another worker: the batch is not owned any more, and cannot be checkpointed."""
         self._driver.lose_lease()
 
 

@@ -23,7 +23,7 @@ ARRIVAL: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class _Made(Struct, frozen=True):
-    """What was given for one record; the rest follows from its place.
+    """The arguments for one record; its other fields follow from its place.
 
     Args:
         follows: Whether the record is of the same aggregate as the one before.
@@ -109,7 +109,7 @@ def records(
 
     Args:
         payloads: One for each record: bytes, text, or a mapping that becomes JSON.
-        partition_key: Of all of them; `{n}` stands for the place of each. None: the stream manages keys by itself.
+        partition_key: Of all of them; `{n}` is replaced by the place of each. None: the stream manages keys by itself.
         sequence_number: Of the first one; the others follow it. None: by its place, from 1.
         arrival: When the service took them in. None: the seconds after the beginning of 2026.
         shard_id: Where they are read.
@@ -149,7 +149,7 @@ def aggregate(
 
     Args:
         payloads: Two or more; a producer sends a single record as it is.
-        partition_key: Of all of them; `{n}` stands for the place of each.
+        partition_key: Of all of them; `{n}` is replaced by the place of each.
         explicit_hash_key: As the producer set it.
         sequence_number: Of the aggregate. None: by its place.
         arrival: When the service took it in. None: as for `records`.

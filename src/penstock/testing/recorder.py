@@ -1,4 +1,4 @@
-"""Notes each call of user code in a run, and does what the test has scripted around it."""
+"""Records each call of user code in a run, and plays the test's script around it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Call:
     Attributes:
         kind: `records` and `dead_letter`; of processors also `start` (`initialize`), `end` (`shard_ended`), `stop`
             (`shutdown_requested`) and `lost` (`lease_lost`).
-        records: What it was given.
+        records: Its records.
         attempt: 1, or more when a call with these records failed before.
         wait_s: Pause since that call failed; 0 for a first attempt.
-        reason: Of a dead letter: the error for which the records were given up.
-        error: What the call raised; None if it returned.
+        reason: Of a dead letter: the error of the last attempt.
+        error: The error that the call raised; None if it returned.
     """
 
     kind: CallKind

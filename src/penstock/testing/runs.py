@@ -32,16 +32,16 @@ _POLLING: Final = ConsumerOptions()
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        records: What the shard held.
+        records: The records of the shard.
         calls: Each call of user code, in order.
         checkpoints: The record of each checkpoint that was stored, in order: everything up to and including it is done.
         dead_letters: Records that the dead-letter handler took.
         ended_by: `stop`, after everything was delivered, or when it was asked for; `shard_end`, whose checkpoint is stored;
             `lease_lost`; or `failure`.
-        failure: Why the shard stopped; its `__cause__` is what user code raised.
+        failure: Why the shard stopped; its `__cause__` is the error of user code.
     """
 
     records: list[Record]
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def retries(self) -> list[Call]:
-        """Calls that came again after a pause: `wait_s` of each is the longest that it can be."""
+        """Calls that were repeated after a pause: `wait_s` of each is the longest possible one."""
         return [call for call in self.calls if call.wait_s > 0]
 
 
@@ -88,7 +88,7 @@ def run(
     """Run a handler of `Consumer` over the records of one shard, without service, threads or waiting.
 
     The consumer's own code reads, delivers, repeats and checkpoints, in virtual time. It begins with the first record, and
-    stops gracefully when all are done. Calls of the handler come one after the other, also with `concurrency`: then in the
+    stops gracefully when all are done. Calls of the handler follow each other, also with `concurrency`: then in the
     order in which the consumer begins them.
 
     Args:

@@ -100,8 +100,8 @@ class VirtualDriver:
     Calls of user code run one at a time, on the thread that drives, or as far as they return futures until those are done.
 
     Args:
-        stream: What is read.
-        faults: What happens beside.
+        stream: The stream to read.
+        faults: The scripted faults.
     """
 
     def __init__(self, stream: MemoryStream, faults: Faults) -> None:
@@ -133,7 +133,7 @@ class VirtualDriver:
         self._worker = worker
 
     def on_checkpoint_begun(self, pending: PendingCheckpoint) -> None:
-        """Let the lease table answer, or the time for that pass."""
+        """Run the lease table's answer, or pass the time for it."""
         self.table.is_refusing = self._refusals_left > 0
         self._refusals_left -= self.table.is_refusing
         # A refused one costs no time: the lease would run out before the wait for the checkpoint does.
@@ -178,11 +178,11 @@ class VirtualDriver:
                 self._go_on()
 
     def let_pass(self, duration_s: float) -> None:
-        """Let time pass, in which user code is not called."""
+        """Pass time without calls of user code."""
         self._drive_until(lambda: False, self.clock.now_s + duration_s)
 
     def step(self) -> bool:
-        """Do what is due now; return whether anything was."""
+        """Run everything that is due now; return whether anything was."""
         if self.recorder.interruption is not None:
             raise self.recorder.interruption
         if self._must_lose_lease:
@@ -199,7 +199,7 @@ class VirtualDriver:
         return False
 
     def _step_worker(self) -> bool:
-        """Do what is due but calls of user code."""
+        """Run everything that is due except calls of user code."""
         with self._lock:
             did = bool(self._calls.tasks)
             while self._calls.tasks:
@@ -213,7 +213,7 @@ class VirtualDriver:
             return did
 
     def _drive_until(self, is_true: Callable[[], bool], deadline_s: float) -> None:
-        """Let everything but user code go on until a condition holds, or the time is over."""
+        """Run everything but user code until a condition holds, or the time is over."""
         while not is_true():
             if not self._step_worker() and not self._pass_time(deadline_s):
                 return
@@ -238,7 +238,7 @@ class VirtualDriver:
             )
 
     def _is_at_rest(self) -> bool:
-        """Return whether nothing more comes of itself."""
+        """Whether nothing more is due without an outside event."""
         runs = [run for run in self.worker.delivery.runs() if not run.is_told]
         if self.failure is not None or (self.is_lease_lost and not runs):
             return True
@@ -286,7 +286,7 @@ class VirtualDriver:
             self._must_lose_lease = True
 
     def lose_lease(self) -> None:
-        """Let another worker take the lease, and this one notice."""
+        """Take the lease as another worker, until this one has noticed."""
         self.is_lease_lost = True
         self.table.take_by_another(self.stream.shard_id)
         self._drive_until(lambda: all(run.is_lost for run in self.worker.delivery.runs()), _LIMIT_S)

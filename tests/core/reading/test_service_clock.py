@@ -25,15 +25,15 @@ def test_a_bound_in_whole_seconds_includes_the_second_that_has_begun(server_ms, 
 def test_what_was_heard_last_counts_until_the_next_word():
     clock = ServiceClock()
     assert clock.now_ms(100_000) == 100_000
-    assert clock.hear(100_000, 160_000) == 160_000
+    assert clock.on_answer(100_000, 160_000) == 160_000
     assert clock.now_ms(105_000) == 165_000
-    assert clock.hear(106_000, None) == 166_000
-    assert clock.hear(107_000, 107_000) == 107_000
+    assert clock.on_answer(106_000, None) == 166_000
+    assert clock.on_answer(107_000, 107_000) == 107_000
 
 
 def test_a_steady_clock_goes_on_from_the_last_answer_whatever_the_time_of_day_is():
     clock = SteadyServiceClock()
     assert clock.now_ms(50.0, 777) == 777
-    clock.hear(50.0, 160_000)
+    clock.on_answer(50.0, 160_000)
     assert clock.now_ms(50.0, 777) == 160_000
     assert clock.now_ms(52.5, 777) == 162_500

@@ -525,7 +525,7 @@ def empty_until_believed(machine, **more):
         now_s = 100.0 * attempt
         kept = machine.on_page(page(**more), now_s, now_s)
         if attempt < 3:
-            assert (kept.rows, kept.loss, kept.doubt) == (None, None, None)
+            assert (kept.rows, kept.loss, kept.warning) == (None, None, None)
             assert machine.plan_step(now_s + 99.0) == FetchIterator(at_record("100"))
             machine.on_iterator("again", now_s + 99.0, 1_000_000)
     return kept
@@ -702,7 +702,7 @@ def test_a_reading_that_began_at_the_trim_horizon_goes_on_there_with_a_warning()
     machine.on_iterator("again", 1.0, 1_000_000)
     kept = machine.on_page(page(5, behind=3_000_000, at_s=2.0), 1.0, 1.1)
     assert kept.loss is None
-    assert "has not got away from the trim horizon" in kept.doubt
+    assert "has not got away from the trim horizon" in kept.warning
     assert places(kept.rows) == [(5, 0)]
     # It has got away now: from here on, what leaves unread is a loss.
     machine.on_page(page(9, at_s=700.0), 2.0, 2.1)
@@ -721,7 +721,7 @@ def test_an_open_shard_that_is_empty_behind_a_foreign_checkpoint_is_a_doubt_and_
     machine = resumed(is_foreign=True)
     kept = empty_until_believed(machine, at_s=9_000.0)
     assert kept.loss is None
-    assert "did not note when it was at the tip" in kept.doubt
+    assert "did not note when it was at the tip" in kept.warning
     assert isinstance(machine.plan_step(1e6), FetchPage)
     assert places(machine.on_page(page(150, at_s=9_100.0), 500.0, 500.1).rows) == [(150, 0)]
 

@@ -16,7 +16,7 @@ def main(aggregates: bool, key_count: int, hash_key: str) -> None:
     batcher = Batcher(BatcherSettings(aggregates=aggregates))
     batcher.add(b"", "first", None, 0.0)
     batcher.plan_step(0.0)
-    batcher.learn_shards([Shard("shardId-000000000000", FULL_RANGE)], 0.0)
+    batcher.on_shards([Shard("shardId-000000000000", FULL_RANGE)], 0.0)
     before_bytes = batcher.waiting_bytes
     tracemalloc.start()
     for number in range(10_000):

@@ -101,7 +101,7 @@ def make(shards=ONE, **changes):
     batcher = Batcher(BatcherSettings(**{"linger_s": 0.0, **changes}))
     batcher.add(b"first", "a", None, 0.0, "first")
     assert batcher.plan_step(0.0) == FetchShards("no shard map yet", is_whole=False)
-    batcher.learn_shards(shards, 0.0)
+    batcher.on_shards(shards, 0.0)
     return batcher
 
 
@@ -198,7 +198,7 @@ def test_an_aggregate_that_lands_in_a_child_is_sent_again_whole_when_one_record_
     assert result.delivered == []
     wish = batcher.plan_step(0.0)
     assert wish == FetchShards("shard shardId-000000000001 answered for shardId-000000000000", is_whole=True)
-    result = batcher.learn_shards((CLOSED, *TWO), 0.0)
+    result = batcher.on_shards((CLOSED, *TWO), 0.0)
     assert result.possible_duplicate_count == 3
     assert result.retried == {"misplaced": 3}
     again = batcher.plan_step(0.0)
@@ -214,7 +214,7 @@ def test_an_aggregate_that_lands_in_a_child_whole_is_delivered():
     request = batcher.plan_step(0.0)
     batcher.on_answers(request, [PutAnswer("7", TWO[0].shard_id)], 0.0, 0.5)
     assert isinstance(batcher.plan_step(0.0), FetchShards)
-    result = batcher.learn_shards((CLOSED, *TWO), 0.0)
+    result = batcher.on_shards((CLOSED, *TWO), 0.0)
     assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [(TWO[0].shard_id, "7")]
     assert result.possible_duplicate_count == 0
     assert batcher.waiting_count == 0
@@ -225,7 +225,7 @@ def test_the_shards_are_listed_by_one_at_a_time():
     batcher.add(b"first", "a", None, 0.0)
     assert isinstance(batcher.plan_step(0.0), FetchShards)
     assert batcher.plan_step(0.0) == WaitUntil(None, "the shards are being listed")
-    batcher.note_map_failure("no connection", 0.0, 0.5)
+    batcher.on_listing_failed("no connection", 0.0, 0.5)
     assert batcher.plan_step(0.0) == WaitUntil(0.1, "the shards are listed again later")
 
 
@@ -247,7 +247,7 @@ def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
         step = batcher.plan_step(now_s)
         if isinstance(step, FetchShards):
             asked_s.append(now_s)
-            batcher.learn_shards(ONE, now_s)
+            batcher.on_shards(ONE, now_s)
         elif isinstance(step, PutRequest):
             batcher.on_answers(step, [PutAnswer("1", "shardId-000000000099")] * len(step.entries), now_s, 0.5)
             batcher.add(b"next", "a", None, now_s)
@@ -274,12 +274,12 @@ def test_a_plain_record_in_another_shard_that_the_map_knows_is_delivered_and_ask
 def test_a_stream_that_places_records_itself_since_gets_them_plain_for_good():
     batcher = make(aggregates=True)
     batcher.add(b"other", "b", None, 0.0)
-    batcher.learn_shards(ONE, 0.0, aggregates=False)
+    batcher.on_shards(ONE, 0.0, aggregates=False)
     assert not batcher.aggregates
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"other"]]
     batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id), PutAnswer("2", ONE[0].shard_id)], 0.0, 0.5)
-    batcher.learn_shards(ONE, 1.0)
+    batcher.on_shards(ONE, 1.0)
     for key in "ab":
         batcher.add(b"later", key, None, 1.0)
     assert sent(batcher.plan_step(1.0)) == [[b"later"], [b"later"]]
@@ -289,7 +289,7 @@ def test_a_shard_map_may_not_change_under_a_request():
     batcher = make()
     request = batcher.plan_step(0.0)
     with pytest.raises(AssertionError, match="changed under a request"):
-        batcher.learn_shards(TWO, 0.0)
+        batcher.on_shards(TWO, 0.0)
     result = batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
     assert len(result.delivered) == 1
 
@@ -316,25 +316,25 @@ def test_shards_that_cannot_be_listed_for_too_long_end_the_wait_with_the_service
     batcher.add(b"first", "a", None, 0.0)
     for now_s in (0.0, 5.0, 10.0):
         assert isinstance(batcher.plan_step(now_s), FetchShards)
-        batcher.note_map_failure("no connection", now_s, 0.5)
+        batcher.on_listing_failed("no connection", now_s, 0.5)
     assert isinstance(batcher.plan_step(11.0), FetchShards)  # whoever stood still tries once more
-    batcher.note_map_failure("access denied", 11.0, 0.5)
+    batcher.on_listing_failed("access denied", 11.0, 0.5)
     assert batcher.plan_step(11.0) == Stuck("the shards could not be listed for 11 s; last: access denied")
 
 
 def test_an_old_shard_map_is_fetched_anew_and_what_waits_goes_after_it():
     batcher = Batcher(BatcherSettings(linger_s=0.0, map_age_max_s=60.0))
-    batcher.learn_shards(ONE, 0.0)
+    batcher.on_shards(ONE, 0.0)
     batcher.add(b"first", "a", None, 60.0)
     assert batcher.plan_step(60.5) == FetchShards("the shard map is old", is_whole=False)
-    batcher.learn_shards(TWO, 60.5)
+    batcher.on_shards(TWO, 60.5)
     assert isinstance(batcher.plan_step(61.0), PutRequest)
     assert isinstance(batcher.plan_step(62.0), WaitUntil)
 
 
 def test_a_shard_whose_record_has_no_room_in_a_request_comes_in_the_next():
     batcher = Batcher(BatcherSettings(linger_s=0.0, aggregates=False, request_bytes_max=1000))
-    batcher.learn_shards(TWO, 0.0)
+    batcher.on_shards(TWO, 0.0)
     batcher.add(b"x" * 600, "a", LOW, 0.0)
     batcher.add(b"y" * 600, "a", HIGH, 0.0)
     requests = [batcher.plan_step(0.0), batcher.plan_step(0.0)]
@@ -484,14 +484,14 @@ def test_a_listing_that_lags_behind_a_reshard_is_asked_again_before_anything_is_
     now_s = 1.0
     for _ in range(3):
         assert isinstance(batcher.plan_step(now_s), FetchShards)
-        result = batcher.learn_shards(ONE, now_s)
+        result = batcher.on_shards(ONE, now_s)
         assert (result.delivered, result.possible_duplicate_count) == ([], 0)
         waits = batcher.plan_step(now_s)
         assert isinstance(waits, WaitUntil)  # nothing overtakes what is not settled
         now_s = waits.until_s
     whole = Shard(TWO[0].shard_id, FULL_RANGE, (ONE[0].shard_id,))
     batcher.plan_step(now_s)
-    result = batcher.learn_shards([CLOSED, whole], now_s)
+    result = batcher.on_shards([CLOSED, whole], now_s)
     assert [each.shard_id for each in result.delivered] == [whole.shard_id]
     assert (batcher.waiting_count, result.possible_duplicate_count) == (0, 0)
     assert now_s < 5
@@ -505,7 +505,7 @@ def test_an_aggregate_in_a_shard_that_no_listing_ever_names_is_sent_again_as_pla
         step = batcher.plan_step(now_s)
         if isinstance(step, FetchShards):
             fetched_count += 1
-            result = batcher.learn_shards(ONE, now_s)
+            result = batcher.on_shards(ONE, now_s)
         else:
             now_s = step.until_s
     assert (fetched_count, result.possible_duplicate_count) == (5, 3)
@@ -513,7 +513,7 @@ def test_an_aggregate_in_a_shard_that_no_listing_ever_names_is_sent_again_as_pla
     while not isinstance(step := batcher.plan_step(now_s, flushes=True), PutRequest):
         now_s = step.until_s if isinstance(step, WaitUntil) else now_s
         if isinstance(step, FetchShards):
-            batcher.learn_shards(ONE, now_s)
+            batcher.on_shards(ONE, now_s)
     assert sent(step) == [[b"first"]]  # alone, and the next one only when it is acknowledged
 
 

@@ -21,24 +21,24 @@ def test_a_record_costs_its_bytes_or_its_place_whichever_is_more(record_bytes, e
 def test_nothing_is_slowed_before_the_service_refuses():
     flow = ShardFlow()
     for number in range(1000):
-        flow.note_sent(1.0, number * 0.001)
-        flow.note_accepted(1.0, number * 0.001)
+        flow.on_sent(1.0, number * 0.001)
+        flow.on_accepted(1.0, number * 0.001)
     assert (flow.rate, flow.ready_s) == (None, float("-inf"))
 
 
 def test_a_first_refusal_halves_what_was_accepted_lately():
     flow = ShardFlow()
     for number in range(10):
-        flow.note_accepted(0.04, number * 0.1)
-    assert flow.note_refused(1.0, 0.5) == 0.05
+        flow.on_accepted(0.04, number * 0.1)
+    assert flow.on_refused(1.0, 0.5) == 0.05
     assert flow.rate == pytest.approx(0.4 * DECREASE)
     assert flow.ready_s == 1.05
 
 
 def test_refusals_of_the_same_flood_only_pause_ever_longer():
     flow = ShardFlow()
-    flow.note_accepted(1.0, 0.0)
-    pauses = [flow.note_refused(1.0 + number * 0.01, 0.5) for number in range(8)]
+    flow.on_accepted(1.0, 0.0)
+    pauses = [flow.on_refused(1.0 + number * 0.01, 0.5) for number in range(8)]
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.5, 2.5]
     assert flow.rate == 0.5
 
@@ -46,7 +46,7 @@ def test_refusals_of_the_same_flood_only_pause_ever_longer():
 def test_the_rate_never_falls_below_its_floor():
     flow = ShardFlow()
     for number in range(100):
-        flow.note_refused(float(number), 0.0)
+        flow.on_refused(float(number), 0.0)
     assert flow.rate == RATE_MIN
 
 
@@ -66,19 +66,19 @@ def test_a_large_record_does_not_silence_its_shard_at_the_lowest_rate(
 ):
     flow = ShardFlow(rate_max, shards)
     for number in range(100):
-        flow.note_refused(float(number), 0.0)
-    flow.note_sent(cost_s(record_bytes), 1000.0)
+        flow.on_refused(float(number), 0.0)
+    flow.on_sent(cost_s(record_bytes), 1000.0)
     assert flow.ready_s - 1000.0 == pytest.approx(expected_s, abs=0.1)
 
 
 def test_the_way_back_is_flat_around_the_refused_rate_and_ends_free():
     flow = ShardFlow()
-    flow.note_accepted(1.0, 0.0)
-    flow.note_refused(1.0, 0.0)
+    flow.on_accepted(1.0, 0.0)
+    flow.on_refused(1.0, 0.0)
     back_s = (0.5 / CURVE) ** (1 / 3)
     rates = []
     for second in range(120):
-        flow.note_accepted(0.001, 1.0 + second)
+        flow.on_accepted(0.001, 1.0 + second)
         if flow.rate is None:
             break
         rates.append(flow.rate)
@@ -90,19 +90,19 @@ def test_the_way_back_is_flat_around_the_refused_rate_and_ends_free():
 
 def test_a_limit_set_in_advance_paces_from_the_first_record_and_is_never_exceeded():
     flow = ShardFlow(rate_max=0.25)
-    flow.note_sent(0.1, 10.0)
+    flow.on_sent(0.1, 10.0)
     assert flow.ready_s == pytest.approx(10.4)
-    flow.note_refused(10.0, 0.0)
+    flow.on_refused(10.0, 0.0)
     for second in range(200):
-        flow.note_accepted(0.001, 11.0 + second)
+        flow.on_accepted(0.001, 11.0 + second)
     assert flow.rate == 0.25
 
 
 def test_batches_follow_the_rate():
     flow = ShardFlow()
     assert flow.request_cost_max_s == float("inf")
-    flow.note_accepted(1.0, 0.0)
-    flow.note_refused(1.0, 0.0)
+    flow.on_accepted(1.0, 0.0)
+    flow.on_refused(1.0, 0.0)
     assert flow.request_cost_max_s == 0.25
 
 
@@ -141,15 +141,15 @@ def crowd(writers: int, load: float, record_bytes: int, seed: int, end_s: float 
             heapq.heappush(events, (max(flow.ready_s, now_s + 0.01), writer))
             continue
         count = max(1, int(min(waiting[writer], flow.request_cost_max_s, 500 * cost) / cost))
-        flow.note_sent(count * cost, now_s)
+        flow.on_sent(count * cost, now_s)
         level, level_s = min(1.0, level + now_s - level_s), now_s
         taken = min(count, int(level / cost))
         level -= taken * cost
         waiting[writer] -= taken * cost
         if taken:
-            flow.note_accepted(taken * cost, now_s + 0.02)
+            flow.on_accepted(taken * cost, now_s + 0.02)
         if taken < count:
-            flow.note_refused(now_s + 0.02, chance.random())
+            flow.on_refused(now_s + 0.02, chance.random())
         if now_s > 10.0:
             accepted[writer] += taken * cost
             outcome.requests += 1

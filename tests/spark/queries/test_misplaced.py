@@ -169,11 +169,11 @@ def test_tail_gives_each_record_of_our_producer_once_and_in_order(resharded, ser
 
 
 @pytest.fixture
-def astray(server, client):
+def misrouted(server, client):
     """An aggregate across both halves of the hash keys, with and without the mark, as the last record of a child."""
 
     def make(*, is_marked):
-        stream = f"astray-{next(_numbers)}"
+        stream = f"misrouted-{next(_numbers)}"
         server.create_stream(stream, shards=1)
         split(client, stream)
         builder = AggregateBuilder(is_marked=is_marked)
@@ -198,23 +198,23 @@ def astray(server, client):
     ],
 )
 def test_a_misplaced_aggregate_at_the_end_of_a_shard_is_read_once_and_not_looked_at_again(
-    astray, query, client, read, is_marked, options, expected
+    misrouted, query, client, read, is_marked, options, expected
 ):
-    stream = astray(is_marked=is_marked)
+    stream = misrouted(is_marked=is_marked)
     # A query that took the dropped aggregate for news again and again would not come to rest.
     assert read(query, client, stream, **options) == expected
 
 
-def test_records_that_follow_a_dropped_aggregate_come_in_the_next_batch(astray, query, client):
-    q = query(stream=astray(is_marked=True))
+def test_records_that_follow_a_dropped_aggregate_come_in_the_next_batch(misrouted, query, client):
+    q = query(stream=misrouted(is_marked=True))
     q.drain()
     client.put_record(StreamName=q.stream, Data=b"3", PartitionKey="k", ExplicitHashKey="0")
     q.drain()
     assert [row[3] for row in q.rows] == [0, 3]
 
 
-def test_a_batch_that_ends_with_a_dropped_aggregate_is_repeated_to_the_same_end(astray, query, client):
-    q = query(stream=astray(is_marked=True))
+def test_a_batch_that_ends_with_a_dropped_aggregate_is_repeated_to_the_same_end(misrouted, query, client):
+    q = query(stream=misrouted(is_marked=True))
     planned = []
     # The parent holds nothing: it may take a plan or two to get to its children.
     wait_until(lambda: planned.append(q.plan()) or planned[-1] is not None, "a batch")
@@ -229,9 +229,9 @@ def test_a_batch_that_ends_with_a_dropped_aggregate_is_repeated_to_the_same_end(
 
 @pytest.mark.parametrize(("drops", "expected"), [(False, ["0", "1", "2", "3"]), (True, ["0", "3"])])
 def test_a_consumer_follows_the_rule_of_the_kcl_for_all_producers_when_asked(
-    astray, query, client, drops, expected
+    misrouted, query, client, drops, expected
 ):
-    stream = astray(is_marked=False)
+    stream = misrouted(is_marked=False)
     client.put_record(StreamName=stream, Data=b"3", PartitionKey="k", ExplicitHashKey="0")
     options = {"dropMisplacedAggregates": "true"} if drops else {}
     found, sums = read_by_consumer(query, client, stream, expected=len(expected), **options)

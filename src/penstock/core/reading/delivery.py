@@ -117,12 +117,12 @@ class ShardDelivery(Generic[R]):
 
     @property
     def low_water(self) -> Position:
-        """Everything up to and including this is done: acknowledged, or not for user code and behind what is."""
+        """Everything up to and including this is done: acknowledged, or skipped behind acknowledged records."""
         return self._water.done
 
     @property
     def last_taken(self) -> Position:
-        """The newest record that user code was given."""
+        """The newest record that user code has got."""
         return self._last_taken
 
     @property
@@ -152,7 +152,7 @@ class ShardDelivery(Generic[R]):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether user code is in no call, and is owed none for what was read."""
+        """Whether no call of user code is under way, and none is due for records that were read."""
         return self.is_idle and self._next_lifecycle() is None
 
     @property
@@ -203,10 +203,10 @@ class ShardDelivery(Generic[R]):
             lane.ordinals.append(ordinal)
 
     def skip(self, position: Position, now_s: float) -> None:
-        """Note that what was read behind the added records, up to a position, is not for user code.
+        """Skip the records behind the added ones, up to a position: they are not for user code.
 
         Args:
-            position: Of the last of it.
+            position: Of the last of them.
             now_s: Monotonic seconds.
         """
         if self.phase is Phase.RUNNING:

@@ -30,7 +30,7 @@ class LowWater:
 
     @property
     def done(self) -> Position:
-        """Everything up to and including it is acknowledged, or is skipped behind what is."""
+        """Everything up to and including it is acknowledged, or skipped behind acknowledged records."""
         return max(self.position, self._skipped_through)
 
     @property
@@ -47,11 +47,11 @@ class LowWater:
         self._run_ends.append((last_ordinal, end))
 
     def skip(self, ordinal: int, position: Position) -> None:
-        """Note that nothing up to a position is delivered.
+        """Skip records up to a position: they are not delivered.
 
         Args:
             ordinal: Of the next record that is; it counts when all before it are acknowledged.
-            position: Of what is skipped last.
+            position: Of the last skipped record.
         """
         if self._skips and self._skips[-1][0] == ordinal:
             self._skips.pop()

@@ -186,4 +186,4 @@ class Kept(Struct, Generic[Rows_co], frozen=True):
 
     rows: Rows_co | None
     loss: PossibleLoss | None = None
-    doubt: str | None = None
+    warning: str | None = None

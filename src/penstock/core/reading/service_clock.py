@@ -40,7 +40,7 @@ class ServiceClock:
     def __init__(self) -> None:
         self._ahead_ms = 0
 
-    def hear(self, local_ms: int, server_ms: int | None) -> int:
+    def on_answer(self, local_ms: int, server_ms: int | None) -> int:
         """Handle an answer, and return the moment by the service's clock.
 
         Args:
@@ -75,12 +75,12 @@ class SteadyServiceClock:
         """Whether an answer has shown the time."""
         return self._heard is not None
 
-    def hear(self, now_s: float, service_ms: int) -> None:
+    def on_answer(self, now_s: float, service_ms: int) -> None:
         """Handle an answer.
 
         Args:
             now_s: Monotonic seconds at the answer.
-            service_ms: The service's moment then, as `ServiceClock.hear` returns it.
+            service_ms: The service's moment then, as `ServiceClock.on_answer` returns it.
         """
         self._heard = (now_s, service_ms)
 

@@ -25,7 +25,7 @@ is so far behind that unread records may be leaving the stream begins again at i
 | the shard is listed as open and cannot be read | tried `stubborn_failures_max` times, ever more rarely |
 | no record at a place that must have one | asked again three times; then the record is missing |
 | unread records may have left since the page before | a new iterator at the last record, which must still be there |
-| a record is missing | `judge_missing_record`: harmless, a doubt, or a loss |
+| a record is missing | `judge_missing_record`: harmless, unclear, or a loss |
 | access is denied, anything else | tried `stubborn_failures_max` times |
 """
 
@@ -64,7 +64,7 @@ from penstock.errors import DataLossError, NotFound, PenstockError, StreamChange
 _LATEST_SLACK_MS: Final = (
     2_000  # clocks differ: a LATEST that is taken again starts a little earlier, not later
 )
-_DOUBTS_MAX: Final = 3  # empty pages that are not believed if there must be a record
+_UNCLEAR_ENDS_MAX: Final = 3  # empty pages that are not believed if there must be a record
 _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listing is asked
 _UNLISTED_MIN: Final = 2  # listings in a row without the shard after which it is gone
 _LOOKS_MAX: Final = 5  # answers that nothing is left although there must be a record
@@ -115,7 +115,7 @@ class ShardReader:
         """Moment by the service's clock: what is behind `position` came then or later. None when unknown."""
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
-        self._doubts = 0
+        self._unclear_ends = 0
         self._looks = 0
         self._quiet_reads = 0
         self._failures = 0
@@ -210,7 +210,7 @@ class ShardReader:
             page: The answer.
             started_s: When the call began: calls are kept apart from start to start.
             now_s: Monotonic seconds.
-            chance: In [0, 1), for the pause before a doubtful end is read again.
+            chance: In [0, 1), for the pause before a unclear end is read again.
 
         Returns:
             The rows that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no rows, and
@@ -225,16 +225,16 @@ class ShardReader:
             self._iterator = None
             self._pace(page, started_s)
             return Kept(None)
-        loss = doubt = None
+        loss = warning = None
         meaning = self._judge_resume(page)
         if meaning not in (None, MissingRecord.HARMLESS):
-            if self._is_doubtful(page):
-                self._doubts += 1
+            if self._is_unclear_end(page):
+                self._unclear_ends += 1
                 self._iterator = None
-                self._back_off(now_s, chance, self._doubts)
+                self._back_off(now_s, chance, self._unclear_ends)
                 return Kept(None)
             if meaning is not MissingRecord.LOSS:
-                doubt = f"{self._missing(page)}. It goes on, since {meaning.value}"
+                warning = f"{self._missing(page)}. It goes on, since {meaning.value}"
             else:
                 loss = self._loss(page)
                 if self.options.on_data_loss == "fail":
@@ -253,7 +253,7 @@ class ShardReader:
         else:
             self._ends_unconfirmed = 0
             self._pace(page, started_s)
-        return Kept(rows, loss, doubt)
+        return Kept(rows, loss, warning)
 
     def on_failure(
         self, error: PenstockError, now_s: float, chance: float, started_s: float | None = None
@@ -343,7 +343,7 @@ class ShardReader:
         """
         self.options = options
         self._iterator = None
-        self._failures = self._quiet_reads = self._doubts = 0
+        self._failures = self._quiet_reads = self._unclear_ends = 0
         self._failing_since_s = None
         self._not_before_s = now_s
 
@@ -372,12 +372,12 @@ class ShardReader:
             self._skip_through = None
             self._is_foreign = False
             # Doubts are about one record. It is there, or known to be missing, and the next one deserves as many.
-            self._doubts = 0
+            self._unclear_ends = 0
             self.position = page.last if done is None else max(done, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms
-        if is_progress or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
+        if is_progress or page.next_iterator is not None:  # a unclear end that gives nothing is no progress
             self._stubborn_failures = self._unlisted = 0
         return is_progress
 
@@ -431,10 +431,10 @@ class ShardReader:
             self.unread_since_ms, now_ms=page.service_ms, retention_ms=int(retention_s * 1000)
         )
 
-    def _is_doubtful(self, page: Page[Rows_co]) -> bool:
+    def _is_unclear_end(self, page: Page[Rows_co]) -> bool:
         # The record at which reading goes on is seldom missing: an empty answer is asked for again before it counts.
         is_end = page.next_iterator is None and bool(page.children)
-        return page.first_sequence_number is None and not is_end and self._doubts < _DOUBTS_MAX
+        return page.first_sequence_number is None and not is_end and self._unclear_ends < _UNCLEAR_ENDS_MAX
 
     def _missing(self, page: Page[Rows_co]) -> str:
         found = page.first_sequence_number or "nothing"

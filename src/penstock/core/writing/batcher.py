@@ -91,7 +91,7 @@ class Batcher:
         self._routes: dict[str, ShardQueue] = {}
         self._hash_key_routes: dict[str, ShardQueue] = {}
         self._unrouted: deque[PendingRecord] = deque()
-        self._astray: list[DeliveredEntry] = []
+        self._misrouted: list[DeliveredEntry] = []
         """Aggregates that another shard accepted than the predicted one; the next listing tells what that means."""
         self._in_flight = 0
         self._number = 0
@@ -141,7 +141,7 @@ class Batcher:
         """
         kept, _ = self._sift(lambda each: each is record)
         entries = [entry for request in requests if not request.is_settled for entry in request.entries]
-        entries += [each.entry for each in self._astray]
+        entries += [each.entry for each in self._misrouted]
         # Whether it is counted is not known, so all are counted again.
         self.waiting_count = self.waiting_bytes = 0
         self._count([*kept, *(each for entry in entries for each in entry.records)])
@@ -222,7 +222,7 @@ class Batcher:
         """
         if not self.waiting_count:
             return WaitUntil(None, "no record waits")
-        step = self._map.plan(now_s, self._in_flight, is_needed=bool(self._astray))
+        step = self._map.plan(now_s, self._in_flight, is_needed=bool(self._misrouted))
         return self._plan_request(now_s, flushes=flushes) if step is None else step
 
     def _plan_request(self, now_s: float, *, flushes: bool) -> Step:
@@ -253,8 +253,8 @@ class Batcher:
                 size_bytes += sum(entry.size_bytes for entry in taken)
                 entries += taken
                 used.append(queue)
-                queue.note_taken(now_s)
-                queue.flow.note_sent(sum(entry.cost_s for entry in taken), now_s)
+                queue.on_taken(now_s)
+                queue.flow.on_sent(sum(entry.cost_s for entry in taken), now_s)
         if not entries:
             return WaitUntil(until_s, "every shard is in flight, paused or lingering")
         assert len(entries) <= settings.request_record_count_max
@@ -300,11 +300,11 @@ class Batcher:
             queue = self._release(shard_id)
             if found.accepted_cost:
                 queue.tried_s = None
-                queue.flow.note_accepted(found.accepted_cost, now_s)
+                queue.flow.on_accepted(found.accepted_cost, now_s)
             if found.is_throttled:
-                result.pauses[shard_id] = queue.flow.note_refused(now_s, u)
+                result.pauses[shard_id] = queue.flow.on_refused(now_s, u)
             elif found.again:
-                result.pauses[shard_id] = queue.flow.note_failed(now_s, u)
+                result.pauses[shard_id] = queue.flow.on_failed(now_s, u)
             if found.again:
                 queue.failed_s = now_s
             self._put_back(queue, found.again)
@@ -322,7 +322,7 @@ class Batcher:
             result.possible_duplicate_count = request.user_record_count
         for shard_id, entries in _by_shard(request.entries).items():
             queue = self._release(shard_id)
-            note = queue.flow.note_refused if failure is Failure.THROTTLED else queue.flow.note_failed
+            note = queue.flow.on_refused if failure is Failure.THROTTLED else queue.flow.on_failed
             result.pauses[shard_id] = note(now_s, u)
             queue.failed_s = now_s
             self._put_back(queue, entries)
@@ -345,8 +345,8 @@ class Batcher:
 
     def drop_all(self) -> list[PendingRecord]:
         """Give up all waiting records (none in flight); return them in the order of arrival."""
-        records = self._drain() + [record for each in self._astray for record in each.entry.records]
-        self._astray.clear()
+        records = self._drain() + [record for each in self._misrouted for record in each.entry.records]
+        self._misrouted.clear()
         self._forget(records)
         self._check()
         return records
@@ -424,20 +424,20 @@ class Batcher:
                 delivered.append(new(DeliveredEntry, (entry, predicted_id, sequence_number)))
                 continue
             accepted = DeliveredEntry(entry, shard_id, sequence_number)
-            if not predicts or not self._is_astray(accepted):
+            if not predicts or not self._is_misrouted(accepted):
                 delivered.append(accepted)
         self._forget([record for each in delivered for record in each.entry.records])
         return by_shard
 
-    def _is_astray(self, accepted: DeliveredEntry) -> bool:
+    def _is_misrouted(self, accepted: DeliveredEntry) -> bool:
         """Handle an entry that another shard than the predicted one accepted; return whether it stays pending."""
         entry, shard_id, _ = accepted
         if entry.is_aggregate or shard_id not in self._map.ranges:
-            self._map.note_stray(shard_id, entry.shard_id)
+            self._map.on_misrouted(shard_id, entry.shard_id)
         if entry.is_aggregate:
             # The shard was split while the aggregate was on its way, and a child accepted it. Where the child does
             # not own all of its records, readers drop it: they stay pending until the next listing.
-            self._astray.append(accepted)
+            self._misrouted.append(accepted)
         return entry.is_aggregate
 
     def _release(self, shard_id: str) -> ShardQueue:
@@ -472,7 +472,7 @@ class Batcher:
 
     # --- the shard map ------------------------------------------------------------------------------------
 
-    def learn_shards(
+    def on_shards(
         self, shards: Iterable[Shard], now_s: float, *, aggregates: bool | None = None
     ) -> PutResult:
         """Take over a listing of the shards; only while nothing is in flight.
@@ -489,7 +489,7 @@ class Batcher:
         assert not self._in_flight, "the shard map changed under a request"
         if aggregates is False:
             self._aggregates = False
-        if not self._map.learn(shards, now_s, [each.shard_id for each in self._astray]):
+        if not self._map.on_shards(shards, now_s, [each.shard_id for each in self._misrouted]):
             return PutResult()
         return self._distribute(now_s)
 
@@ -499,14 +499,14 @@ class Batcher:
         self._map.forgo()
         return self._distribute(now_s)
 
-    def note_map_failure(self, why: str, now_s: float, u: float) -> None:
+    def on_listing_failed(self, why: str, now_s: float, u: float) -> None:
         """Handle a failed listing of the shards; they are listed again after a pause."""
         self.last_error = why
-        self._map.note_failure(why, now_s, u)
+        self._map.on_listing_failed(why, now_s, u)
 
     def _distribute(self, now_s: float) -> PutResult:
         """Move every pending record to the queue of its shard by the present map, in the order of arrival."""
-        result = self._settle_astray()
+        result = self._settle_misrouted()
         failing = {shard_id: (queue.tried_s, queue.failed_s) for shard_id, queue in self._active.items()}
         records = self._drain()
         router = self._map.router
@@ -526,10 +526,10 @@ class Batcher:
         self._check()
         return result
 
-    def _settle_astray(self) -> PutResult:
+    def _settle_misrouted(self) -> PutResult:
         result = PutResult()
         again: list[PendingRecord] = []
-        for each in self._astray:
+        for each in self._misrouted:
             records = each.entry.records
             hash_range = self._map.ranges.get(each.shard_id)
             if hash_range is not None and all(record.lies_in(hash_range) for record in records):
@@ -541,7 +541,7 @@ class Batcher:
                 record.misplaced_count += 1
                 record.is_solo = hash_range is None or record.misplaced_count >= _MISPLACED_COUNT_MAX
             again += records
-        self._astray.clear()
+        self._misrouted.clear()
         if again:
             result.possible_duplicate_count = len(again)
             result.retried["misplaced"] = len(again)

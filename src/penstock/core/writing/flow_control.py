@@ -91,13 +91,13 @@ class ShardFlow:
         """The cost of the records that one request may hold for this shard; the first record always fits."""
         return float("inf") if self.rate is None else self.rate * REQUEST_SHARE_S
 
-    def note_sent(self, cost: float, now_s: float) -> None:
+    def on_sent(self, cost: float, now_s: float) -> None:
         """Reserve the time that a request uses at the present rate."""
         if self.rate is not None:
             slowest = min(cost / RECORD_WAIT_MAX_S, self.rate_max or self.shard_count)
             self.ready_s = max(self.ready_s, now_s) + cost / max(self.rate, slowest)
 
-    def note_accepted(self, cost: float, now_s: float) -> None:
+    def on_accepted(self, cost: float, now_s: float) -> None:
         """Count accepted records: the rate grows along the curve."""
         self.refused_streak = 0
         self._measure(cost, now_s)
@@ -109,7 +109,7 @@ class ShardFlow:
         else:
             self.rate = None if rate >= FREE_RATE * self.shard_count else rate
 
-    def note_refused(self, now_s: float, u: float) -> float:
+    def on_refused(self, now_s: float, u: float) -> float:
         """Handle records that were refused for the rate; return the pause in seconds.
 
         Args:
@@ -120,7 +120,7 @@ class ShardFlow:
             self._decrease(now_s)
         return self._pause(now_s, u)
 
-    def note_failed(self, now_s: float, u: float) -> float:
+    def on_failed(self, now_s: float, u: float) -> float:
         """Handle a request that failed for another reason than the rate; return the pause in seconds."""
         return self._pause(now_s, u)
 

@@ -13,7 +13,7 @@ from penstock.core.writing.batcher_steps import FetchShards, Stuck, WaitUntil
 
 _PAUSES: Final = Backoff(base_s=0.2, cap_s=30.0)
 _UNEXPLAINED_MAX: Final = 4
-"""A listing may lag behind a reshard. It is repeated this often, for three seconds in all, to learn which shard accepted
+"""A listing may lag behind a reshard. It is repeated this often, for three seconds in all, to on_shards which shard accepted
 an aggregate; then the aggregate counts as misplaced."""
 
 
@@ -61,7 +61,7 @@ class ShardMap:
         if self._is_asked:
             return WaitUntil(None, "the shards are being listed")
         is_needed = is_needed or self.router is None
-        # Not up to now: a process that was paused tries once again before it gives up.
+        # Counted to the last failure, not to now: a process that was paused tries once again before it fails.
         failing_s = 0.0 if self._failing_since_s is None else self._failed_s - self._failing_since_s
         if is_needed and failing_s > self._deadline_s:
             return Stuck(f"the shards could not be listed for {failing_s:.0f} s; last: {self._last_error}")
@@ -74,7 +74,7 @@ class ShardMap:
         self._is_asked = True
         return self._due
 
-    def note_stray(self, shard_id: str, predicted_id: str | None) -> None:
+    def on_misrouted(self, shard_id: str, predicted_id: str | None) -> None:
         """Handle a record that another shard than the predicted one accepted: the shards are listed again."""
         if self._due is None:
             self._due = FetchShards(
@@ -82,13 +82,13 @@ class ShardMap:
             )
         self._unlisted.add(shard_id)
 
-    def learn(self, shards: Iterable[Shard], now_s: float, stray_ids: Collection[str]) -> bool:
+    def on_shards(self, shards: Iterable[Shard], now_s: float, misrouted_ids: Collection[str]) -> bool:
         """Take over a listing.
 
         Args:
             shards: As listed; closed ones may be among them.
             now_s: Now.
-            stray_ids: Shards that accepted aggregates meant for others.
+            misrouted_ids: Shards that accepted aggregates meant for others.
 
         Returns:
             Whether all of these are known now, or have been looked for often enough.
@@ -100,14 +100,14 @@ class ShardMap:
         self._is_asked = False
         self._due = None
         self._failing_since_s = None
-        self._unlisted.update(stray_ids)
+        self._unlisted.update(misrouted_ids)
         self._unlisted -= self.ranges.keys()
         # A shard was split and answered, and the listing does not show it yet: it is repeated, ever more rarely.
         self._failure_count = self._failure_count + 1 if self._unlisted else 0
         if self._unlisted:
             self._ready_s = now_s + _PAUSES.bound_s(self._failure_count)
             self._unlisted.clear()
-        unlisted = next((shard_id for shard_id in stray_ids if shard_id not in self.ranges), None)
+        unlisted = next((shard_id for shard_id in misrouted_ids if shard_id not in self.ranges), None)
         if unlisted is not None and self._unexplained_count < _UNEXPLAINED_MAX:
             self._unexplained_count += 1
             self._due = FetchShards(f"shard {unlisted} is in no listing yet", is_whole=True)
@@ -115,7 +115,7 @@ class ShardMap:
         self._unexplained_count = 0
         return True
 
-    def note_failure(self, why: str, now_s: float, u: float) -> None:
+    def on_listing_failed(self, why: str, now_s: float, u: float) -> None:
         """Handle a failed listing of the shards; they are listed again after a pause."""
         self._is_asked = False
         self._failure_count += 1

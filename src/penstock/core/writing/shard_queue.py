@@ -120,7 +120,7 @@ class ShardQueue:
     def waits_since_s(self, moment_s: float) -> None:
         self._waits_since_s = moment_s
 
-    def note_taken(self, now_s: float) -> None:
+    def on_taken(self, now_s: float) -> None:
         """Count a request that holds records of this shard; the records that it left behind wait on."""
         self.in_flight += 1
         if self.tried_s is None:
