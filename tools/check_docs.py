@@ -1,13 +1,13 @@
 """Hold the documentation against the code (generated parts, links, commands), and the import rules against strings.
 
-    python tools/check_docs.py            report what is out of step, exit 1
+    python tools/check_docs.py            report documents out of step, exit 1
     python tools/check_docs.py --write    write the generated parts
 
 Generated: docs/options.md from the option table; docs/performance.md and README's table of performance from
 docs/performance.json, which `make bench` writes. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
 entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports beyond their
-public interface, and the tests that it names exist; every page of docs/ stands in the site's navigation; docs/metrics.md has exactly the metrics that the code sends;
+public interface, and the tests that it names exist; every page of docs/ is in the site's navigation; docs/metrics.md has exactly the metrics that the code sends;
 docs/lease-algorithm.md has every attribute of a lease row and every write; files that a page names exist; no
 module below the command line is imported by a string, where the import contracts would not see it (a package's lazy
 `__init__` names only its own modules).
@@ -37,7 +37,7 @@ def generated() -> dict[Path, str]:
 
 
 def stale_documents() -> list[str]:
-    """Name the generated documents that differ from what the code gives."""
+    """Name the generated documents that differ from the committed ones."""
     return [
         f"{path.relative_to(ROOT)} is out of step with the code: run `make docs`"
         for path, text in generated().items()
@@ -105,7 +105,7 @@ def imported_modules() -> set[str]:
 
 
 def unlisted_internals() -> list[str]:
-    """Name modules that docs/internals-used.md leaves out, and tests that it names and nobody finds."""
+    """Name modules that docs/internals-used.md leaves out, and tests that it names and that do not exist."""
     page = ROOT / "docs" / "internals-used.md"
     text = page.read_text()
     found = [
@@ -134,7 +134,7 @@ def sent_metrics() -> set[tuple[str, str]]:
 
 
 def _metrics_of(function: ast.FunctionDef) -> set[tuple[str, str]]:
-    """Return what one function sends; the name may be a text, or a variable that the function sets to texts."""
+    """Return the metrics that one function sends; the name may be a text, or a variable that the function sets to texts."""
     found = set()
     for node in ast.walk(function):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
@@ -202,7 +202,7 @@ _EXAMPLES = {"pipeline.py"}  # files that a reader makes
 
 
 def missing_files() -> list[str]:
-    """Name files in backticks that do not exist. The changelog may name what was there once."""
+    """Name files in backticks that do not exist. The changelog may name former files."""
     pages = [
         ROOT / "README.md",
         ROOT / "ARCHITECTURE.md",
@@ -222,7 +222,7 @@ def missing_files() -> list[str]:
 
 
 def undescribed_leases() -> list[str]:
-    """Name attributes of a lease row and writes that docs/lease-algorithm.md leaves out, and writes that nobody makes."""
+    """Name attributes of a lease row and writes that docs/lease-algorithm.md leaves out, and documented writes that do not exist."""
     from penstock.aws import lease_codec
     from penstock.core.leases.lease_writes import LeaseWrite
 

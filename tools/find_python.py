@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def candidates(version: str) -> Iterator[Path]:
-    """Return where such a Python may be; what is on PATH may be a stand-in that only ends with an error."""
+    """Yield the places of such a Python; the one on PATH may be a shim that only ends with an error."""
     found = shutil.which(f"python{version}")
     if found is not None:
         yield Path(found)

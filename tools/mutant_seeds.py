@@ -1,11 +1,11 @@
 """Search seeds of the simulator that show planted bugs of `tests/sim`; `tests/sim/test_mutants.py` runs each bug's seed alone.
 
 `python tools/mutant_seeds.py "silence" [--seeds 500] [--start 0]` runs seeds of the bug's kind of world, one after the other,
-with the bug in place, and prints the first one that breaks an invariant, and that breaks none without the bug. Seeds that
-other planted bugs have come first: they are run anyway. Then come those in which what the bug needs happens most often.
+with the bug in place, and prints the first one that breaks an invariant, and that breaks none without the bug. Seeds of
+other planted bugs are tried first: they are run anyway. Then follow the seeds with most of the situations that the bug needs.
 
-`python tools/mutant_seeds.py --moved` does so for each bug that its seed no longer shows, as after a change of what is called
-when, and writes what it finds in the place of the old seed.
+`python tools/mutant_seeds.py --moved` does so for each bug that its seed no longer shows, as after a change in the
+order of calls, and replaces the old seed by the one that it finds.
 
 The exit code is 1 when none was found for a bug, and 2 when there is no such bug.
 """
@@ -101,7 +101,7 @@ def _candidates(kind: SeedKind, mutant: Mutant, seeds: range) -> list[int]:
 
 
 def _violation(kind: SeedKind, seed: int, mutant: Mutant | None = None) -> Violation | None:
-    """Return what a seed breaks, with a planted bug or without."""
+    """Return the violation of a seed, with a planted bug or without."""
     if mutant is None:
         return next(iter(run_seeds(range(seed, seed + 1), kind))).violation
     with mutant.planted():

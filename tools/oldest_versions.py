@@ -1,7 +1,7 @@
 """Create a virtual environment with the oldest versions that pyproject.toml allows.
 
 `python tools/oldest_versions.py FOLDER` installs Penstock there with every dependency at its lower bound, also those of the extras
-`local`, `spark` (without pyspark) and `cli`, and the newest versions of what the tests need. If an extra requires more than Penstock
+`local`, `spark` (without pyspark) and `cli`, and the newest versions of the test tools. If an extra requires more than Penstock
 itself, Penstock's own bound counts. Tests that need the extra's version are skipped, with the reason.
 `python tools/oldest_versions.py --list` prints the versions. The ordinary `.venv` is the other end: `make setup` installs
 the newest versions.
@@ -36,7 +36,7 @@ def oldest(requirement: str) -> str:
 
 
 def oldest_versions(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
-    """Return what is installed: every dependency of Penstock and of its extras at the lower bound."""
+    """Return the requirements to install: every dependency of Penstock and of its extras at the lower bound."""
     project = tomllib.loads(pyproject.read_text())["project"]
     wanted = list(project["dependencies"])
     for extra in EXTRAS:
@@ -49,7 +49,7 @@ def oldest_versions(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
 
 
 def install(folder: Path, versions: list[str]) -> None:
-    """Make the environment anew unless the same versions are in it already."""
+    """Rebuild the environment unless it has the same versions already."""
     stamp = folder / ".oldest"
     told = "\n".join([*versions, *TEST_TOOLS, ""])
     if stamp.exists() and stamp.read_text() == told:

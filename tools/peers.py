@@ -43,10 +43,10 @@ class Peer:
     """One server.
 
     Args:
-        name: What it is called here.
-        version: The pinned version; part of its folder's name, so that another one is installed anew.
+        name: Its name in this project.
+        version: The pinned version; part of its folder's name, so that another one is installed separately.
         install: Fills a folder; raises `PeerUnavailable`.
-        launch: Gives, for its folder and a port, the command line and what is added to the environment.
+        launch: Returns the command line and additional environment variables, given its folder and a port.
     """
 
     name: str
@@ -175,7 +175,7 @@ def running(name: str, log: Path) -> Iterator[str]:
 
     Args:
         name: One of `PEERS`.
-        log: File for what it prints.
+        log: File for its output.
 
     Yields:
         Its endpoint URL.

@@ -1,4 +1,4 @@
-"""What the site has beside docs/: the pages at the repository's root, and links to its files. Called by MkDocs."""
+"""Adds pages at the repository's root, and links to its files, to the site of docs/. Called by MkDocs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to the site's pages, and to the repository where a file is no page."""
+    """Point links to the site's pages, and to the repository if a file is no page."""
     source = next((path for path, name in PAGES.items() if name == page.file.src_uri), None)
     folder = posixpath.dirname(source or f"docs/{page.file.src_uri}")
 
@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Refuse a page that calls another host when somebody visits it."""
+    """Refuse a page that would load files from another host."""
     found = _ELSEWHERE.search(output)
     if found is not None:
         raise PluginError(f"{page.file.src_uri} would be loaded from another host: {found[0][:200]}")

@@ -1,8 +1,8 @@
 """Run seeds of the simulator on all cores, from where the last run ended.
 
 `python tools/soak_seeds.py --seeds 2000 [--state .soak-seeds.json]` runs so many seeds of each kind of world, and
-notes in the state file how far it came: ended at any moment, it goes on there. A seed that breaks an invariant is told in plain words,
-and printed as a test with as few faults as still break it. The exit code is 1 when there was one, and 130 after Ctrl-C.
+records its progress in the state file: ended at any moment, it resumes there. A seed that breaks an invariant is described in plain
+words and printed as a test with as few faults as still break it. The exit code is 1 when there was one, and 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Seed: TypeAlias = tuple[str, int]
 
 
 def run(seed: Seed) -> str | None:
-    """Run one seed in a process of the pool; return what is to be told of it."""
+    """Run one seed in a process of the pool; return its report, or None."""
     kind, number = seed
     try:
         scenario = KINDS[kind](number)
@@ -65,19 +65,19 @@ def read_state(state: Path) -> dict[str, int]:
 
 
 def write_state(state: Path, reached: Mapping[str, int]) -> None:
-    """Keep the next seed of each kind; whoever is ended here leaves the state of before or this one."""
+    """Store the next seed of each kind; a run that is ended here leaves the old state or the new one."""
     beside = state.with_name(f"{state.name}.new")
     beside.write_text(json.dumps(reached))
     beside.replace(state)
 
 
 def soak(seed_count: int, state: Path, run_all: Callable[[list[Seed]], Iterable[str | None]]) -> int:
-    """Run the next seeds of each kind and note how far they came; return how many of them failed.
+    """Run the next seeds of each kind and store the progress; return how many of them failed.
 
     Args:
         seed_count: Of each kind.
         state: The file that knows the next seeds.
-        run_all: Runs seeds, in any order, and gives what is to be told of each.
+        run_all: Runs seeds, in any order, and yields the report of each.
     """
     failures, began_s = 0, time.monotonic()
     for begin in range(0, seed_count, CHUNK):

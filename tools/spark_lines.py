@@ -1,8 +1,8 @@
 """Create a virtual environment with one version of Spark.
 
 `python tools/spark_lines.py FOLDER VERSION` installs Penstock there with everything that its tests need, at the newest versions, and
-`pyspark==VERSION` (`4.0.2`, or `4.1.*` for the newest of a line). The environment has the Python that runs this; it is made anew
-when the versions or the Python are others than before.
+`pyspark==VERSION` (`4.0.2`, or `4.1.*` for the newest of a line). The environment has the Python that runs this; it is rebuilt
+when the versions or the Python change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def install(folder: Path, version: str) -> None:
-    """Make the environment anew unless the same is in it already."""
+    """Rebuild the environment unless it is the same already."""
     stamp = folder / ".spark"
     told = f"pyspark {version}, Python {platform.python_version()}\n{(ROOT / 'pyproject.toml').read_text()}"
     if stamp.exists() and stamp.read_text() == told:

@@ -1,6 +1,6 @@
 """The main job: real events through Kinesis and Spark, with a reshard and kills, and a proof at the end.
 
 `demo` is the whole of it; `dataset` gives the flights, `publish` writes them, `query` is the Spark program (a process of its own,
-run by `supervisor`), `averages` follows what the query writes to the second stream, `verify` compares what came out with
-what went in, `display` shows it.
+run by `supervisor`), `averages` reads the second stream, to which the query writes, `verify` compares the output with
+the input, `display` shows it.
 """

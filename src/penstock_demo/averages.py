@@ -17,7 +17,7 @@ _COLUMNS: Final = ("origin", "hour", *AVERAGE_FIELDS)
 
 
 class AverageFollower:
-    """Reads every average as it comes; the last one of an origin and hour counts.
+    """Reads every average as it arrives; the last one of an origin and hour counts.
 
     Args:
         stream: Name of the stream.

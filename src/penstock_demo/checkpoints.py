@@ -1,4 +1,4 @@
-"""What a query's checkpoint folder and its Parquet folders show from outside: which batch runs, how many rows are in."""
+"""Reads a query's progress from its checkpoint and Parquet folders: the running batch, the number of rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EventRows:
 def read_events(events_dir: Path) -> pd.DataFrame:
     """Read every row, with the number of its batch.
 
-    Numbers and flags come in types that know a missing value, so that it stays apart from others.
+    Numbers and flags have nullable types, so that a missing value differs from all others.
     """
     import pandas as pd
     import pyarrow as pa

@@ -101,7 +101,7 @@ def _working_folder(keep: str | None) -> Iterator[Path]:
 
 @contextmanager
 def _termination_as_exit() -> Iterator[None]:
-    """Let SIGTERM end the command in an orderly way: the query and the server end, the folder is removed."""
+    """Turn SIGTERM into an orderly exit: the query and the server end, the folder is removed."""
 
     def leave(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)

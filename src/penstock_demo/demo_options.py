@@ -1,4 +1,4 @@
-"""What the demonstration is asked to do."""
+"""The options of the demonstration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLIGHTS_PER_AGGREGATE: Final = 180  # 51,200 bytes by some 280
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the demonstration shall do.
+    """Options of the demonstration.
 
     Args:
         record_count: Flights, the first of the year.

@@ -1,4 +1,4 @@
-"""What the demonstration shows: a line per step, bars while a terminal looks on, a table at the end."""
+"""The demonstration's output: a line per step, progress bars on a terminal, a table at the end."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Display:
                 self._progress.update(task, completed=min(count, self._total))
 
     def table(self, figures: Sequence[tuple[str, str]]) -> None:
-        """Show what was measured."""
+        """Show the measured figures."""
         from rich.table import Table
 
         table = Table(show_header=False)

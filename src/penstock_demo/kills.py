@@ -36,7 +36,7 @@ class Kill:
     in_batch: bool = False
 
     def __str__(self) -> str:
-        """Return what is killed, in words."""
+        """Return the target in words."""
         return "the whole query" if self.kind is None else f"its {self.kind.value}"
 
 

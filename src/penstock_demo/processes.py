@@ -1,4 +1,4 @@
-"""The processes of a Spark program: find them, tell them apart, kill them.
+"""The processes of a Spark program: find, classify and kill them.
 
 A driver started in a session of its own gives that session to everything that it starts: the JVM, the Python processes
 that plan batches beside it, and the workers that read. Process groups are not enough: Spark gives each worker daemon its own.
@@ -24,7 +24,7 @@ _PROC: Final = Path("/proc")
 
 
 class ProcessKind(Enum):
-    """What a process of a Spark program does."""
+    """Roles of the processes of a Spark program."""
 
     DRIVER = "driver"
     JVM = "JVM"
@@ -43,7 +43,7 @@ class FoundProcess:
 
 
 def kind_of(command: str) -> ProcessKind:
-    """Return what a process is, judged by its command line."""
+    """Return the role of a process, by its command line."""
     if "pyspark.daemon" in command or "penstock.spark.daemon" in command:
         # What does the work in executors; the other daemons only look at options and plans.
         return ProcessKind.WORKER if command.rstrip().endswith("pyspark.worker") else ProcessKind.OTHER
@@ -79,7 +79,7 @@ def _list_proc() -> list[tuple[int, str]]:
             continue
         with suppress(OSError):
             state = (folder / "stat").read_text(errors="replace").rpartition(") ")[2][:1]
-            if state not in ("Z", "X"):  # ended, and nobody has asked how
+            if state not in ("Z", "X"):  # ended, but not reaped
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 listed.append((int(folder.name), command))
     return listed

@@ -3,7 +3,7 @@
 The shards are changed at such stops. An aggregate that is under way while its shard is split may land on a child that
 owns only some of its keys; the producer then sends all of it again, since readers by the KCL's rule drop it whole, and
 readers that keep it would see flights twice. Producing is at-least-once, and this demonstration counts each flight; so
-all is acknowledged before a shard is changed, and what follows is packed by the new map. Reading goes on meanwhile.
+all records are acknowledged before a shard is changed, and later ones are packed by the new map. Reading goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Writer(Protocol):
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """What the service has so far."""
+        """Figures so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What the service has acknowledged.
+    """Figures of acknowledged events.
 
     Args:
         event_count: Events.
@@ -116,7 +116,7 @@ class Publisher:
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """What the service has so far."""
+        """Figures so far."""
         writer = self._writer
         return self._before if writer is None else self._before + writer.acknowledged
 
@@ -174,7 +174,7 @@ class ProducerWriter:
         )
 
     def write(self, event: Event) -> None:
-        """Take one event; waits for room when the service takes less than what comes."""
+        """Take one event; waits for room when events arrive faster than the service takes them."""
         # Its future is not kept: closing raises when any record failed.
         self._producer.put(event.data, event.partition_key)
 
@@ -188,12 +188,12 @@ class ProducerWriter:
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """What the service has so far."""
+        """Figures so far."""
         return self._tally.acknowledged()
 
 
 class ProducerTally(NoMetrics):
-    """Adds up what a producer counts."""
+    """Adds up the counts of a producer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -5,8 +5,8 @@ Two queries in one session read the stream of flights, each as an application of
 * `events` parses and enriches the flights and writes each batch to a Parquet folder of that batch;
 * `averages` keeps the average delay per origin and hour and writes each change to a second stream.
 
-It may be killed at any moment and started again with the same settings; it then goes on from its checkpoints. One JSON
-line on stdout tells of each finished batch. When the stop file appears it ends politely.
+It may be killed at any moment and started again with the same settings; it then goes on from its checkpoints. It prints
+one JSON line for each finished batch. When the stop file appears it stops gracefully.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FLIGHT_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """What the program is told, as one JSON document.
+    """Settings of the program, passed as one JSON document.
 
     Args:
         folder: Where checkpoints, Parquet files and the stop file are.
@@ -97,14 +97,14 @@ def open_session(folder: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     return (
-        # The second number lets a task fail seven times: plain local[2] gives up at the first lost Python worker.
+        # The second number lets a task fail seven times: plain local[2] fails at the first lost Python worker.
         SparkSession.builder.master("local[2,8]")
         .appName("penstock demo")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # A program that lives for seconds: the second compiler would take the time of what it makes faster.
+        # The program lives for seconds: the second compiler would cost more time than it saves.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.python.daemon.module", "penstock.spark.daemon")
         .config("spark.local.dir", f"{folder}/spark-local")
@@ -190,7 +190,7 @@ def start_averages(spark: SparkSession, settings: QuerySettings) -> StreamingQue
         )
     )
     messages = groups.select(
-        # One key per group, so that its values come in order and the last one counts.
+        # One key per group, so that its values stay in order and the last one counts.
         f.concat_ws(" ", "origin", "hour").alias("partitionKey"),
         f.to_json(f.struct("*")).alias("data"),
     )
@@ -260,7 +260,7 @@ class Reporter:
         """Report the batches that finished since the last call."""
         for query in self._queries:
             for progress in query.recentProgress:
-                # Idle triggers repeat the number of the batch to come, with no rows and no end.
+                # Idle triggers repeat the number of the next batch, with no rows and no end.
                 if progress.batchId > self._told[query.name] and "addBatch" in progress.durationMs:
                     self._told[query.name] = progress.batchId
                     tell(describe_batch(progress))

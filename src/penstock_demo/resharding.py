@@ -26,7 +26,7 @@ def split_shard(client: Any, stream: str, place: int) -> str:
         place: Which open shard, in the order of hash ranges.
 
     Returns:
-        What was done, in words.
+        A description of the change.
     """
     shard = open_shards(client, stream)[place]
     first, last = (int(shard["HashKeyRange"][f"{end}HashKey"]) for end in ("Starting", "Ending"))

@@ -41,7 +41,7 @@ class Run:
         options: What to do.
         folder: For everything that is written.
         display: Where to show it.
-        statuses: Takes what the query says.
+        statuses: Collects the query's status lines.
         server: Has both streams.
         follower: Reads the second one.
     """
@@ -189,14 +189,14 @@ class Run:
         return (published, *read)
 
     def _may_kill(self) -> bool:
-        # One kill comes at half; several come one after the other from the first batch on.
+        # A single kill is at half of the records; several follow each other from the first batch on.
         return self._read[0] * 2 >= self._options.record_count or self._options.kill_count > 1
 
     def _is_all_read(self) -> bool:
         return min(self._read) >= self.publisher.acknowledged.event_count
 
     def _wait_until_quiet(self) -> None:
-        """Let averages that were written last, perhaps twice, be read before they are judged."""
+        """Wait until the last averages, some of them perhaps written twice, are read."""
         end_s = time.monotonic() + _END_DEADLINE_S
         count, changed_s = -1, time.monotonic()
         while time.monotonic() - changed_s < _QUIET_S:

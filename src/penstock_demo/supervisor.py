@@ -1,6 +1,6 @@
-"""Run the Spark program as a process of its own: start, watch, kill, start again, end.
+"""Run the Spark program in a separate process: start, watch, kill, restart, end it.
 
-What Spark says goes to a log file; the program's own lines (one JSON document each) come over a pipe and are handed on.
+Spark's output goes to a log file; the program's own lines (one JSON document each) are read from a pipe.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SPARK_ENVIRON: Final = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "12
 
 
 class QueryProcess:
-    """The program, through all its lives. Used by one thread; statuses come on another.
+    """The program, through all its lives. Used by one thread; status lines are handled on another.
 
     Args:
-        settings: What it is told.
+        settings: Of the program.
         environ: Environment variables beside this process's own.
         log_path: Where Spark's log goes; every life appends.
         on_status: Called with each status line, on a thread of this object.
@@ -106,7 +106,7 @@ class QueryProcess:
 
         Args:
             deadline_s: For how long.
-            what: Says in the error what was waited for.
+            what: Names the awaited end in the error.
 
         Raises:
             PenstockError: It runs still.

@@ -1,4 +1,4 @@
-"""Compare what came out with what went in: pure functions over data frames.
+"""Compare the output with the input: pure functions over data frames.
 
 Two proofs: the Parquet rows against the flights (each once, unchanged, in order per aircraft across the reshard), and the
 averages read from the second stream against the same averages by pandas. The first difference found is named.
@@ -21,11 +21,11 @@ _DIGITS: Final = 129  # more than any sequence number has
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the comparison found.
+    """The result of the comparison.
 
     Args:
-        flight_count: Flights that went in.
-        lost_count: Flights that did not come out.
+        flight_count: Published flights.
+        lost_count: Published flights without a row.
         duplicated_count: Rows beyond the first of their flight.
         difference: The first difference, in a sentence; None when there is none.
     """
@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything came out right."""
+        """Whether the output is right."""
         return self.difference is None
 
     def __str__(self) -> str:
@@ -52,9 +52,9 @@ def verify(flights: pd.DataFrame, rows: pd.DataFrame, averages: pd.DataFrame) ->
     """Compare everything.
 
     Args:
-        flights: What went in: `id`, `partition_key`, `event_time`, `origin`, `dep_delay` and more, one row per flight.
-        rows: What the query wrote: the columns of `flights` and `POSITION`.
-        averages: What the second stream holds: `origin`, `hour` and `AVERAGE_FIELDS`, in the order of each group's
+        flights: The published flights: `id`, `partition_key`, `event_time`, `origin`, `dep_delay` and more, one row per flight.
+        rows: The query's rows: the columns of `flights` and `POSITION`.
+        averages: The records of the second stream: `origin`, `hour` and `AVERAGE_FIELDS`, in the order of each group's
             records; the last one of a group counts.
     """
     seen = rows["id"].value_counts()

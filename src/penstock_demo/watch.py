@@ -1,4 +1,4 @@
-"""The query through kills and restarts: what it said, when it is killed next, when it is started again."""
+"""Runs the query through kills and restarts: its status lines, its next kill, its next start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END_DEADLINE_S: Final = 60.0
 
 
 class Statuses:
-    """What the program's lines told, over all its lives. Told by one thread, asked by another."""
+    """The program's status lines over all its lives. Written by one thread, read by another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class Statuses:
             return max(self._lag_ms.values(), default=0)
 
     def batch_count(self, query: str) -> int:
-        """How many batches of a query finished and were told of."""
+        """How many batches of a query were reported as finished."""
         with self._lock:
             return len(self._batches[query])
 
@@ -69,8 +69,8 @@ class QueryWatch:
 
     Args:
         process: The program.
-        settings: What it was told.
-        statuses: What it says.
+        settings: Of the program.
+        statuses: Its status lines.
         kills: In order.
         display: Where kills and restarts are shown.
         seed: Picks one of several processes of a kind.
@@ -123,7 +123,7 @@ class QueryWatch:
             is_all_read: Whether nothing more is to be read for the time being, so that no batch will finish.
 
         Raises:
-            PenstockError: It ended without having been killed, or does not come up.
+            PenstockError: It ended without having been killed, or does not start.
         """
         now_s = time.monotonic()
         if self._process.status is not None:
