@@ -197,7 +197,7 @@ class ObjectLeaseTable:
                 resource=write.key,
             )
         return UnknownOutcome(
-            f"{what} was sent and could not be settled; read the row before acting on it",
+            f"{what} was sent and could not be settled; read the row before acting on it. The last error: {lost_answer}",
             operation="write",
             resource=write.key,
         )

@@ -479,7 +479,8 @@ def open_ports(
         options,
         connect_timeout_s=min(options.connect_timeout_s, lease_duration_s / 3),
         read_timeout_s=min(options.read_timeout_s, lease_duration_s / 3),
-        deadline_s=min(options.deadline_s, lease_duration_s),
+        # The coordinator tries again by itself. An error that it learns early can be shown before a lease is lost.
+        deadline_s=min(options.deadline_s, lease_duration_s / 3),
     )
     return ConsumerPorts(
         kinesis=wiring.open_kinesis(options),

@@ -38,7 +38,7 @@ class Health:
 
     Args:
         is_healthy: Whether it runs, reaches its lease table and moves every shard that it holds.
-        is_ready: Whether it runs and sees the lease table: it takes its share of the work.
+        is_ready: Whether it runs, sees the lease table and can write it: it takes its share of the work.
         problems: What keeps it from being healthy; empty when it is.
         stream: Name or ARN.
         application: Names the lease table.
@@ -88,6 +88,7 @@ class WorkerLook(Struct, frozen=True):
         running_s: Since the start.
         table_look_due_s: A look that is older than this is overdue.
         lease_duration_s: A renewal that is older than this is overdue.
+        failing: The calls about leases that keep failing, a sentence each.
     """
 
     failure: BaseException | None
@@ -99,6 +100,7 @@ class WorkerLook(Struct, frozen=True):
     running_s: float
     table_look_due_s: float
     lease_duration_s: float
+    failing: tuple[str, ...] = ()
 
 
 def judge(look: WorkerLook, stream: str, application: str, worker_id: str) -> Health:
@@ -108,6 +110,7 @@ def judge(look: WorkerLook, stream: str, application: str, worker_id: str) -> He
     return Health(
         is_healthy=not problems,
         is_ready=is_working
+        and not look.failing
         and look.table_look_age_s is not None
         and look.table_look_age_s <= look.table_look_due_s,
         problems=tuple(problems),
@@ -147,6 +150,7 @@ def _problems(look: WorkerLook) -> list[str]:
             problems.append(f"shard {shard.shard_id} cannot be read: {shard.read_failure}")
     if look.has_ended:
         return problems
+    problems += look.failing
     if look.renewal_age_s is not None and look.renewal_age_s >= look.lease_duration_s:
         problems.append(f"a lease was not renewed for {look.renewal_age_s:.0f} s")
     looked_s = look.running_s if look.table_look_age_s is None else look.table_look_age_s

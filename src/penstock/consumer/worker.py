@@ -352,6 +352,7 @@ class Worker:
                 running_s=now_s - self._started_s,
                 table_look_due_s=_ROUNDS_OVERDUE * look.round_s + self._options.lease_duration_s,
                 lease_duration_s=self._options.lease_duration_s,
+                failing=look.failing,
             ),
             self._stream,
             application,

@@ -6,7 +6,15 @@ import logging
 
 from penstock.core.leases.coordinator_events import Problem
 from penstock.core.safe_text import describe_error
-from penstock.errors import NotFound, ServiceError, StreamChanged, Throttled, Unavailable, UnknownOutcome
+from penstock.errors import (
+    NotFound,
+    OptionError,
+    ServiceError,
+    StreamChanged,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+)
 
 log = logging.getLogger("penstock.leases")
 
@@ -24,7 +32,7 @@ def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Pr
         return missing
     if isinstance(error, Unavailable | UnknownOutcome):
         return Problem.UNAVAILABLE
-    if isinstance(error, ServiceError | StreamChanged):
+    if isinstance(error, ServiceError | StreamChanged | OptionError):
         return Problem.REFUSED
     log.error("a call failed in an unexpected way", exc_info=error)
     return Problem.UNAVAILABLE

@@ -161,6 +161,12 @@ class FileObjects:
             raise AccessDenied(
                 f"{self.url}: cannot {what}: {error}", operation=what, resource=self.url
             ) from error
+        except (FileExistsError, NotADirectoryError) as error:
+            raise Rejected(
+                f"{self.url}: cannot {what}: {error}; the location of leases must be a folder",
+                operation=what,
+                resource=self.url,
+            ) from error
         except OSError as error:  # a full disk passes; nothing was acknowledged
             raise Unavailable(
                 f"{self.url}: cannot {what}: {error}", operation=what, resource=self.url

@@ -74,6 +74,7 @@ from penstock.errors import (
     OptionError,
     PenstockError,
     Rejected,
+    ServiceError,
     UnknownOutcome,
     UnknownRefusal,
     WorkerIdInUse,
@@ -124,11 +125,13 @@ class LeaseSnapshot(Struct, frozen=True):
         held: Every lease that this worker holds.
         table_scanned_s: When the table, or the watched part of it, was last scanned, monotonic; None before the first scan.
         round_s: Mean time between two such scans.
+        failing: The calls about leases that keep failing, a sentence each.
     """
 
     held: tuple[HeldLeaseStatus, ...]
     table_scanned_s: float | None
     round_s: float
+    failing: tuple[str, ...] = ()
 
 
 _READER_ENDS = (ShardDrained, ReaderStopped, ReaderFailed)
@@ -219,8 +222,10 @@ class LeaseLoop(Loop[Event]):
     def snapshot(self) -> LeaseSnapshot:
         """Return a snapshot of the held leases; from any thread."""
         with self._machine_lock:
-            machine = self._coordinator
-            return LeaseSnapshot(statuses_of(machine.held_leases), self._table_scanned_s, machine.round_s)
+            machine, now_s = self._coordinator, self._clock.monotonic_s()
+            failing = tuple(call.describe(now_s) for call in machine.failing_calls)
+            held = statuses_of(machine.held_leases)
+            return LeaseSnapshot(held, self._table_scanned_s, machine.round_s, failing)
 
     def describe_unread(self) -> str | None:
         """Return why some part of the stream may have no living reader, or None; from any thread."""
@@ -331,9 +336,7 @@ class LeaseLoop(Loop[Event]):
                 isinstance(error, Rejected | AccessDenied | UnknownRefusal) and self._table_scanned_s is None
             ):
                 self._refuse(error)
-            else:
-                log.warning("lease table %s is not ready: %s", self._table.name, error)
-            return TableFailed(str(error))
+            return TableFailed(detail_of(error), problem_of(error))
         return TableReady(self._table.row_count)
 
     def _scan(self, part: TablePart | None) -> Event:
@@ -354,14 +357,15 @@ class LeaseLoop(Loop[Event]):
             return WriteDone(effect.write_id, effect.write, late)
         try:
             outcome = self._table.write(effect.write)
-        except UnknownOutcome:
-            return WriteDone(effect.write_id, effect.write, UNKNOWN)
+        except UnknownOutcome as error:
+            last = error.__cause__ if isinstance(error.__cause__, ServiceError) else error
+            return WriteDone(effect.write_id, effect.write, UNKNOWN, detail_of(last))
         except PenstockError as error:
             return WriteDone(effect.write_id, effect.write, NotDone(problem_of(error), detail_of(error)))
-        except Exception:
+        except Exception as error:
             # Not one of the port's errors: the outcome of the write is unknown.
             log.exception("a lease write failed in an unexpected way: %r", effect.write)
-            return WriteDone(effect.write_id, effect.write, UNKNOWN)
+            return WriteDone(effect.write_id, effect.write, UNKNOWN, detail_of(error))
         name = "renewal_latency_s" if effect.is_heartbeat else "lease_write_latency_s"
         if isinstance(effect.write, Checkpoint | LateCheckpoint | End | Release):
             name = "checkpoint_latency_s"

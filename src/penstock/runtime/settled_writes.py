@@ -76,7 +76,7 @@ def write_settled(
         return outcome
     raise UnknownOutcome(
         f"lease table {table}, row {write.key}: {type(write).__name__} was sent and could not be settled; "
-        "read the row before acting on it",
+        f"read the row before acting on it. The last error: {lost_answer}",
         operation="UpdateItem",
         resource=write.key,
     ) from lost_answer

@@ -128,7 +128,7 @@ def test_a_look_that_is_asked_for_while_one_is_under_way_is_not_forgotten(part):
 def test_a_look_at_a_part_that_fails_is_not_followed_by_one_at_the_whole_table():
     turn, scans = scans_at_a_part()
     assert begun(turn, scans, 0.0) == [ScanTable(TablePart(1, 4))]
-    scans.on_scan_failed(Problem.THROTTLED, "", 0.1)
+    scans.on_scan_failed(Problem.THROTTLED, 0.1)
     assert 0.1 < scans.next_wake_s <= 9.0
     assert begun(turn, scans, scans.next_wake_s) == [ScanTable(TablePart(1, 4))]
 

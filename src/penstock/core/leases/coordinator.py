@@ -80,6 +80,7 @@ from penstock.core.leases.coordinator_events import (
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.coordinator_stats import CoordinatorStats
 from penstock.core.leases.damaged_rows import DamagedRows
+from penstock.core.leases.failing_calls import FailingCall, FailingCalls, call_of
 from penstock.core.leases.fleet_view import (
     Acquisition,
     FleetLease,
@@ -99,7 +100,6 @@ from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.reacquisition import Reacquisition
-from penstock.core.leases.refused_calls import RefusedCalls
 from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.row_fetches import RowFetches
 from penstock.core.leases.scan_schedule import ScanSchedule
@@ -145,7 +145,12 @@ class Coordinator:
         self._writes = writes = PendingWrites(turn, options.writes_in_flight_max, twins)
         self._scans = scans = TableScans(options, turn)
         self._late_checkpoints = LateCheckpoints(options, view, turn, writes)
-        self.held_leases = HeldLeases(worker, options, view, turn, writes, scans, self._late_checkpoints)
+        self._failing = failing = FailingCalls(
+            turn, options.lease_duration_s, options.lease_duration_s - options.margin_s
+        )
+        self.held_leases = HeldLeases(
+            worker, options, view, turn, writes, scans, self._late_checkpoints, failing
+        )
         self._stream_check = StreamCheck(options, view)
         self._damaged_rows = DamagedRows(view, turn)
         self._streams = streams_of(worker, options, view, turn, writes, scans)
@@ -169,7 +174,6 @@ class Coordinator:
             worker, options, turn, writes, scans, self.held_leases, self._requested, self._stream_check
         )
         self._row_fetches = RowFetches(turn)
-        self._refused_calls = RefusedCalls(turn)
         self._schedule = ScanSchedule(worker, options, view, turn, scans)
         self._planner = MovePlanner(worker, options)
         self.stats = CoordinatorStats()
@@ -213,6 +217,7 @@ class Coordinator:
         if self.stopped:
             return []
         self._turn.begin(chance)
+        self._failing.on_event(event, now_s, self._writes.sent_s)
         self._dispatch(event, now_s)
         self._refuse_twin(now_s)
         self._advance(now_s)
@@ -247,6 +252,11 @@ class Coordinator:
             is_led=self._membership.is_led,
         )
 
+    @property
+    def failing_calls(self) -> tuple[FailingCall, ...]:
+        """The calls about leases that keep failing."""
+        return self._failing.lasting()
+
     def held(self) -> dict[str, LeasePhase]:
         """Return the phase of every lease that this worker holds."""
         return {held.key: held.phase for held in self.held_leases}
@@ -262,30 +272,27 @@ class Coordinator:
                 self._membership.begin(now_s)
                 if self._membership.is_known:
                     self._scans.on_table_ready(now_s)
-            case TableFailed(detail):
-                self._scans.on_table_failed(detail, now_s)
+            case TableFailed():
+                self._scans.on_table_failed(now_s)
             case ScanDone():
                 self._on_scan(event, now_s)
-            case ScanFailed(problem, detail):
-                if self._scans.on_scan_failed(problem, detail, now_s):
+            case ScanFailed(problem):
+                self._watch_calls(now_s)
+                if self._scans.on_scan_failed(problem, now_s):
                     self._on_table_missing()
             case WriteDone():
                 self._on_write(event, now_s)
             case LeaseFetched(key, lease):
                 self._on_fetched(key, lease, now_s)
-            case FetchFailed(key, problem, detail):
-                self._refused_calls.on_failed_call("reading", key, problem, detail, now_s)
+            case FetchFailed(key):
                 self.held_leases.on_fetch_failed(key, now_s)
                 self._row_fetches.on_failed(key, now_s)
                 self._requested.on_answer(key, self.held_leases, now_s)
             case ListingDone():
                 self._damaged_rows.report_new(shard.shard_id for shard in event.shards)
                 self._on_listing(event, self._streams[event.stream_id], now_s)
-            case ListingFailed(purpose, problem, detail, stream_id):
-                self._streams[stream_id].listing.fail(now_s)
-                of_stream = f" of stream {stream_id}" if stream_id else ""
-                what = f"listing the shards{of_stream} ({purpose.value})"
-                self._turn.report_failed_call(what, problem, detail)
+            case ListingFailed():
+                self._streams[event.stream_id].listing.fail(now_s)
             case CheckpointRequested():
                 self.held_leases.on_checkpoint(event, now_s)
             case ReaderProgress():
@@ -384,6 +391,7 @@ class Coordinator:
     # --- rounds ---------------------------------------------------------------------------------------
 
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
+        self._watch_calls(now_s)
         self._scans.on_scan_done()
         known = self._last_known()
         for stream in self._streams.values():
@@ -410,6 +418,11 @@ class Coordinator:
         self.held_leases.watch_progress(now_s)
         self._turn.emit(AuditReaders())
         self._schedule_round(plan, now_s, is_whole=event.is_whole)
+
+    def _watch_calls(self, now_s: float) -> None:
+        for pending in self._writes.oldest_of_each(call_of):
+            self._failing.on_unanswered(pending.write, pending.sent_s, now_s)
+        self._failing.forget(now_s, self.round_s)
 
     def _refuse_foreign(self, now_s: float) -> None:
         if self._stream_check.foreign is not None and not self._is_refused:
@@ -555,9 +568,9 @@ class Coordinator:
         if row is not None:
             self._twins.on_row(row)
         if isinstance(outcome, NotDone):
-            self._on_not_done(pending, outcome, now_s)
+            self._on_not_done(outcome)
         if isinstance(purpose, ForHeldLease):
-            self.held_leases.on_write(pending, purpose, outcome, now_s)
+            self.held_leases.on_write(pending, purpose, outcome, now_s, event.detail)
             return
         self._on_other_write(pending, purpose, outcome, now_s)
         self.held_leases.on_other_write(pending.write.key, now_s)
@@ -585,13 +598,9 @@ class Coordinator:
             case _:
                 assert_never(purpose)
 
-    def _on_not_done(self, pending: PendingWrite, outcome: NotDone, now_s: float) -> None:
+    def _on_not_done(self, outcome: NotDone) -> None:
         if outcome.problem is Problem.TABLE_MISSING and self._scans.on_table_missing():
             self._on_table_missing()
-        if not isinstance(pending.purpose, ForHeldLease):  # a held lease reports it by itself
-            self._refused_calls.on_failed_call(
-                "writing", pending.write.key, outcome.problem, outcome.detail, now_s
-            )
 
     def _stream_of(self, pending: PendingWrite) -> StreamLeases:
         return self._streams[self.options.stream_id_of(pending.write.key)]

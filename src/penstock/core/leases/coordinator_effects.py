@@ -195,6 +195,7 @@ class Topic(Enum):
     STOPPED_SHARD = "shard stopped"
     AUDIT = "held leases and readers disagree"
     CALL_FAILED = "call failed"
+    CALLS_WORK = "calls work again"
     SHARD_VANISHED = "shard vanished"
     FLEET = "who assigns leases"
     CHECKPOINT_BEHIND = "checkpoint behind the table's"

@@ -47,6 +47,7 @@ class TableFailed(Struct, frozen=True):
     """The lease table could not be created or described."""
 
     detail: str = ""
+    problem: Problem = Problem.UNAVAILABLE
 
 
 class ScanDone(Struct, frozen=True):
@@ -104,11 +105,16 @@ def row_of(outcome: WriteOutcome) -> Lease | None:
 
 
 class WriteDone(Struct, frozen=True):
-    """The answer to a `WriteLease`."""
+    """The answer to a `WriteLease`.
+
+    Args:
+        detail: With `UNKNOWN`: the last error.
+    """
 
     write_id: int
     write: LeaseWrite
     outcome: WriteOutcome
+    detail: str = ""
 
 
 class LeaseFetched(Struct, frozen=True):

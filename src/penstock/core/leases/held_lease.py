@@ -29,21 +29,28 @@ from penstock.core.leases.coordinator_effects import (
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
     NotDone,
-    Problem,
     ReaderFailed,
     ReaderProgress,
     ReaderStopped,
+    Unknown,
     WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.held_lease_actions import CreateChild, Ended, LeaseAction, Lost, Released, SendWrite
+from penstock.core.leases.held_lease_actions import (
+    CreateChild,
+    Ended,
+    Expiry,
+    LeaseAction,
+    Lost,
+    Released,
+    SendWrite,
+)
 from penstock.core.leases.held_lease_reports import (
     report_behind,
     report_end,
     report_failed_reader,
     report_loss,
     report_read_back,
-    report_refused_call,
     report_release,
 )
 from penstock.core.leases.lease import Lease, TipMark
@@ -193,6 +200,7 @@ class HeldLease(Struct):
     first_sent_s: float | None = None  # when the first write with the present counter was sent
     retry_s: float = 0.0
     failures: int = 0
+    last_error: str | None = None  # of the writes since the last one that was applied
     to_create: dict[str, Lease] | None = None  # children without a lease, once the shard is drained
     children: tuple[ChildShard, ...] = ()
     child_retry_s: float = 0.0
@@ -259,7 +267,8 @@ class HeldLease(Struct):
         """
         assert self.phase is not LeasePhase.GONE
         if now_s >= self.deadline_s:
-            return self._lose(StopWhy.EXPIRED)
+            unanswered_s = None if self.first_sent_s is None else now_s - self.first_sent_s
+            return self._lose(StopWhy.EXPIRED, expiry=Expiry(self.key, self.last_error, unanswered_s))
         actions: list[LeaseAction] = []
         if (
             self.phase is LeasePhase.WAITING
@@ -363,17 +372,20 @@ class HeldLease(Struct):
         outcome: WriteOutcome,
         now_s: float,
         turn: Turn,
+        detail: str = "",
     ) -> list[LeaseAction]:
         """Handle the outcome of a write of this lease."""
         write = pending.write
         if isinstance(outcome, Applied) and outcome.lease is not None:
             return self._on_applied(write, pending.sent_s, outcome.lease, turn)
         if isinstance(outcome, NotDone):
+            self.last_error = outcome.detail or outcome.problem.value
             self._retry_later(now_s, turn)
-            is_first = outcome.problem is Problem.REFUSED and self.failures == 1
-            return [report_refused_call(self.key, outcome.detail)] if is_first else []
+            return []
         if isinstance(outcome, Refused) and (outcome.row is not None or outcome.reason is Refusal.MISSING):
             return self._on_refused(write, outcome, turn)
+        if isinstance(outcome, Unknown):
+            self.last_error = detail or outcome.value
         self.unknown_write = write  # no answer, or a refusal without the row
         return []
 
@@ -414,6 +426,7 @@ class HeldLease(Struct):
     def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
         actions: list[LeaseAction] = []
         self.first_sent_s = None
+        self.last_error = None
         checkpoint_moved = row.checkpoint != self.lease.checkpoint
         self.lease = row
         if sent_s > self.renewed_s:
@@ -585,7 +598,9 @@ class HeldLease(Struct):
         self._move(Trigger.ENDED)
         return [report_end(self.key, self.children), Ended(self.children)]
 
-    def _lose(self, why: StopWhy, *, row: Lease | None = None, row_gone: bool = False) -> list[LeaseAction]:
+    def _lose(
+        self, why: StopWhy, *, row: Lease | None = None, row_gone: bool = False, expiry: Expiry | None = None
+    ) -> list[LeaseAction]:
         has_reader = self.has_reader
         actions: list[LeaseAction] = []
         if has_reader and (self.phase is LeasePhase.READING or why is not StopWhy.EXPIRED):
@@ -594,4 +609,4 @@ class HeldLease(Struct):
         self._move(Trigger.LOST)
         if why is not StopWhy.EXPIRED:
             actions.append(report_loss(self.worker, self.key, row, row_gone=row_gone))
-        return [*actions, Lost(why, has_reader, done)]
+        return [*actions, Lost(why, has_reader, done, expiry)]

@@ -43,6 +43,20 @@ class Ended(Struct, frozen=True):
     children: tuple[ChildShard, ...]
 
 
+class Expiry(Struct, frozen=True):
+    """Why a lease could not be renewed in time.
+
+    Args:
+        key: The lease.
+        error: With which its writes failed the last time; None if none failed.
+        unanswered_s: Time since the write was sent that should have kept it; None if none was sent.
+    """
+
+    key: str
+    error: str | None
+    unanswered_s: float | None
+
+
 class Lost(Struct, frozen=True):
     """This worker does not hold the lease any more.
 
@@ -50,11 +64,13 @@ class Lost(Struct, frozen=True):
         why: LOST to another worker, or EXPIRED.
         has_reader: Whether a reader is still to stop.
         done: The position that was done but not checkpointed, or None; with a reader left, the reader reports it.
+        expiry: With EXPIRED: why it could not be renewed.
     """
 
     why: StopWhy
     has_reader: bool
     done: Position | None
+    expiry: Expiry | None = None
 
 
 LeaseAction: TypeAlias = (

@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.core.leases.coordinator_effects import Level, Report, Topic
 from penstock.core.leases.coordinator_events import ReaderFailed
+from penstock.core.leases.held_lease_actions import Expiry
 from penstock.core.leases.lease import Lease
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
@@ -32,12 +33,6 @@ def report_end(key: str, children: Iterable[ChildShard]) -> Report:
     """Report that a shard is done, and name its children."""
     names = ", ".join(child.shard_id for child in children) or "no children"
     return Report(Topic.ENDED, Level.INFO, f"shard {key} is done; {names} follow", key)
-
-
-def report_refused_call(key: str, detail: str) -> Report:
-    """Report that the table refuses this worker's writes for good."""
-    message = f"lease {key}: the table refuses to be written ({detail}); the lease will be lost"
-    return Report(Topic.CALL_FAILED, Level.ERROR, message, key, "refused")
 
 
 def report_read_back(key: str) -> Report:
@@ -70,23 +65,43 @@ def report_still_stopped(key: str) -> Report:
     return Report(Topic.STOPPED_SHARD, Level.ERROR, f"shard {key} is still stopped after a failure", key)
 
 
-def report_expired(keys: Sequence[str]) -> Report:
-    """Report leases that were lost because no renewal succeeded in time."""
+def report_expired(expired: Sequence[Expiry]) -> Report:
+    """Report leases that were lost because no renewal succeeded in time, and why none did."""
+    keys = [each.key for each in expired]
     which, them = (
         (f"lease {keys[0]}", "it") if len(keys) == 1 else (f"{len(keys)} leases ({_some(keys)})", "them")
     )
+    error = next((each.error for each in expired if each.error is not None), None)
+    unanswered_s = max((each.unanswered_s for each in expired if each.unanswered_s is not None), default=None)
+    if error is not None:
+        why = f"Renewing {them} fails: {error}"
+    elif unanswered_s is not None:
+        why = f"The renewal was sent {unanswered_s:.1f} s ago and the lease table has not answered: see renewal_latency_s"
+    else:
+        why = f"This process was too slow to renew {them}, or did not run: see renewal_latency_s"
     message = (
-        f"{which} could not be renewed in time; delivery has stopped before another worker may begin. The lease table or "
-        f"this process is too slow for {them}: see renewal_latency_s"
+        f"{which} could not be renewed in time; delivery has stopped before another worker may begin. {why}"
     )
     return Report(Topic.LOST, Level.WARNING, message, keys[0] if len(keys) == 1 else None, "expired")
 
 
-def report_late_renewals(late_count: int, held_count: int, longest_s: float) -> Report:
-    """Report leases that are kept although other workers may take them by now."""
+def report_late_renewals(late_count: int, held_count: int, longest_s: float, error: str | None) -> Report:
+    """Report leases that are kept although others may take them by now.
+
+    Args:
+        late_count: So many.
+        held_count: Of so many.
+        longest_s: Time since the renewal of one of them.
+        error: With which a renewal failed the last time; None if none failed.
+    """
+    why = (
+        "The lease table or this process is too slow for so many: see renewal_latency_s"
+        if error is None
+        else f"Renewing them fails: {error}"
+    )
     message = (
         f"{late_count} of {held_count} leases have not been renewed within their duration, one of them for {longest_s:.0f} s: "
-        "other workers may take them. The lease table or this process is too slow for so many: see renewal_latency_s"
+        f"other workers may take them. {why}"
     )
     return Report(Topic.LATE_RENEWALS, Level.WARNING, message)
 

@@ -24,11 +24,13 @@ from penstock.core.leases.coordinator_events import (
     row_of,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.failing_calls import FailingCalls
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.held_lease import HeldLease, LeasePhase, RenewalPace
 from penstock.core.leases.held_lease_actions import (
     CreateChild,
     Ended,
+    Expiry,
     LeaseAction,
     Lost,
     Released,
@@ -72,6 +74,7 @@ class HeldLeases:
         writes: Sends writes.
         scans: Informed when a lease's owner is unknown.
         late_checkpoints: Keeps the last positions in shards whose leases are lost.
+        failing: Informed of leases that were lost for failing writes.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
@@ -83,6 +86,7 @@ class HeldLeases:
         writes: PendingWrites,
         scans: TableScans,
         late_checkpoints: LateCheckpoints,
+        failing: FailingCalls,
     ) -> None:
         self.me = me
         self.options = options
@@ -92,13 +96,14 @@ class HeldLeases:
         self._writes = writes
         self._scans = scans
         self._late_checkpoints = late_checkpoints
+        self._failing = failing
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
         self._due: list[tuple[float, str, int]] = []
         self._orphans: dict[str, int] = {}  # readers without a lease that have not stopped: key -> epoch
         self._last_epoch = 0
         self._pace = RenewalPace(options)
-        self._expired: list[str] = []  # leases that could not be renewed in time; not reported yet
+        self._expired: list[Expiry] = []  # leases that could not be renewed in time; not reported yet
         self._expired_due_s = -math.inf
         self._lateness_due_s = -math.inf
 
@@ -183,12 +188,14 @@ class HeldLeases:
     def _report_late_renewals(self, now_s: float) -> None:
         """Report leases that were not renewed in time and are kept."""
         late = [
-            now_s - held.renewed_s
+            held
             for held in self._held.values()
             if now_s - held.renewed_s > self.view.duration_s_of(held.lease)
         ]
         if late:
-            self._turn.emit(report_late_renewals(len(late), len(self._held), max(late)))
+            longest_s = max(now_s - held.renewed_s for held in late)
+            error = next((held.last_error for held in late if held.last_error is not None), None)
+            self._turn.emit(report_late_renewals(len(late), len(self._held), longest_s, error))
 
     def _advance(self, held: HeldLease, now_s: float) -> None:
         """Carry out the lease's next actions if it is still held, and schedule its next wake-up."""
@@ -227,10 +234,12 @@ class HeldLeases:
                     del self._held[held.key]
                     self.wake_waiting(now_s)
                     self._take_children(children)
-                case Lost(why, has_reader, done):
+                case Lost(_, has_reader, done, expiry):
                     del self._held[held.key]
-                    if why is StopWhy.EXPIRED:
-                        self._expired.append(held.key)
+                    if expiry is not None:
+                        self._expired.append(expiry)
+                        if expiry.error is not None:
+                            self._failing.on_lost_lease(held.key, expiry.error, now_s)
                     self._on_lost(held, now_s, has_reader=has_reader, done=done)
                 case _:
                     self._turn.emit(want)
@@ -265,6 +274,7 @@ class HeldLeases:
         purpose: ForHeldLease,
         outcome: WriteOutcome,
         now_s: float,
+        detail: str = "",
     ) -> None:
         """Handle the answer to a write of a held lease."""
         key = pending.write.key
@@ -276,7 +286,7 @@ class HeldLeases:
             self.view.on_row(row, now_s)
         elif isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING:
             self.view.forget(key)
-        self._do(held, held.on_answer(pending, outcome, now_s, self._turn), now_s)
+        self._do(held, held.on_answer(pending, outcome, now_s, self._turn, detail), now_s)
         self._advance(held, now_s)
 
     def on_other_write(self, key: str, now_s: float) -> None:

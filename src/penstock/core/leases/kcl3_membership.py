@@ -141,10 +141,9 @@ class Kcl3Membership:
                 self._is_leaving = self._is_listed = False
             case OwnLeasesFound():
                 self._on_found(now_s)
-            case OwnLeasesNotFound(problem, detail):
+            case OwnLeasesNotFound(problem):
                 # A policy from before the index existed does not allow the query: scans show the same leases.
                 self._may_find = problem is not Problem.REFUSED
-                self._turn.report_failed_call("finding this worker's leases by the index", problem, detail)
                 self._on_found(now_s)
                 return not self._may_find
             case _:
@@ -202,9 +201,6 @@ class Kcl3Membership:
 
     def _on_not_seen(self, problem: Problem, detail: str, now_s: float) -> None:
         self._is_fetching = False
-        self._turn.report_failed_call(
-            "reading the rows that KCL 3 workers keep beside the leases", problem, detail
-        )
         if problem is Problem.REFUSED and not self.is_known:
             self._refuse(FleetRefusal.UNREADABLE, detail)
         pause_s = REPORT_INTERVAL_S if self.is_known else _AGAIN_S
@@ -302,12 +298,10 @@ class Kcl3Membership:
         self._reports_refused = self._reports_refused + 1 if problem is Problem.REFUSED else 0
         if problem is None:
             self._has_reported = True
-        else:
-            self._turn.report_failed_call("reporting this worker's metrics", problem, detail)
-            if problem is Problem.REFUSED and not self._has_reported:
-                self._is_listed = False  # there is no report to take back
-                if self._is_native and self._reports_refused >= _REPORTS_REFUSED_MAX:
-                    self._refuse(FleetRefusal.UNREPORTED, detail)
+        elif problem is Problem.REFUSED and not self._has_reported:
+            self._is_listed = False  # there is no report to take back
+            if self._is_native and self._reports_refused >= _REPORTS_REFUSED_MAX:
+                self._refuse(FleetRefusal.UNREPORTED, detail)
         if self._is_stopping:
             self._withdraw()
 

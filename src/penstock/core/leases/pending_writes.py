@@ -7,6 +7,7 @@ leases does not delay its own renewals.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable
 from itertools import chain
 
 from msgspec import Struct
@@ -51,6 +52,18 @@ class PendingWrites:
     def is_busy(self, key: str) -> bool:
         """Return whether a write for the key is in flight or queued."""
         return key in self._busy or key in self._queued
+
+    def sent_s(self, write_id: int) -> float | None:
+        """Return when a write that is under way was sent; None when it is not under way."""
+        pending = self._under_way.get(write_id)
+        return None if pending is None else pending.sent_s
+
+    def oldest_of_each(self, kind: Callable[[LeaseWrite], Hashable]) -> list[PendingWrite]:
+        """Return the write of each kind that has been under way for the longest time."""
+        oldest: dict[Hashable, PendingWrite] = {}
+        for pending in self._under_way.values():  # in the order in which they were sent
+            oldest.setdefault(kind(pending.write), pending)
+        return list(oldest.values())
 
     def is_idle(self) -> bool:
         """Return whether no write is in flight or queued."""

@@ -126,12 +126,10 @@ class TableScans:
         self._state = TableState.READY
         self._due_s = now_s
 
-    def on_table_failed(self, detail: str, now_s: float) -> None:
+    def on_table_failed(self, now_s: float) -> None:
         """Handle that the table could not be created or found."""
         self._state = TableState.UNKNOWN
         self._state_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self._turn.draw())
-        message = f"the lease table cannot be created or described: {detail}"
-        self._turn.report(Topic.CALL_FAILED, Level.ERROR, message)
 
     def on_table_missing(self) -> bool:
         """Handle that a call found no table; True the first time."""
@@ -154,12 +152,11 @@ class TableScans:
         self._unsure -= self._checked
         self._checked.clear()
 
-    def on_scan_failed(self, problem: Problem, detail: str, now_s: float) -> bool:
+    def on_scan_failed(self, problem: Problem, now_s: float) -> bool:
         """Handle that a scan failed; True if it is the first call to find no table."""
         self._is_scanning = False
         self._failures += 1
         self._checked.clear()
-        self._turn.report_failed_call("scanning the lease table", problem, detail)
         is_gone = problem is Problem.TABLE_MISSING and self.on_table_missing()
         interval_s = self.options.interval_s
         backoff = Backoff(min(1.0, interval_s), interval_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.leases.coordinator_effects import Effect, Level, Report, Topic
-from penstock.core.leases.coordinator_events import Problem
 
 _GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
 
@@ -36,9 +35,3 @@ class Turn:
     ) -> None:
         """Emit a report for the log and the metrics."""
         self.emit(Report(topic, level, message, key, reason))
-
-    def report_failed_call(self, what: str, problem: Problem, detail: str) -> None:
-        """Report a failed call to a service."""
-        level = Level.ERROR if problem is Problem.REFUSED else Level.WARNING
-        message = f"{what} failed: {problem.value} {detail}".rstrip()
-        self.report(Topic.CALL_FAILED, level, message, reason=problem.name.lower())

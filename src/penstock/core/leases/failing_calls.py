@@ -1,0 +1,328 @@
+"""Which calls about leases keep failing: every write of a lease, every read of the table, every listing.
+
+One rule for all of them. A call keeps failing if failures follow each other for `patience_s` with no success between them, or if a lease
+was lost because of it. A single failure, or a blip of a few seconds, is no problem: the coordinator tries again.
+
+| when | log | `problems` |
+|---|---|---|
+| the service refuses a call for good (access, a wrong request) | at once, then each minute | |
+| a call keeps failing | when that is known, then each minute | until it succeeds, or is not needed any more |
+| nothing keeps failing any more | once | |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.leases.coordinator_effects import Level, Topic
+from penstock.core.leases.coordinator_events import (
+    Event,
+    FetchFailed,
+    FleetFetched,
+    FleetFetchFailed,
+    LeaseFetched,
+    ListingDone,
+    ListingFailed,
+    NotDone,
+    OwnLeasesFound,
+    OwnLeasesNotFound,
+    Problem,
+    ScanDone,
+    ScanFailed,
+    TableFailed,
+    TableReady,
+    Unknown,
+    WorkerReported,
+    WriteDone,
+)
+from penstock.core.leases.lease_writes import (
+    Checkpoint,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    LeaseWrite,
+    Release,
+    Renew,
+    RequestHandover,
+    Take,
+)
+from penstock.core.leases.turn import Turn
+
+_AGAIN_S: Final = 60.0
+_PATIENCE: Final = 0.6  # of the lease duration: a lease is lost after nine tenths
+_RARE_PAUSE_S: Final = 300.0
+
+
+class LeaseCall(Enum):
+    """A kind of call about leases, as messages name it."""
+
+    ENSURE = "creating or finding the lease table"
+    SCAN = "scanning the lease table"
+    FETCH = "reading leases"
+    LIST = "listing the shards"
+    CREATE = "creating leases"
+    TAKE = "taking leases"
+    ASK = "asking for leases"
+    RENEW = "renewing leases"
+    CHECKPOINT = "writing checkpoints"
+    END = "finishing leases"
+    RELEASE = "releasing leases"
+    DELETE = "deleting leases"
+    FETCH_FLEET = "reading the rows of KCL 3 workers"
+    REPORT = "reporting this worker's metrics to the leader"
+    FIND_OWN = "finding this worker's leases by the index"
+
+
+_WRITES: Final[dict[type[LeaseWrite], LeaseCall]] = {
+    Create: LeaseCall.CREATE,
+    Take: LeaseCall.TAKE,
+    RequestHandover: LeaseCall.ASK,
+    Renew: LeaseCall.RENEW,
+    Checkpoint: LeaseCall.CHECKPOINT,
+    LateCheckpoint: LeaseCall.CHECKPOINT,
+    End: LeaseCall.END,
+    Release: LeaseCall.RELEASE,
+    Delete: LeaseCall.DELETE,
+}
+"""The writes that the coordinator makes."""
+
+
+def call_of(write: LeaseWrite) -> LeaseCall:
+    """Return the kind of a write."""
+    return _WRITES[type(write)]
+
+
+class CallAnswer(Struct, frozen=True):
+    """What an event shows of a call.
+
+    Args:
+        call: The kind.
+        problem: Why it failed; None if it did not.
+        detail: The service's words.
+        key: The lease that it was about, if it was about one.
+        scope: Whose, if the table has several streams: a stream's id, or empty.
+    """
+
+    call: LeaseCall
+    problem: Problem | None = None
+    detail: str = ""
+    key: str | None = None
+    scope: str = ""
+
+
+def answer_of(event: Event) -> CallAnswer | None:  # noqa: C901, PLR0911, PLR0912 - one case per event
+    """Return which call an event answers, and how; None if it answers no call that can fail."""
+    match event:
+        case WriteDone():
+            return _answer_of_write(event)
+        case TableReady():
+            return CallAnswer(LeaseCall.ENSURE)
+        case TableFailed(detail, problem):
+            return CallAnswer(LeaseCall.ENSURE, problem, detail)
+        case ScanDone():
+            return CallAnswer(LeaseCall.SCAN)
+        case ScanFailed(problem, detail):
+            return CallAnswer(LeaseCall.SCAN, problem, detail)
+        case LeaseFetched(key):
+            return CallAnswer(LeaseCall.FETCH, key=key)
+        case FetchFailed(key, problem, detail):
+            return CallAnswer(LeaseCall.FETCH, problem, detail, key)
+        case ListingDone():
+            return CallAnswer(LeaseCall.LIST, scope=event.stream_id)
+        case ListingFailed(_, problem, detail, stream_id):
+            return CallAnswer(LeaseCall.LIST, problem, detail, scope=stream_id)
+        case FleetFetched():
+            return CallAnswer(LeaseCall.FETCH_FLEET)
+        case FleetFetchFailed(problem, detail):
+            return CallAnswer(LeaseCall.FETCH_FLEET, problem, detail)
+        case WorkerReported(problem, detail):
+            return CallAnswer(LeaseCall.REPORT, problem, detail)
+        case OwnLeasesFound():
+            return CallAnswer(LeaseCall.FIND_OWN)
+        case OwnLeasesNotFound(problem, detail):
+            return CallAnswer(LeaseCall.FIND_OWN, problem, detail)
+        case _:
+            return None
+
+
+def _answer_of_write(event: WriteDone) -> CallAnswer:
+    call, key, outcome = call_of(event.write), event.write.key, event.outcome
+    if isinstance(outcome, NotDone):
+        return CallAnswer(call, outcome.problem, outcome.detail, key)
+    if isinstance(outcome, Unknown):
+        return CallAnswer(call, Problem.UNAVAILABLE, event.detail or outcome.value, key)
+    return CallAnswer(call, key=key)
+
+
+class FailingCall(Struct):
+    """One kind of call that has failed since its last success.
+
+    Args:
+        answer: The last one.
+        since_s: When the first failure was seen, monotonic.
+        last_s: When the last failure was seen.
+        is_lasting: It keeps failing.
+        is_reported: It stands in the log.
+    """
+
+    answer: CallAnswer
+    since_s: float
+    last_s: float
+    is_lasting: bool = False
+    is_reported: bool = False
+
+    @property
+    def call(self) -> LeaseCall:
+        """The kind."""
+        return self.answer.call
+
+    def describe(self, now_s: float) -> str:
+        """Return what fails, for how long, and the last error."""
+        answer = self.answer
+        what = f"{self.call.value} of stream {answer.scope}" if answer.scope else self.call.value
+        for_s = now_s - self.since_s
+        fails = f"has failed for {for_s:.0f} s" if for_s >= 1 else "fails"
+        lease = f" (lease {answer.key})" if answer.key is not None else ""
+        problem = "" if answer.problem is None else answer.problem.value
+        return f"{what} {fails}{lease}: {answer.detail or problem}"
+
+
+class FailingCalls:
+    """The failing calls of one worker. Not thread-safe.
+
+    Args:
+        turn: Where the reports go.
+        lease_duration_s: Of the application.
+        delivery_s: How long a lease may be read after the write that renewed it was sent.
+    """
+
+    def __init__(self, turn: Turn, lease_duration_s: float, delivery_s: float) -> None:
+        self._turn = turn
+        self._lease_duration_s = lease_duration_s
+        self._patience_s = _PATIENCE * lease_duration_s
+        # A renewal is sent when the one before is answered: two answers in a row must come within the time of one delivery.
+        self._answer_due_s = delivery_s / 2
+        self._failing: dict[tuple[LeaseCall, str], FailingCall] = {}
+        self._quiet_until_s: dict[tuple[LeaseCall, str], float] = {}
+        self._recovered: dict[
+            LeaseCall, float
+        ] = {}  # they kept failing while others still do; with their beginnings
+
+    def lasting(self) -> tuple[FailingCall, ...]:
+        """Return the calls that keep failing."""
+        return tuple(each for each in self._failing.values() if each.is_lasting)
+
+    def on_event(self, event: Event, now_s: float, sent_s: Callable[[int], float | None]) -> None:
+        """Handle an event; most are answers to calls.
+
+        Args:
+            event: What happened.
+            now_s: Monotonic seconds.
+            sent_s: Returns when a write under way was sent.
+        """
+        answer = answer_of(event)
+        if answer is None:
+            return
+        if answer.problem is None and isinstance(event, WriteDone):
+            answer = self._in_time(answer, sent_s(event.write_id), now_s)
+        if answer.problem is None:
+            known = self._failing.pop((answer.call, answer.scope), None)
+            if known is not None:
+                self._on_recovered(known, now_s)
+        else:
+            self._on_failed(answer, now_s)
+
+    def _in_time(self, answer: CallAnswer, sent_s: float | None, now_s: float) -> CallAnswer:
+        """Return the answer, or a failure if it came too late to keep a lease."""
+        if sent_s is None or now_s - sent_s < self._answer_due_s:
+            return answer
+        slow = (
+            f"the answer came after {now_s - sent_s:.1f} s, and a lease is lost if two of them take longer than "
+            f"{2 * self._answer_due_s:.1f} s"
+        )
+        return replace(answer, problem=Problem.UNAVAILABLE, detail=slow)
+
+    def on_unanswered(self, write: LeaseWrite, sent_s: float, now_s: float) -> None:
+        """Handle that a write is still under way."""
+        age_s = now_s - sent_s
+        if age_s < self._patience_s:
+            return
+        answer = CallAnswer(call_of(write), Problem.UNAVAILABLE, f"no answer for {age_s:.0f} s", write.key)
+        known = self._failing.get((answer.call, answer.scope))
+        if known is not None and not known.answer.detail.startswith("no answer"):
+            answer = known.answer  # an error says more
+        self._on_failed(answer, now_s)
+
+    def on_lost_lease(self, key: str, error: str, now_s: float) -> None:
+        """Handle that a lease was lost because writing it failed.
+
+        Args:
+            key: The lease.
+            error: The last one.
+            now_s: Monotonic seconds.
+        """
+        answer = CallAnswer(LeaseCall.RENEW, Problem.UNAVAILABLE, error, key)
+        known = self._failing.get((answer.call, answer.scope))
+        if known is None:
+            known = self._add(answer, now_s)
+        self._judge(known, now_s, is_lasting=True)
+
+    def _add(self, answer: CallAnswer, now_s: float) -> FailingCall:
+        added = FailingCall(answer, since_s=now_s, last_s=now_s)
+        self._failing[answer.call, answer.scope] = added
+        return added
+
+    def _on_failed(self, answer: CallAnswer, now_s: float) -> None:
+        known = self._failing.get((answer.call, answer.scope)) or self._add(answer, now_s)
+        known.answer, known.last_s = answer, now_s
+        self._judge(known, now_s, is_lasting=now_s - known.since_s >= self._patience_s)
+
+    def _judge(self, known: FailingCall, now_s: float, *, is_lasting: bool) -> None:
+        known.is_lasting = known.is_lasting or is_lasting
+        answer = known.answer
+        if known.is_lasting:
+            self._recovered.pop(known.call, None)
+        place = (answer.call, answer.scope)
+        is_loud = known.is_lasting or answer.problem is Problem.REFUSED
+        if is_loud and now_s >= self._quiet_until_s.get(place, -math.inf):
+            self._quiet_until_s[place] = now_s + _AGAIN_S
+            known.is_reported = True
+            reason = "" if answer.problem is None else answer.problem.name.lower()
+            self._turn.report(Topic.CALL_FAILED, Level.ERROR, known.describe(now_s), answer.key, reason)
+
+    def forget(self, now_s: float, round_s: float) -> None:
+        """Forget calls that are not made any more, for instance because other workers have the leases now.
+
+        Args:
+            now_s: Monotonic seconds.
+            round_s: Time between two looks at the table.
+        """
+        often_s = 3 * max(self._lease_duration_s, round_s)
+        for place, known in list(self._failing.items()):
+            pause_s = often_s if known.call in _WRITES.values() else max(often_s, _RARE_PAUSE_S)
+            if now_s - known.last_s > pause_s:
+                del self._failing[place]
+                self._on_recovered(known, now_s)
+
+    def _on_recovered(self, known: FailingCall, now_s: float) -> None:
+        if not known.is_lasting:
+            return
+        if known.is_reported:
+            self._recovered[known.call] = known.since_s
+        if self.lasting() or not self._recovered:
+            return
+        what = ", ".join(call.value for call in self._recovered)
+        for_s = now_s - min(self._recovered.values())
+        self._recovered.clear()
+        self._turn.report(
+            Topic.CALLS_WORK,
+            Level.WARNING,
+            f"no call about leases fails any more; for {for_s:.0f} s these did: {what}",
+        )
