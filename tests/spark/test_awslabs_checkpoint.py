@@ -1,4 +1,4 @@
-"""What the checkpoint of a query of awslabs' connector says, in files as it writes them."""
+"""Positions from the checkpoint of a query of awslabs' connector, in files as it writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver does between batches: a claim that cannot become the checkpoint now, and one that never will."""
+"""Promotions between batches: a claim that cannot become the checkpoint now, and one that never will."""
 
 from __future__ import annotations
 

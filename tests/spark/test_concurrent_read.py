@@ -1,4 +1,4 @@
-"""The shards of one task are read at the same time; what a shard has given out is taken before it goes on."""
+"""The shards of one task are read at the same time; a shard reads on after its rows are taken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEADLINE_S = 60.0
 
 
 class Shards:
-    """Shards of a few rows each, that note what they have claimed and how many pages are held."""
+    """Shards of a few rows each, that count their claims and held pages."""
 
     def __init__(self, *, rows=3):
         self.row_count = rows
@@ -104,7 +104,7 @@ def test_the_first_error_ends_the_task_and_the_others_do_not_claim():
     with pytest.raises(LookupError, match="b"):
         list(read_concurrently(["a", "b"], shards.read, SYSTEM_THREADS))
     shards.may_go_on["a"].set()
-    # A thread that had not come to the other shard when the task ended does not begin it.
+    # A thread that had not started the other shard when the task ended does not start it.
     wait_until(lambda: shards.ended == shards.begun, "the shards to end")
     assert shards.claimed == set()
 

@@ -1,4 +1,4 @@
-"""What the package asks of the Spark at hand: its version, where a batch starts, and which partition a number means."""
+"""Differences of the installed Spark: its version, a batch's start, and the partition of a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the short-lived processes of Spark load of Penstock, and what they leave alone: each new one pays for it."""
+"""Modules of Penstock that Spark's short-lived processes load or must not load: each new process pays for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listener of a session's queries: what it logs, measures and warns of."""
+"""The listener of a session's queries: its logs, metrics and warnings."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)
 
 @dataclass
 class LaggingKinesis:
-    """Lists what a test says, one listing after the other; the last one stays."""
+    """Returns a test's listings, one after the other; the last one stays."""
 
     listings: list[tuple[Shard, ...]]
     is_known: bool = True

@@ -52,7 +52,7 @@ def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
 
 
 class StoodStill:
-    """Threads that run what is submitted for some shards, and a condition on which waiting only moves the clock."""
+    """Threads that run the submitted calls of some shards, and a condition on which waiting only moves the clock."""
 
     def __init__(self, clock, answering):
         self.clock = clock
@@ -76,7 +76,7 @@ class StoodStill:
         return predicate()
 
     def notify_all(self):
-        """Nobody waits."""
+        """Do nothing: there is no waiting thread."""
 
     def close(self):
         """Nothing runs."""
@@ -185,7 +185,7 @@ HOUR_MS = 3_600_000
 
 
 class LateThreads(StoodStill):
-    """Threads that keep what is submitted until a test runs it."""
+    """Threads that keep submitted calls until a test runs them."""
 
     def __init__(self, clock):
         super().__init__(clock, answering=0)
@@ -372,7 +372,7 @@ class Rig:
             raise self.found_gone
 
     def settle(self, *still_asked):
-        """Take the answers that are under way, but for the shards whose calls are held up; the clock stands still."""
+        """Take the answers that are under way, except for shards whose calls are held up; the clock does not move."""
 
         def is_settled():
             self.probe()

@@ -1,4 +1,4 @@
-"""What a user sees of a running query: its lag, its leases, and the columns' event time."""
+"""The progress of a running query: its lag, its leases, and the columns' event time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A subscription in the batches of a query, in virtual time: where it is used, what ends it, and what a batch holds then."""
+"""A subscription in the batches of a query, in virtual time: its use, its ends, and the rows of the batches."""
 
 from __future__ import annotations
 
@@ -392,7 +392,7 @@ def test_the_rest_of_an_event_outlives_its_subscription():
     assert query.process.read() == list(range(110, 120))
 
 
-# --- what a process keeps --------------------------------------------------------------------------------------
+# --- subscriptions that a process keeps --------------------------------------------------------------------------------------
 
 
 def test_what_nobody_uses_is_closed_after_a_minute():

@@ -119,7 +119,7 @@ def numbers(shard_range):
 
 @contextmanager
 def altered_pages(rig, alter):
-    """Let `alter` change what the server answered to GetRecords."""
+    """Change the server's answers to GetRecords with `alter`."""
     events = client_for("kinesis", rig.options).meta.events
     events.register("after-call.kinesis.GetRecords", alter)
     yield
@@ -253,7 +253,7 @@ def test_a_foreign_checkpoint_on_an_open_empty_shard_is_warned_of_only(rig, capl
 
 
 def hide_records(count):
-    """Answers that say that nothing is there; the iterator they give is behind what they hide."""
+    """Answers without records; their next iterator is behind the hidden records."""
     left = [count]
 
     def alter(parsed, **_):

@@ -1,4 +1,4 @@
-"""What a query looks at before it joins: who reads under its name, and from which moment it is to read."""
+"""Checks before a query joins: other readers under its name, and its starting moment."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from penstock.spark.startup_checks import refuse_future_start, refuse_hidden_sha
 WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)
 
 
-# --- who reads under a name that nobody chose ----------------------------------------------------------------------
+# --- other readers under the default name ----------------------------------------------------------------------
 
 
 class TableOverTime(MemoryLeaseTable):
-    """A lease table to which others write meanwhile: `rows[t]` is what is there after t looks."""
+    """A lease table to which others write between scans: `rows[t]` are its rows after t scans."""
 
     def __init__(self, *rows):
         super().__init__()
@@ -59,7 +59,7 @@ def test_a_query_without_a_name_waits_for_whoever_has_just_made_a_lease_to_take_
     renewed = [(ENDED, replace(CHILD, counter=count, owner="other")) for count in range(1, 60)]
     with pytest.raises(OptionError, match="other reads it"):
         looked_until(TableOverTime((ENDED, CHILD), *renewed))
-    # Whoever made it has ended before it took it.
+    # Its creator ended before it took the lease.
     assert looked_until(TableOverTime((ENDED, CHILD))) == pytest.approx(UNNAMED.lease_duration_s, abs=1.0)
 
 
@@ -69,7 +69,7 @@ def test_a_query_without_a_name_waits_for_whoever_lost_a_lease_to_take_it_again(
     taken_again = [(replace(READ, counter=count),) for count in range(5, 60)]
     with pytest.raises(OptionError, match="other reads it"):
         looked_until(TableOverTime((READ,), lost, given_up, given_up, *taken_again))
-    # Also where all of it came at the end of the wait.
+    # Also if all of it happened at the end of the wait.
     renewed = [(replace(READ, counter=count),) for count in range(14)]
     late = [(replace(READ, owner=None, counter=20),)] * 3
     with pytest.raises(OptionError, match="other reads it"):

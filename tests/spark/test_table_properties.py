@@ -1,4 +1,4 @@
-"""What is left of what Spark hands on, and what a read without options is told."""
+"""The user's options among Spark's properties, and the error of a read without options."""
 
 import pytest
 

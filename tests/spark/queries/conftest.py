@@ -21,7 +21,7 @@ def client(server):
 
 @pytest.fixture
 def query(request, server, client):
-    """Make queries; a file's `QUERY_OPTIONS` stand where a test says nothing else."""
+    """Make queries; a file's `QUERY_OPTIONS` are the default."""
     defaults = getattr(request.module, "QUERY_OPTIONS", {})
     made = []
 

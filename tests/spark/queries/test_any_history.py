@@ -147,7 +147,7 @@ class History:
         self.query.done, self.planned, count = self.copies[at]
         del self.copies[at + 1 :]
         theirs = {row.key for row in self.query.table.scan().leases if row.reader == "thief"}
-        # What the thief holds is left as it is, with a warning: those rows are not read again.
+        # The thief's leases are left as they are, with a warning: their rows are not read again.
         after = self.query.rows[count:]
         self.query.rows = self.query.rows[:count] + [row for row in after if row[0] in theirs]
         self.copies[at] = (self.query.done, self.planned, len(self.query.rows))
@@ -188,12 +188,12 @@ class History:
         for row in self.query.table.scan().leases:
             if row.reader == "thief":
                 self.query.table.write(Release(row.key, row.counter, "thief"))
-        self.die()  # whoever starts looks at all leases before it reads
+        self.die()  # a new driver scans all leases before it reads
         self.commit()
         wait_until(lambda: not self.lost(), "every record", 60)
 
     def lost(self):
-        """Read what is left, and give what neither the query nor the thief has done."""
+        """Read the rest, and return the records that neither the query nor the thief has done."""
         self.query.drain(200)
         seen = {row[3] for row in self.query.rows}
         for shard in self.client.list_shards(StreamName=self.query.stream)["Shards"]:

@@ -60,7 +60,7 @@ def test_a_batch_never_has_more_bytes_than_the_limit_and_one_record_and_everythi
     seen = []
 
     def read_on():
-        end = q.plan()  # None also where a lease has not come yet
+        end = q.plan()  # None also if a lease is not held yet
         if end is not None:
             rows = raw(q, end)
             assert rows
@@ -91,7 +91,7 @@ def switch(q, deaggregates, **options):
 
 
 def inner(rows):
-    """The user records of rows, whether they came whole or apart."""
+    """The user records of rows, from aggregates and from single records."""
     found = []
     for _, _, data in rows:
         records = deaggregate(data)
@@ -107,7 +107,7 @@ def test_an_aggregate_comes_whole_when_taking_apart_is_switched_off_in_its_middl
     first = raw(q, end)
     assert inner(first) == [0, 1, 2, 3]
     switch(q, "false")
-    assert raw(q, end) == first  # a repeat is what it was
+    assert raw(q, end) == first  # a repeat is the same
     q.commit(end, [])
     assert inner(rest(q)) == list(range(12))
 

@@ -1,6 +1,6 @@
-"""What a batch of a query costs in calls to DynamoDB, and in read and write units: what docs/spark-batches.md says.
+"""The cost of a query's batch in calls to DynamoDB and in read and write units, as in docs/spark-batches.md.
 
-The reader is driven without Spark. The lease duration is so long that no heartbeat and no round of the coordinator comes
+The reader is driven without Spark. The lease duration is so long that no heartbeat and no round of the coordinator falls
 in between.
 """
 

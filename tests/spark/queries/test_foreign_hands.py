@@ -1,6 +1,6 @@
 """Other workers take a batch's lease by force, read on, give it back: every execution of the batch holds the same rows.
 
-The reader is driven without Spark. `lease_hands` has what the other workers do.
+The reader is driven without Spark. `lease_hands` has the other workers' writes.
 """
 
 from __future__ import annotations
@@ -185,13 +185,13 @@ def test_a_repeat_of_a_parents_batch_is_the_same_after_the_other_worker_has_ende
 
 
 def is_past(q):
-    """The parent's lease is ended, and its children have stood long enough for a clean-up."""
+    """The parent's lease is ended, and its children's leases are old enough for a clean-up."""
     rows = q.table.scan().leases
     return sum(row.checkpoint.is_record for row in rows) == 2
 
 
 def consume(server, q, until, also=lambda: True):
-    """Let a plain consumer work in the query's application until it has done something; gives what it has seen."""
+    """Run a plain consumer in the query's application until it has done something; return its records."""
     seen = []
     consumer = Consumer(
         stream=q.stream,
@@ -255,7 +255,7 @@ def test_a_row_keeps_a_bounded_number_of_other_workers_claims(server, client, qu
 
 
 def add_claims(server, q, key, claims, made_ms):
-    """Write claims of other queries as they stand on a row."""
+    """Write claims of other queries onto a row."""
     names, values = {}, {}
     for place, (worker, batch) in enumerate(claims):
         claim = BatchClaim(worker, batch, "run", at_record("1"), at_record("2"), b"", made_ms + batch)

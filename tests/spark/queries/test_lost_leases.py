@@ -1,4 +1,4 @@
-"""Leases that are gone when a query begins, or under it: each record comes, and as few as can be come twice.
+"""Leases lost before or during a query: each record is read, and as few as possible are read twice.
 
 The reader is driven without Spark, in the order of the calls of each of Spark's lines.
 """
@@ -30,7 +30,7 @@ def nightly(request, query):
 
 
 class Story:
-    """Puts records, and counts what a query makes of them."""
+    """Puts records, and counts the query's rows."""
 
     def __init__(self, q):
         self.q = q
@@ -60,12 +60,12 @@ class Story:
         return sorted(number for number, count in counts.items() if count > 1)
 
     def read_all(self):
-        """Run batches until every record has come, and then until nothing is left: leases may have to be taken anew first."""
+        """Run batches until every record is read and nothing is left; leases may have to be taken again first."""
         wait_until(lambda: self.q.batch() is None and self.missing() == [], "every record")
         self.q.drain()
 
     def is_in_order(self):
-        """Whether the first copies of each shard's records came in order."""
+        """Whether the first copies of each shard's records are in order."""
         first = dict.fromkeys((row[0], row[1], row[2]) for row in self.q.rows)
         places = collections.defaultdict(list)
         for shard, *place in first:
@@ -106,9 +106,9 @@ def delete_table(server, q):
 
 
 def end_parent_and_read_on(story, reshard):
-    """Let a query read closed shards to their end, and then a batch of the first shard alone; gives the last batch's numbers.
+    """Read closed shards to their end, and then a batch of the first shard alone; return the last batch's numbers.
 
-    Where Spark tells starts, that batch is planned before the children have been taken as a rule: its offset lacks them.
+    If Spark passes starts, that batch is normally planned before the children are taken: its offset lacks them.
     """
     q = story.q
     story.put_to(SECOND)
@@ -150,13 +150,13 @@ def lose_rows(server, q):
 
 
 def lose_own_rows(server, q):
-    """Leave what the last offset does not know."""
+    """Delete the leases in the last offset."""
     del server
     delete_rows(q, *q.done["shards"])
 
 
 def lose_others(server, q):
-    """Leave what the last offset knows."""
+    """Delete the leases that are not in the last offset."""
     del server
     delete_rows(q, *(row.key for row in q.table.scan().leases if row.key not in q.done["shards"]))
 
@@ -387,7 +387,7 @@ def test_a_copy_of_a_query_under_another_name_reads_everything_for_itself(query,
 
 
 def deny(monkeypatch, name):
-    """Let nobody look at a lease table that a query had before."""
+    """Deny access to the query's earlier lease table."""
     scan = DynamoLeaseTable.scan
 
     def checked(table, part=None):
@@ -432,7 +432,7 @@ def test_a_query_whose_earlier_table_shows_nothing_says_which_batch_comes_again(
 
 
 def test_two_queries_of_one_application_lose_its_table_and_read_everything(server, query):
-    """Each knows where its own shards stand: whoever comes first leaves the other's shards to it for a while."""
+    """Each has the positions of its own shards: the first one leaves the other's shards to it for a while."""
     story = Story(one := query(shards=4, workerId="one"))
     other = query(stream=one.stream, applicationName=one.given["applicationName"], workerId="other")
     wait_until(

@@ -201,7 +201,7 @@ def test_a_misplaced_aggregate_at_the_end_of_a_shard_is_read_once_and_not_looked
     misrouted, query, client, read, is_marked, options, expected
 ):
     stream = misrouted(is_marked=is_marked)
-    # A query that took the dropped aggregate for news again and again would not come to rest.
+    # A query that took the dropped aggregate for news each time would never be idle.
     assert read(query, client, stream, **options) == expected
 
 

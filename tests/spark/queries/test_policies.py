@@ -1,7 +1,7 @@
 """The policies in docs/cluster.md allow what each role calls, and nothing that it never calls.
 
-Every role runs against the embedded Kinesis with an access key of its own, which tells the calls apart. The document lists
-what a role calls only now and then beside its policy, in a line `<!-- now and then: ... -->`.
+Every role runs against the embedded Kinesis with its own access key, which identifies its calls. The document lists
+a role's occasional calls beside its policy, in a line `<!-- now and then: ... -->`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def policies():
 
 
 def called(server, key):
-    """What was called with an access key, as a policy names it."""
+    """The calls of an access key, as a policy names them."""
     names = {name for name in server.calls().by_caller[key] if name.partition(".")[0] in SERVICES}
     return {name.replace(".", ":", 1) for name in names}
 
@@ -204,7 +204,7 @@ def test_a_batch_reads_driver_and_tasks_call_what_their_policies_allow(server, c
 
 @pytest.fixture
 def command(server, monkeypatch, capsys, tmp_path):
-    """Run commands, each time with a profile and a key of their own, and give what they called together."""
+    """Run commands, each time with their own profile and key, and return all of their calls."""
     profiles = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
     for name, value in server.environ().items():

@@ -134,7 +134,7 @@ def test_of_two_executions_that_race_the_first_claim_stands(query, client):
     slow = q.fresh().read(part)
     seen = [row for batch in [next(slow)] for row in batch.to_pylist()]
     winner = q.read(part)
-    # The slow one had read the same pages; its claim is refused and agrees with the one that stands.
+    # The slow one had read the same pages; its claim is refused and agrees with the claim on the lease.
     seen += [row for batch in slow for row in batch.to_pylist()]
     assert [int(row["data"]) for row in seen] == [row[3] for row in winner]
 
@@ -200,7 +200,7 @@ def test_what_arrives_after_an_unread_batch_is_in_the_next_one_though_the_driver
     q = query(shards=1, maxRecordsPerTrigger="10")
     put(client, q.stream, numbered(0, 30))
     assert len(q.next_batch()) == 10
-    # Of a shard that is known to have more, nothing is asked before the next batch: nobody has told the driver the time.
+    # A shard that is known to have more is not probed before the next batch, so the driver does not have the service's time.
     q.die()
     del q.given["maxRecordsPerTrigger"]
     q.reader = q.fresh()
@@ -209,7 +209,7 @@ def test_what_arrives_after_an_unread_batch_is_in_the_next_one_though_the_driver
     leave_unread(q, q.next_plan())
     put(client, q.stream, numbered(30, 60))
     q.drain()
-    # The service tells whole seconds, so what came just before the plan may come once more.
+    # The service's time is in whole seconds, so records from just before the plan may be read again.
     assert q.numbers()[-30:] == list(range(30, 60))
 
 
@@ -286,7 +286,7 @@ def test_a_deleted_lease_row_is_made_again_where_the_last_batch_began(query, cli
     put(client, q.stream, numbered(0, 40))
     q.drain()
     while (row := q.table.fetch("shardId-000000000000")) is not None:
-        q.table.write(Delete(row.key, row.counter, row.checkpoint))  # refused when a heartbeat came between
+        q.table.write(Delete(row.key, row.counter, row.checkpoint))  # refused after a heartbeat in between
     put(client, q.stream, numbered(40, 60))
     q.die()
     q.drain()

@@ -1,4 +1,4 @@
-"""A stream that is deleted and created again under its name, while a query runs: shard ids come again, records do not.
+"""A stream that is deleted and created again under its name, while a query runs: shard ids are the same, records are not.
 
 The reader is driven without Spark.
 """
@@ -18,7 +18,7 @@ from waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def _nothing_is_believed(monkeypatch):
-    """Ask what a name means whenever it is asked for, not after ten seconds."""
+    """Describe the stream at every check, not only after ten seconds."""
     monkeypatch.setattr(known_stream, "_BELIEVED_S", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What a query does when the service refuses or fails for a while, and when a shard has left the stream."""
+"""Queries whose service refuses or fails for a while, or whose shard has left the stream."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_replay_whose_records_are_gone_is_a_loss(server, query):
 
 
 def expired(server, query, *, generations=1):
-    """Read ten records; the query is down while ten more come, the shard is split, and all of it leaves the stream."""
+    """Read ten records; the query is down while ten more arrive, the shard is split, and all of it leaves the stream."""
     put(query.client, query.stream, numbered(0, 10))
     query.drain()
     query.reader.stop()
@@ -182,7 +182,7 @@ def test_a_running_query_goes_on_with_the_children_of_a_shard_that_left(server, 
 
 
 def test_a_shard_whose_unread_records_have_all_left_gets_one_empty_batch(server, query, caplog):
-    """Nothing comes behind them: there is no record that could become the place to go on from."""
+    """No record follows them, so no record can become the position to go on from."""
     caplog.set_level(logging.WARNING, "penstock.spark")
     running = query(failOnDataLoss="false")
     put(running.client, running.stream, numbered(0, 10))

@@ -35,7 +35,7 @@ TROUBLES = [
 
 
 class Crowd:
-    """Writers on threads, each with keys of its own; what they put, by key and in order."""
+    """Writers on threads, each with its own keys; their records by key and in order."""
 
     def __init__(self, kinesis, seed):
         self.sent = defaultdict(list)
@@ -50,7 +50,7 @@ class Crowd:
             thread.start()
 
     def let_write(self):
-        """Let every writer put some more."""
+        """Put some more records with every writer."""
         for _ in self._threads:
             self._turns.release()
 
@@ -168,7 +168,7 @@ def test_every_reader_gives_every_record_once_and_each_key_in_order(seed, reshar
                 before = server.calls().count("PutRecords")
                 crowd.let_write()
                 wait_until(lambda before=before: server.calls().count("PutRecords") > before, "a request")
-            server.faults.clear()  # what is split must be what is open
+            server.faults.clear()  # only open shards can be split
             reshard(client, chance)
         crowd.end()
         total = sum(map(len, crowd.sent.values()))

@@ -1,4 +1,4 @@
-"""An older copy of the checkpoint location, or an emptied lease table: everything after the copy comes again, or is named.
+"""An older copy of the checkpoint location, or an emptied lease table: all records after the copy are read again, or named.
 
 The reader is driven without Spark.
 """
@@ -34,7 +34,7 @@ QUERY_OPTIONS = {"shards": 1, "leaseDuration": "2s"}
 
 
 def restore(q, copy, *, kill=False):
-    """Start the query anew from an older copy of its checkpoint location."""
+    """Start the query again from an older copy of its checkpoint location."""
     if kill:
         q.die()
     else:
@@ -154,7 +154,7 @@ def test_a_shard_that_another_worker_holds_is_named_and_the_others_come_again(
 
 
 def test_a_copy_from_before_a_split_names_children_that_another_worker_holds(server, query, client, caplog):
-    """The parent was ended and its row is gone; its children are another worker's, so nothing of the query stands there."""
+    """The parent was ended and its row is gone; its children are another worker's, so no row has a claim of the query."""
     q = query(leaseDuration="60s")
     put(client, q.stream, numbered(0, 10))
     q.next_batch()
@@ -468,7 +468,7 @@ def test_shards_that_were_read_and_cleared_away_are_no_loss_when_they_have_left_
 
 
 class TakenMeanwhile:
-    """A table in which another worker takes an expired lease while somebody watches."""
+    """A table in which another worker takes an expired lease between two scans."""
 
     name = "table"
 

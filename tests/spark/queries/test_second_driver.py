@@ -66,7 +66,7 @@ def test_a_paused_driver_gives_identical_rows_where_its_claim_is_known_and_an_er
     for begin in range(40, 40 + 10 * behind, 10):
         put(client, one.stream, on_key(busy, begin, begin + 10))
         assert two.next_batch()
-    # The batches behind it were in the busy shard only: in the quiet one the batch's claim stands.
+    # The batches after it were in the busy shard only: the quiet one still has the batch's claim.
     assert one.read(parts[FIRST]) == [row for row in replayed if row[0] == FIRST]
     try:
         again = one.read(parts[SECOND])
@@ -174,7 +174,7 @@ class Pair:
             del self.planned[name]
 
     def finish(self):
-        """Whoever got further is started again and reads the rest."""
+        """Start the query that got further again, and read the rest."""
         for q in self.all:
             q.die()
         last = max(self.all, key=lambda q: q.done["batch"])

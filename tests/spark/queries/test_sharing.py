@@ -306,7 +306,7 @@ def test_a_query_ends_with_a_sentence_when_a_lease_of_another_stream_appears_in_
 
 
 def give_batches(queries, count, client, *, is_read):
-    """Batches with something in them, of each query in turn; their tasks run, or nobody asks for their rows."""
+    """Plan batches with records, of each query in turn; run their tasks, or leave their rows unread."""
     for query in queries * count:
         put(client, query.stream, numbered(0, 100))
         ends = []

@@ -30,7 +30,7 @@ def owners(query):
 
 @contextmanager
 def told_to_exit(query, call):
-    """The process is told to exit in the middle of a call that its main thread makes."""
+    """The process gets SIGTERM during a call of its main thread."""
     service, _, operation = call.partition(".")
     client = client_for(service, query.options.connection)
     left = [1]
@@ -48,7 +48,7 @@ def told_to_exit(query, call):
 
 
 def stop_in(query, call):
-    """Ask for the next offset, be told to exit on the way, and stop as Spark's runner does then."""
+    """Request the next offset, get SIGTERM during the call, and stop as Spark's runner does then."""
     with told_to_exit(query, call) as left:
         try:
             with pytest.raises(SystemExit):

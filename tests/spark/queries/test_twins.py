@@ -30,7 +30,7 @@ def work_until_refused(running):
 
 
 def batch_or_repeat(running):
-    """Run a batch if there is one; what the earlier process wrote late may have a task repeated, as Spark does."""
+    """Run a batch if there is one; repeat a task as Spark does, if a late write of the earlier process fails it."""
     with suppress(ClaimConflict):
         running.batch()
 

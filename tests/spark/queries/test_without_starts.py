@@ -1,4 +1,4 @@
-"""A Spark that tells a source neither where a batch starts nor how much to read: 4.0 and 4.1, on whatever Spark is here."""
+"""A Spark that passes a source neither a batch's start nor a limit: 4.0 and 4.1, imitated on the installed Spark."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_offset_carries_the_report_that_this_spark_does_not_ask_for(query, c
     assert (report["stream"], report["records"]) == (q.stream, 20)
     q.die()
     q.commit(end, q.execute(end))
-    assert q.plan() is None  # and comes back as it was logged
+    assert q.plan() is None  # and is returned as it was logged
 
 
 def test_an_offset_that_is_asked_for_before_the_log_is_read_is_refused(query, client):

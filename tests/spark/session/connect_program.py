@@ -55,7 +55,7 @@ frame = spark.range(300).selectExpr("cast(id as string) as partitionKey", "cast(
 aligned = align_to_shards(frame, copy, order_by="data", **WHERE)
 aligned.write.format("kinesis").option("streamName", copy).options(**WHERE).mode("append").save()
 batch = spark.read.format("kinesis").option("streamName", copy).options(**WHERE).load().count()
-print(  # noqa: T201 - what the test reads
+print(  # noqa: T201 - the test reads it
     json.dumps(
         {
             "copied": report.total[copy].user_record_count,

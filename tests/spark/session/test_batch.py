@@ -12,7 +12,7 @@ from spark_support import numbered, numbers_of, put, read_batch, wait_for_next_s
 
 
 def service_time(kinesis):
-    # Arrivals are told by its clock, in whole milliseconds; ours may be a little before it.
+    # Arrivals are by the server's clock, in whole milliseconds; this process's clock may be a little behind.
     return datetime.fromtimestamp(kinesis.clock.now_s(), UTC)
 
 
@@ -40,7 +40,7 @@ def test_a_batch_read_between_two_records_of_a_shard(spark, kinesis, client):
         startingPosition=f'{{"{shard}": "{answers[1]["SequenceNumber"]}"}}',
         endingPosition=f'{{"{shard}": "{answers[4]["SequenceNumber"]}"}}',
     )
-    # The start is what is done already, the end is the last one that is read.
+    # The start is the last record that is done, the end is the last one that is read.
     assert numbers_of(frame) == [2, 3, 4]
 
 

@@ -88,7 +88,7 @@ def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path)
     assert read_batch(spark, BILLED).count() == 250
 
     driving = driving.replace("s3://bucket", str(tmp_path)).replace("(write)", "(write, available_now=True)")
-    exec(driving, names)  # the application is the reading's, and goes on where that stood
+    exec(driving, names)  # it has the application of the first block, and goes on at its positions
     assert spark.read.parquet(f"{tmp_path}/orders/*").count() == 50
 
 

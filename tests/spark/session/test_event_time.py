@@ -58,7 +58,7 @@ def test_no_window_loses_rows_over_a_split_and_a_restart(spark, own_server, tmp_
             .option("probeInterval", "200ms")
             .load()
         )
-        # A row that comes ten seconds of event time too late is dropped by Spark, without a word.
+        # A row that arrives ten seconds of event time too late is silently dropped by Spark.
         windows = (
             rows.withWatermark("approximateArrivalTimestamp", "10 seconds")
             .groupBy(f.window("approximateArrivalTimestamp", "1 minute"))
@@ -92,7 +92,7 @@ def test_no_window_loses_rows_over_a_split_and_a_restart(spark, own_server, tmp_
         put_minute(own_server, "times", minute)
     dropped += run()
     own_server.clock.advance(60)  # at whatever second of its minute the last one was put
-    put_minute(own_server, "times", MINUTES)  # moves the watermark beyond what came before
+    put_minute(own_server, "times", MINUTES)  # moves the watermark beyond the earlier rows
     dropped += run()
     found = {
         row["start"]: (row["count"], row["minutes"])

@@ -45,6 +45,6 @@ def test_pushed_records_come_once_and_in_order_through_a_split_and_a_restart(job
 
 
 def is_pushed(query):
-    """Whether a subscription has brought any of the records that the query has told of."""
+    """Whether a subscription has delivered any of the records in the query's progress."""
     reports = [report_of(progress["sources"][0]) for progress in query.recentProgress]
     return any(report["pushed"]["records"] for report in reports if report)

@@ -19,10 +19,10 @@ def test_a_query_and_three_consumers_keep_up_with_fan_out_and_do_not_by_polling(
     command = [sys.executable, str(PROGRAM), "--seconds", str(WRITTEN_S), "--json"]
     # It ends with an error where a reader does not get each record once.
     polling, pushed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    # Of the four, two have what a shard gives to all who poll.
+    # Of the four, two share the quota of polling readers.
     assert sum(polling["behind_at_end_s"].values()) > WRITTEN_S
     behind_s = pushed["behind_at_end_s"]
     query_s = behind_s.pop("query")
     assert max(behind_s.values()) < WRITTEN_S / 8
-    # What came while a batch is under way is in none.
+    # Records that arrived while a batch is under way are in none.
     assert query_s < WRITTEN_S / 3

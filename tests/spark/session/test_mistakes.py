@@ -1,4 +1,4 @@
-"""The likeliest mistakes, as a user of Spark sees them: near the top is a message that says what is wrong and what to do."""
+"""The likeliest mistakes, as a user of Spark sees them: near the top is a message with the mistake and its cure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begin(spark, folder, options):
 
 
 def check(text, *parts):
-    """Hold what is shown to: few frames, then the message with all its parts, then little."""
+    """Check the output: few frames, then the message with all its parts, then little."""
     lines = text.splitlines()
     told = [number for number, line in enumerate(lines) if "penstock.errors." in line]
     assert len(told) == 1, text

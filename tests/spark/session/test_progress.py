@@ -1,4 +1,4 @@
-"""What a user sees of a running query: its lag, its leases, and the iterators that its processes keep."""
+"""The progress of a running query: its lag, its leases, and the iterators that its processes keep."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_running_query_tells_its_lag_its_claims_and_its_leases(job, client):
     run.wait_for(100)
 
     def is_told():
-        put(client, job.stream, numbered(0, 1))  # so that a batch follows, and tells
+        put(client, job.stream, numbered(0, 1))  # so that a batch follows, and reports
         return lag(run.query) and lag(run.query)[0].held_leases == 2
 
     wait_until(is_told, "the lag to be told")

@@ -1,4 +1,4 @@
-"""A query that writes while a quarter of all requests fail in every way, and is stopped and started again and again."""
+"""A query that writes while a quarter of all requests fail in every way, and that is restarted many times."""
 
 from __future__ import annotations
 
@@ -72,4 +72,4 @@ def test_ten_restarts_while_a_quarter_of_the_requests_fail_lose_nothing(
         kinesis.faults.clear()
     found = seen()
     assert found.keys() == expected
-    print(f"{records} records, {sum(found.values()) - records} delivered again")  # noqa: T201 - what a long run is for
+    print(f"{records} records, {sum(found.values()) - records} delivered again")  # noqa: T201 - the result of a long run

@@ -35,7 +35,7 @@ def test_an_idle_query_runs_no_batches_and_asks_each_shard_at_most_as_often_as_t
     def calls():
         return kinesis.calls().count("GetRecords", stream=stream)
 
-    # What was just read is asked four times in its first second.
+    # A shard that was just read is probed four times in the next second.
     settled = calls()
     wait_until(lambda: calls() >= settled + 2 * 5, "the shards to be quiet")
     before, batches, began = calls(), len(run.batches), time.monotonic()
@@ -154,7 +154,7 @@ def test_a_query_begins_where_its_user_says_shard_by_shard(job, stream, client):
         if shard["ShardId"] == neighbour
     ]
     run = job.start(startingPosition=json.dumps({done["ShardId"]: done["SequenceNumber"]}))
-    # Of the parent nothing: whoever is in the middle of its child has done it.
+    # Nothing of the parent: a query in the middle of its child has done it.
     expected = sorted([*beside, 1002, 2000])
     run.wait_for(len(expected))
     assert run.numbers() == expected
