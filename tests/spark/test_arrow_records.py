@@ -131,7 +131,7 @@ class LowestKey:
     fetch_again = fetch
 
 
-def test_misplaced_records_have_rows_to_be_cut_by_and_are_taken_out_of_what_is_delivered():
+def test_misplaced_records_have_rows_to_cut_by_and_are_not_delivered():
     counts = DecodeCounts()
     rule = MisplacedRule(LowestKey(), drops_unmarked=True)
     batch = records_to_batch("orders", "s", MIXED, counts=counts, rule=rule)
@@ -161,6 +161,6 @@ def test_a_page_without_misplaced_records_is_delivered_as_it_is():
         (TRIM_HORIZON, ["9", "10", "100"]),
     ],
 )
-def test_an_aggregate_that_is_begun_is_given_whole_where_aggregates_are_not_taken_apart(after, expected):
+def test_a_begun_aggregate_is_emitted_whole_without_deaggregation(after, expected):
     batch = records_to_batch("orders", "s", MIXED, after=after, deaggregate=False)
     assert batch["sequenceNumber"].to_pylist() == expected

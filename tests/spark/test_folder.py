@@ -116,7 +116,7 @@ def remote(tmp_path):
     return folder
 
 
-def test_a_file_system_that_moves_only_to_free_names_gets_the_file_replaced_all_the_same(remote, tmp_path):
+def test_a_file_is_replaced_on_a_file_system_that_moves_only_to_free_names(remote, tmp_path):
     remote.replace("letters", io.BytesIO(b"first"))
     remote.replace("letters", io.BytesIO(b"second"))
     assert remote.read("letters") == b"second"

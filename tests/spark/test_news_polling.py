@@ -218,7 +218,7 @@ def poller_of(clock, threads):
     return NewsPoller(kinesis, "s", 1.0, clock, threads=threads)
 
 
-def test_an_answer_that_waited_while_a_batch_ran_tells_the_services_clock_of_its_own_moment():
+def test_an_answer_that_waited_for_a_batch_sets_the_clock_of_its_own_moment():
     clock = TwoClocks()
     threads = LateThreads(clock)
     poller = poller_of(clock, threads)
@@ -231,7 +231,7 @@ def test_an_answer_that_waited_while_a_batch_ran_tells_the_services_clock_of_its
     assert poller.planned_ms() == 1_060_000
 
 
-def test_a_batch_is_planned_by_the_last_answer_also_where_the_time_of_day_was_set_since():
+def test_a_plan_uses_the_last_answers_time_after_the_machines_clock_was_set():
     clock = TwoClocks()
     poller = poller_of(clock, StoodStill(clock, answering=10))
     assert poller.planned_ms() == 1_000_000
@@ -277,7 +277,7 @@ class OneShard:
         pytest.param((5,), 30, False, id="there, and the tip was seen long ago"),
     ],
 )
-def test_where_a_record_is_gone_the_tip_is_believed_only_if_nothing_can_have_gone_with_it(
+def test_without_the_record_the_tip_counts_only_if_nothing_left_with_it(
     left, tip_age_h, is_for_a_task, is_whole, is_closed
 ):
     now_ms = 100 * HOUR_MS
@@ -300,7 +300,7 @@ def test_where_a_record_is_gone_the_tip_is_believed_only_if_nothing_can_have_gon
 
 
 @pytest.mark.parametrize("hours", [3, 5])
-def test_what_leaves_the_stream_behind_a_record_that_a_probe_has_found_is_for_a_task_to_tell(hours):
+def test_records_that_left_behind_a_probed_record_are_for_a_task_to_judge(hours):
     clock = MovedClock(0.0)
     kinesis = OneShard(100 * HOUR_MS)
     found = RecordPage((Raw("5"),), "6", 20 * HOUR_MS, (), kinesis.now_ms)

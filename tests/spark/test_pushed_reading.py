@@ -43,7 +43,7 @@ def test_polling_begins_at_once_and_a_subscription_takes_over_when_it_is_accepte
     assert query.note.push_ends == {}
 
 
-def test_the_next_batch_of_the_process_goes_on_with_the_subscription_at_exactly_its_start():
+def test_the_next_batch_uses_the_subscription_at_exactly_its_start():
     query = subscribed_query()
     calls = len(query.service.polled)
     for batch in range(5):
@@ -272,7 +272,7 @@ def test_a_claim_that_another_attempt_made_first_is_read_to_by_polling():
     assert len(query.process.kept) == 0
 
 
-def test_an_attempt_that_gave_out_more_than_was_claimed_fails_and_leaves_no_subscription():
+def test_an_attempt_beyond_the_claimed_end_fails_and_keeps_no_subscription():
     query = subscribed_query()
     query.service.put(40)
     slow, quick = query.process.begin(), Process(query, "quick")
@@ -329,7 +329,7 @@ def test_auto_lets_a_subscription_go_when_the_shard_has_kept_up_for_a_while(coun
     assert len(query.service.subscribed) == 1
 
 
-def test_auto_subscribes_again_when_a_shard_is_further_behind_than_its_last_batch_is_away():
+def test_auto_subscribes_again_when_the_lag_exceeds_the_pause_between_batches():
     query = Query("auto")
     query.service.put(5)
     query.process.read()
@@ -364,7 +364,7 @@ def test_auto_subscribes_where_the_shards_reads_are_used_up_and_for_no_other_ref
     assert len(query.service.subscribed) == is_subscribed
 
 
-def test_a_refusal_that_the_own_reads_of_the_batch_before_explain_is_not_taken_for_others():
+def test_a_refusal_explained_by_own_reads_does_not_show_other_readers():
     query = Query("auto")
     kept = KeptSubscriptions(query.time, query.time.at)
     ports = {"is_eager": False, "clock": query.time, "chance": query.chance, "threads": query.time}

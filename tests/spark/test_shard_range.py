@@ -161,7 +161,7 @@ def test_a_shard_that_left_the_stream_ends_with_its_children_where_loss_is_allow
     assert sum("has left the stream" in record.message for record in caplog.records) == 1
 
 
-def test_a_shard_that_leaves_the_stream_while_it_is_read_is_a_loss_from_the_last_record_read_on(rig):
+def test_a_shard_leaving_the_stream_in_mid_read_is_a_loss_from_the_last_record(rig):
     rig.put(0, 10)
     pages = rig.read(fetch_count_max=5).pages()
     last = next(pages).rows.to_pylist()[-1]["sequenceNumber"]

@@ -76,12 +76,12 @@ def test_a_query_without_a_name_waits_for_whoever_lost_a_lease_to_take_it_again(
         looked_until(TableOverTime(*renewed, *late, (replace(READ, counter=21),)))
 
 
-def test_a_query_without_a_name_joins_a_lease_duration_after_the_other_one_has_stopped():
+def test_a_query_without_a_name_joins_a_lease_duration_after_the_others_stop():
     stopped = (replace(READ, owner=None, counter=3),)
     assert looked_until(TableOverTime((READ,), stopped)) == 1.0 + UNNAMED.lease_duration_s
 
 
-def test_a_query_without_a_name_joins_at_last_where_a_lease_that_nobody_has_is_written_all_the_time():
+def test_a_query_without_a_name_joins_although_an_unowned_lease_keeps_changing():
     written = [(replace(READ, owner=None, counter=count),) for count in range(100)]
     assert looked_until(TableOverTime(*written)) == pytest.approx(3 * UNNAMED.lease_duration_s, abs=1.0)
 
@@ -94,12 +94,12 @@ def test_a_query_without_a_name_is_refused_where_another_one_renews():
         looked_until(TableOverTime(*renewed))
 
 
-def test_a_query_without_a_name_is_refused_where_another_one_has_just_ended_a_shard_whose_child_is_nobody_s():
+def test_a_query_without_a_name_is_refused_while_a_new_child_has_no_owner():
     with pytest.raises(OptionError, match="other reads it"):
         looked_until(TableOverTime((READ,), (ENDED, CHILD)))
 
 
-def test_a_query_without_a_name_is_refused_where_somebody_has_just_deleted_the_table_of_another_one():
+def test_a_query_without_a_name_is_refused_after_another_ones_table_was_deleted():
     with pytest.raises(OptionError, match="other reads it"):
         looked_until(TableOverTime((READ,), ()))
 
@@ -114,7 +114,7 @@ class DatedKinesis:
         return ShardListing(WHOLE, server_ms=self._server_ms)
 
 
-def test_a_moment_to_come_is_judged_by_the_services_clock_where_this_machines_is_behind():
+def test_a_future_moment_is_judged_by_the_services_clock():
     moment_ms = 1_700_000_000_000
     options, _ = parse_source(
         {

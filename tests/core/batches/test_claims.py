@@ -125,7 +125,7 @@ def after(claim, batches):
 
 
 @pytest.mark.parametrize("batches", range(PAST_CLAIMS_MAX + 1))
-def test_a_paused_driver_finishes_its_batch_with_the_same_records_after_its_successor_went_on(batches):
+def test_a_paused_driver_finishes_its_batch_with_the_same_records(batches):
     assert plan_read(after(CLAIM, batches), FIRST) == ReadTo(END)
 
 
@@ -210,7 +210,7 @@ def test_a_refused_claim_means(row, mine, expected):
 
 
 @pytest.mark.parametrize("row", [MINE, replace(MINE, owner=OTHER)], ids=["back at once", "another's by now"])
-def test_a_task_whose_driver_has_gone_claims_nothing_on_a_lease_that_was_set_back_meanwhile(row):
+def test_a_task_of_an_earlier_driver_claims_nothing_on_a_reset_lease(row):
     batch = Execution(ME, 5, "r1", END, seen=(4, "r1"))
     assert judge_refused_claim(row, batch, FURTHER, before=(4, "r1")) == (RefusedClaim.ROW_RECREATED, FURTHER)
 
@@ -244,7 +244,7 @@ def test_the_next_batch_starts_where_the_last_one_claimed():
     assert start_of(CLAIMED) == (END, StartReason.CLAIMED, NOTE)
 
 
-def test_the_next_batch_starts_where_the_last_one_claimed_once_that_is_the_checkpoint():
+def test_the_next_batch_starts_at_the_last_claim_that_is_the_checkpoint():
     assert start_of(replace(CLAIMED, checkpoint=END, pending=None)) == (END, StartReason.CLAIMED, NOTE)
 
 

@@ -48,7 +48,7 @@ def test_a_new_run_plans_from_the_next_batch_on():
     assert KNOWN.runs_with("c") == KNOWN.runs
 
 
-def test_batches_of_the_copy_that_a_location_was_restored_from_are_not_those_that_it_goes_on_with():
+def test_batches_of_a_restored_copy_are_not_those_of_its_successor():
     restored = KnownBatches(5, ((1, "a"),))
     following = KnownBatches(
         12, restored.runs_with("b")

@@ -113,7 +113,7 @@ def test_a_shard_that_came_with_a_last_word_ahead_of_its_row_starts_there():
     assert positions(shards) == {"a": AT12}
 
 
-def test_a_shard_that_starts_before_its_rows_sentinel_starts_where_the_coordinator_says():
+def test_a_shard_before_its_rows_sentinel_starts_at_the_coordinators_position():
     shards = holding("a", position=TRIM_HORIZON)
     settle(shards, done(shards=()), lease(checkpoint=pin_latest(LATEST, 7)))
     assert positions(shards) == {"a": TRIM_HORIZON}
@@ -134,9 +134,7 @@ def test_a_shard_that_comes_back_while_idle_goes_on_behind_its_claim():
 
 
 @pytest.mark.parametrize(("position", "expected"), [(AT5, AT9), (AT9, AT9), (AT12, AT12)])
-def test_a_shard_that_was_given_back_and_comes_again_goes_on_there_although_its_row_is_older(
-    position, expected
-):
+def test_a_released_shard_that_is_added_again_goes_on_despite_an_older_row(position, expected):
     shards = holding("a")
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
@@ -148,9 +146,7 @@ def test_a_shard_that_was_given_back_and_comes_again_goes_on_there_although_its_
 
 
 @pytest.mark.parametrize(("counter", "expected"), [(2, AT9), (3, AT9), (4, AT5)])
-def test_a_shard_that_comes_after_its_batch_goes_on_behind_its_claim_although_its_row_is_older(
-    counter, expected
-):
+def test_a_shard_added_after_its_batch_goes_on_at_its_claim_despite_an_older_row(counter, expected):
     shards = holding("b")
     settle(shards, done(shards=("a", "b")), claimed("b"), claimed("a"))
     shards.start(StartReader("a", 9, AT5, lease(counter=counter), 0.0), 1000)
@@ -158,7 +154,7 @@ def test_a_shard_that_comes_after_its_batch_goes_on_behind_its_claim_although_it
     assert shards.seen_claim("a") == ((1, "r1") if expected == AT9 else None)
 
 
-def test_a_shard_whose_lease_was_another_workers_and_was_made_again_since_starts_by_its_new_row():
+def test_a_recreated_lease_that_was_another_workers_starts_by_its_new_row():
     shards = holding("b")
     settle(shards, done(shards=("a", "b")), claimed("b"), replace(lease("a", counter=25), owner=OTHER))
     shards.start(StartReader("a", 9, AT5, lease(counter=1), 0.0), 1000)
@@ -444,7 +440,7 @@ def test_a_claim_that_was_seen_and_may_be_gone_is_looked_up_before_it_counts():
     assert (shards.seen_claim("a"), shards.seen_claim("b")) == ((3, "r1"), None)
 
 
-def test_a_restored_copy_keeps_the_end_of_its_last_batch_where_a_later_claim_still_knows_it():
+def test_a_restored_copy_keeps_its_last_batchs_end_if_a_later_claim_has_it():
     row = claimed("a", start=AT9, end=AT12, batch=4)
     claim = replace(row.claims[0], earlier=(PastClaim(3, AT5, AT9),), made_ms=7)
     row = replace(row, claims=(claim,))
@@ -498,7 +494,7 @@ def test_what_comes_before_a_shard_that_the_location_knows_stays_done():
     }
 
 
-def test_a_shard_between_what_the_location_knows_and_what_goes_back_is_read_again_before_it():
+def test_a_shard_between_known_and_rewound_shards_is_read_again_before_them():
     shards = {
         "p": Shard("p", FULL_RANGE, ("old",)),
         "old": Shard("old", FULL_RANGE),
@@ -515,7 +511,7 @@ def test_a_shard_between_what_the_location_knows_and_what_goes_back_is_read_agai
     assert plan_rewind(rows, known, ME, shards).keys() == {"p", "between", "new"}
 
 
-def test_what_comes_behind_a_place_to_go_back_to_is_known_where_an_unknown_claim_has_read_it():
+def test_an_unknown_claims_records_are_known_to_follow_the_reset_position():
     rows = {"read": claimed("read", batch=5), "empty": claimed("empty", start=AT5, end=AT5, batch=6)}
     writes = plan_rewind(rows, done(3, shards=("read", "empty")), ME, {})
     after = {key: apply_write(rows[key], write).lease for key, write in writes.items()}
@@ -523,7 +519,7 @@ def test_what_comes_behind_a_place_to_go_back_to_is_known_where_an_unknown_claim
     assert {key for key, row in after.items() if row.has_foreign_checkpoint} == {"empty"}
 
 
-def test_a_shard_that_an_offset_knows_as_unfinished_and_whose_children_alone_have_leases_is_passed_over():
+def test_an_unfinished_shard_whose_children_alone_have_leases_is_skipped():
     rows = {"child": lease("child", parents=frozenset({"a", "done"}))}
     known = StreamOffset(batch=3, worker=ME, shards={"a": AT5, "done": SHARD_END, "gone": AT5})
     assert find_skipped(rows, known) == {"a": AT5}
@@ -561,7 +557,7 @@ def test_a_lease_that_another_worker_has_is_not_gone_on_with_at_a_copys_claim():
     assert positions(shards) == {"b": AT9}
 
 
-def test_leases_go_back_from_what_a_copy_claimed_under_numbers_that_the_location_knows():
+def test_leases_go_back_from_a_copys_claims_under_numbers_that_were_used():
     rows = [
         planned("r9", "equal", batch=3),
         planned("r9", "before", batch=2),
@@ -578,7 +574,7 @@ def test_leases_go_back_from_what_a_copy_claimed_under_numbers_that_the_location
     ]
 
 
-def test_the_end_of_the_locations_last_batch_is_kept_only_where_the_same_run_planned_it():
+def test_the_locations_last_end_is_kept_only_if_the_same_run_planned_it():
     row = planned("r9", "a", start=AT9, end=AT12, batch=4)
 
     def standing(planner):
@@ -641,7 +637,7 @@ def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_onc
 # --- after a lost lease or an ended shard ----------------------------------------------------------------
 
 
-def test_a_shard_that_the_offset_knows_as_ended_stays_until_its_children_are_looked_up():
+def test_an_ended_shard_of_the_offset_stays_until_its_children_are_looked_up():
     shards = holding("a")
     settle(shards, StreamOffset(batch=3, worker=ME, shards={"a": SHARD_END}), lease())
     assert shards.childless() == ["a"]

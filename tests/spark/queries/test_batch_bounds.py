@@ -45,9 +45,7 @@ def rest(q):
         "each over a share",
     ],
 )
-def test_a_batch_never_has_more_bytes_than_the_limit_and_one_record_and_everything_is_read(
-    server, query, bytes_max, size
-):
+def test_a_batch_exceeds_its_bytes_by_one_record_at_most_and_all_is_read(server, query, bytes_max, size):
     client = server.client("kinesis")
     q = query(shards=8, maxBytesPerTrigger=str(bytes_max))
     if size > MIB:
@@ -112,7 +110,7 @@ def test_an_aggregate_comes_whole_when_taking_apart_is_switched_off_in_its_middl
     assert inner(rest(q)) == list(range(12))
 
 
-def test_an_aggregate_that_came_whole_is_not_given_again_when_taking_apart_is_switched_on(query, client):
+def test_an_aggregate_emitted_whole_is_not_repeated_when_deaggregate_is_set(query, client):
     q = query(shards=1, maxRecordsPerTrigger="1", deaggregate="false")
     put_aggregate(client, q, 0, 10)
     put_aggregate(client, q, 10, 20)

@@ -45,7 +45,7 @@ def plan(q):
     return ends[-1]
 
 
-def test_a_batch_costs_one_look_and_one_claim_a_shard_and_one_call_to_settle_them_all(
+def test_a_batch_costs_a_read_and_a_claim_per_shard_and_one_call_to_settle(
     server, client, query, monkeypatch
 ):
     monkeypatch.setattr(stream_reader, "_query_id", lambda: "1f7d0b6e-6f0d-4c0b-9a55-0d1b9d9f3c11")

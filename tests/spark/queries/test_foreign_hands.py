@@ -87,9 +87,7 @@ def test_a_claimed_batch_holds_the_same_rows_whoever_had_the_lease_in_between(
 
 
 @pytest.mark.parametrize("back", ["taken back", "left there"])
-def test_an_execution_that_lost_the_lease_before_its_claim_fails_and_every_later_one_is_empty(
-    server, client, query, back
-):
+def test_an_execution_that_lost_the_lease_fails_and_later_ones_are_empty(server, client, query, back):
     q = query()
     put(client, q.stream, numbered(0, 10))
     end = q.next_plan()
@@ -111,9 +109,7 @@ def test_an_execution_that_lost_the_lease_before_its_claim_fails_and_every_later
     assert q.execute(end) == []
 
 
-def test_an_execution_that_loses_the_lease_and_gets_it_back_before_its_claim_gives_the_rows_once(
-    server, client, query
-):
+def test_losing_and_regaining_the_lease_before_the_claim_gives_the_rows_once(server, client, query):
     q = query()
     put(client, q.stream, numbered(0, 10))
     end = q.next_plan()
@@ -167,9 +163,7 @@ def test_a_query_goes_on_behind_what_the_other_worker_has_done(server, client, q
     assert q.numbers() == [*range(10), *range(20, 30)]
 
 
-def test_a_repeat_of_a_parents_batch_is_the_same_after_the_other_worker_has_ended_and_cleared_it(
-    server, client, query
-):
+def test_a_parents_batch_repeats_the_same_after_its_lease_was_ended_and_deleted(server, client, query):
     q = query(leaseDuration="1s")
     put(client, q.stream, numbered(0, 10))
     end = q.next_plan()

@@ -197,7 +197,7 @@ def misrouted(server, client):
         ),
     ],
 )
-def test_a_misplaced_aggregate_at_the_end_of_a_shard_is_read_once_and_not_looked_at_again(
+def test_a_misplaced_aggregate_at_a_shards_end_is_read_once(
     misrouted, query, client, read, is_marked, options, expected
 ):
     stream = misrouted(is_marked=is_marked)

@@ -100,7 +100,7 @@ def test_a_replay_of_a_batch_whose_tasks_never_ran_reads_it_now(query, client):
     assert q.numbers() == list(range(50))
 
 
-def test_a_replay_after_only_some_tasks_claimed_is_whole_and_the_claimed_part_is_the_same(query, client):
+def test_a_replay_after_some_tasks_claimed_is_whole_and_repeats_the_claimed_part(query, client):
     q = query()
     put(client, q.stream, numbered(0, 60))
     end = q.next_plan()
@@ -194,9 +194,7 @@ def test_a_query_goes_on_behind_what_had_arrived_when_an_unread_batch_was_planne
     assert q.numbers()[0] >= 30
 
 
-def test_what_arrives_after_an_unread_batch_is_in_the_next_one_though_the_drivers_clock_is_an_hour_ahead(
-    query, client, monkeypatch
-):
+def test_records_after_an_unread_batch_are_in_the_next_despite_a_clock_ahead(query, client, monkeypatch):
     q = query(shards=1, maxRecordsPerTrigger="10")
     put(client, q.stream, numbered(0, 30))
     assert len(q.next_batch()) == 10
@@ -231,7 +229,7 @@ def test_a_batch_that_no_action_read_is_offered_again_when_its_driver_died(query
     assert q.numbers() == list(range(10))
 
 
-def test_a_checkpoint_location_that_is_older_than_the_leases_rewinds_and_loses_nothing(query, client):
+def test_an_older_checkpoint_location_rewinds_the_leases_and_loses_nothing(query, client):
     q = query()
     put(client, q.stream, numbered(0, 20))
     q.drain()
@@ -251,7 +249,7 @@ def test_a_checkpoint_location_that_is_older_than_the_leases_rewinds_and_loses_n
     assert set(range(60, 70)) <= set(q.numbers())
 
 
-def test_a_new_checkpoint_location_under_an_earlier_worker_id_goes_on_at_the_checkpoints(query, client):
+def test_a_new_location_under_an_earlier_worker_id_goes_on_at_the_checkpoints(query, client):
     q = query(workerId="nightly")
     put(client, q.stream, numbered(0, 20))
     q.drain()
@@ -308,7 +306,7 @@ def test_available_now_goes_on_with_leases_that_it_renews_late(server, query, cl
     assert q.numbers() == list(range(40))
 
 
-def test_available_now_of_a_new_checkpoint_location_reads_what_the_application_has_not(query, client):
+def test_available_now_at_a_new_location_reads_what_the_application_has_not(query, client):
     q = query()
     put(client, q.stream, numbered(0, 20))
     q.drain()
@@ -379,7 +377,7 @@ def read_the_same(q, part, end, held):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_order_of_deaths_repeats_and_reshards_gives_every_record_once_and_in_order(query, client, seed):
+def test_any_order_of_deaths_repeats_and_reshards_gives_each_record_in_order(query, client, seed):
     chance = random.Random(seed)
     limit, shards = chance.choice([7, 25, 1000]), chance.choice([1, 2])
     q = query(maxRecordsPerTrigger=str(limit), shardsPerTask=str(shards), leaseDuration="30s")
@@ -415,7 +413,7 @@ def test_any_order_of_deaths_repeats_and_reshards_gives_every_record_once_and_in
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_a_starting_position_that_the_application_s_leases_overrule_is_warned_of_once(
+def test_a_starting_position_that_existing_leases_override_is_warned_of_once(
     server, client, caplog, is_given
 ):
     caplog.set_level(logging.WARNING, "penstock.spark")

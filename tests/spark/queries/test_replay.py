@@ -29,7 +29,7 @@ def reset(q, server, monkeypatch, folder, position):
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_a_new_checkpoint_location_reads_again_from_the_moment_and_the_old_one_goes_on(
+def test_a_new_checkpoint_location_reads_from_the_moment_and_the_old_one_goes_on(
     query, server, client, monkeypatch, tmp_path, is_new
 ):
     q = query()

@@ -191,9 +191,7 @@ def test_the_copys_last_batch_comes_again_where_five_batches_followed_it(query, 
     assert q.numbers() == [*repeated, *range(20, 20 + 10 * later)]
 
 
-def test_the_copys_last_batch_holds_the_same_rows_where_no_later_batch_read_and_after_another_restart(
-    query, client
-):
+def test_the_copys_last_batch_is_the_same_if_no_later_batch_read_the_shard(query, client):
     q = query(shards=2)
     put(client, q.stream, numbered(0, 20))
     q.next_batch()
@@ -251,7 +249,7 @@ def on_shards(q, client):
 SECOND = "shardId-000000000001"
 
 
-def test_what_a_copys_batch_of_the_same_number_claimed_is_read_by_the_query_that_never_had_it(query, client):
+def test_a_copys_claim_of_the_same_number_is_read_by_the_query_without_it(query, client):
     # The query ends once it has seen its copy renew twice.
     one = query(shards=2, leaseDuration="15s")
     put_to = on_shards(one, client)
@@ -275,7 +273,7 @@ def test_what_a_copys_batch_of_the_same_number_claimed_is_read_by_the_query_that
     assert one.numbers() == list(range(30))
 
 
-def test_the_second_of_two_copies_that_claim_batches_of_one_number_ends_with_the_reason(query, client):
+def test_the_second_of_two_copies_that_claim_one_number_ends_with_the_reason(query, client):
     one = query(leaseDuration="30s")
     put(client, one.stream, numbered(0, 10))
     one.drain()
@@ -290,9 +288,7 @@ def test_the_second_of_two_copies_that_claim_batches_of_one_number_ends_with_the
     assert one.numbers() == list(range(20))
 
 
-def test_a_running_query_that_finds_a_copys_batch_of_a_number_that_it_knows_ends_with_the_reason(
-    query, client
-):
+def test_a_running_query_ends_when_a_copy_claimed_a_number_that_it_has_used(query, client):
     one = query(shards=2, leaseDuration="30s")
     put_to = on_shards(one, client)
     put_to(FIRST, range(5))
@@ -383,9 +379,7 @@ def test_a_running_query_never_starts_anew_where_its_lease_table_is_emptied(quer
     wait_until(lambda: q.drain() or set(q.numbers()) >= set(range(1, sent)), "every record")
 
 
-def test_a_lease_that_was_set_back_under_a_running_query_ends_it_with_the_reason_and_a_restart_reads_on(
-    query, client
-):
+def test_a_lease_reset_under_a_query_ends_it_and_a_restart_reads_on(query, client):
     q = query(leaseDuration="30s")
     put(client, q.stream, numbered(0, 10))
     q.next_batch()
@@ -415,7 +409,7 @@ def put_and_read(q, client):
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_an_emptied_table_whose_shards_have_left_the_stream_is_named_and_the_children_are_read_from_their_beginning(
+def test_an_emptied_table_with_vanished_shards_reads_their_children_from_the_start(
     server, query, client, caplog, fails
 ):
     q = query(failOnDataLoss=fails)
@@ -439,9 +433,7 @@ def test_an_emptied_table_whose_shards_have_left_the_stream_is_named_and_the_chi
     assert q.numbers() == list(range(20, 40))
 
 
-def test_shards_that_were_read_and_cleared_away_are_no_loss_when_they_have_left_the_stream(
-    query, server, client, caplog
-):
+def test_read_and_deleted_shards_are_no_loss_after_they_left_the_stream(query, server, client, caplog):
     q = query(shards=1, leaseDuration="2s")
     put(client, q.stream, numbered(0, 10))
     q.drain()

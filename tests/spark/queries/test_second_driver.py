@@ -47,9 +47,7 @@ def attempt(q, end):
 
 @pytest.mark.parametrize("behind", [1, PAST_CLAIMS_MAX, PAST_CLAIMS_MAX + 1])
 @pytest.mark.parametrize("pauses", ["before its first execution", "between two executions"])
-def test_a_paused_driver_gives_identical_rows_where_its_claim_is_known_and_an_error_otherwise(
-    server, query, client, pauses, behind
-):
+def test_a_paused_driver_repeats_a_known_claim_and_fails_without_one(server, query, client, pauses, behind):
     one = query()
     quiet = key_of(client, one, FIRST)
     busy = key_of(client, one, SECOND)
@@ -100,9 +98,7 @@ def test_a_paused_driver_that_plans_on_is_refused(server, query, client):
         one.plan()
 
 
-def test_two_drivers_that_plan_the_same_batch_from_different_places_never_give_fewer_rows(
-    server, query, client
-):
+def test_two_drivers_with_other_starts_of_one_batch_never_give_fewer_rows(server, query, client):
     one = query(shards=1)
     put(client, one.stream, numbered(0, 10))
     one.next_batch()

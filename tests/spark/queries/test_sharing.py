@@ -88,7 +88,7 @@ def test_two_queries_of_an_application_share_the_shards_and_every_record_comes_o
     assert two.rows
 
 
-def test_a_query_that_stops_leaves_its_shards_to_the_other_at_once_and_nothing_comes_twice(fleet, client):
+def test_a_stopped_query_leaves_its_shards_at_once_and_nothing_is_repeated(fleet, client):
     one = fleet(leaseDuration="300s")
     put(client, one.stream, numbered(0, 100))
     one.drain()
@@ -101,7 +101,7 @@ def test_a_query_that_stops_leaves_its_shards_to_the_other_at_once_and_nothing_c
     assert sorted(one.numbers() + two.numbers()) == list(range(200))
 
 
-def test_when_a_query_dies_the_other_has_its_shards_after_the_lease_time_and_no_record_is_lost(fleet, client):
+def test_a_dead_querys_shards_go_to_the_other_and_no_record_is_lost(fleet, client):
     one = fleet()
     two = fleet(beside=one)
     turn([one, two], lambda: shares(one) == [3, 3], "three shards each")
@@ -117,9 +117,7 @@ def test_when_a_query_dies_the_other_has_its_shards_after_the_lease_time_and_no_
     assert shares(two) == [6]
 
 
-def test_a_consumer_and_a_query_share_and_the_consumer_goes_on_alone_when_the_query_stops(
-    fleet, server, client
-):
+def test_a_consumer_shares_with_a_query_and_goes_on_alone_when_it_stops(fleet, server, client):
     query = fleet()
     put(client, query.stream, numbered(0, 200))
     query.drain()
@@ -141,9 +139,7 @@ def test_a_consumer_and_a_query_share_and_the_consumer_goes_on_alone_when_the_qu
     assert sorted(query.numbers() + seen) == list(range(600))
 
 
-def test_a_query_takes_over_from_a_consumer_where_it_stopped_and_gives_back_what_it_has_done(
-    fleet, server, client
-):
+def test_a_query_takes_over_from_a_consumer_and_releases_with_its_position(fleet, server, client):
     query = fleet()
     put(client, query.stream, numbered(0, 150))
     seen = []
@@ -184,9 +180,7 @@ def test_a_lease_is_not_handed_over_before_the_batch_that_reads_it_is_done(fleet
     assert sorted(one.numbers() + two.numbers()) == list(range(120))
 
 
-def test_a_lease_that_is_stolen_in_mid_batch_keeps_its_claim_and_the_late_checkpoint_tells_the_thief(
-    fleet, client
-):
+def test_a_lease_stolen_in_mid_batch_keeps_its_claim_and_a_late_checkpoint(fleet, client):
     one = fleet(shards=1, leaseDuration="60s")  # else the thief, which never renews, would lose it again
     put(client, one.stream, numbered(0, 40))
     one.drain()
@@ -295,7 +289,7 @@ def test_shards_share_a_task_and_the_rows_stay_the_same(fleet, client, option, s
     assert query.numbers() == list(range(120))
 
 
-def test_a_query_ends_with_a_sentence_when_a_lease_of_another_stream_appears_in_its_table(fleet):
+def test_a_lease_of_another_stream_in_its_table_ends_a_query_with_the_reason(fleet):
     one = fleet()
     one.plan()
     row = one.table.scan().leases[0]
@@ -314,9 +308,7 @@ def give_batches(queries, count, client, *, is_read):
         query.commit(ends[-1], query.execute(ends[-1]) if is_read else [])
 
 
-def test_two_loads_of_one_query_are_refused_though_nobody_read_the_first_batches_of_either(
-    fleet, client, monkeypatch
-):
+def test_two_loads_are_refused_though_no_one_read_their_first_batches(fleet, client, monkeypatch):
     monkeypatch.setattr(stream_reader, "_query_id", lambda: "Spark's id of the query")
     loads = [one := fleet(), fleet(beside=one)]
     turn(loads, lambda: shares(one) == [3, 3], "three shards each")
@@ -325,7 +317,7 @@ def test_two_loads_of_one_query_are_refused_though_nobody_read_the_first_batches
         give_batches(loads, 3, client, is_read=True)
 
 
-def test_two_loads_of_one_query_are_refused_though_each_saw_no_claim_of_the_other_in_its_first_batches(
+def test_two_loads_are_refused_though_early_batches_showed_no_claim_of_the_other(
     server, fleet, client, monkeypatch
 ):
     monkeypatch.setattr(stream_reader, "_query_id", lambda: "Spark's id of the query")

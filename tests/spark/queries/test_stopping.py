@@ -58,7 +58,7 @@ def stop_in(query, call):
         assert left == [0]
 
 
-def test_a_query_that_is_stopped_while_it_looks_at_what_its_last_batch_did_gives_its_leases_back(query):
+def test_a_query_stopped_while_it_settles_its_last_batch_releases_its_leases(query):
     assert len(query.next_batch()) == 20
     assert owners(query) != {None}
     stop_in(query, "dynamodb.*")

@@ -94,7 +94,7 @@ def test_a_consumer_whose_worker_id_a_later_query_has_ends_with_an_error(query, 
     assert set(later.numbers()) >= set(range(20, 40))
 
 
-def test_a_query_that_was_killed_has_its_leases_back_at_once_and_is_no_second_process(query, client):
+def test_a_killed_query_has_its_leases_at_once_and_is_no_second_process(query, client):
     running = query(**ONE_ID)
     put(client, running.stream, numbered(0, 20))
     running.drain()

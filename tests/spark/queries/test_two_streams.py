@@ -48,7 +48,7 @@ def test_a_second_stream_under_one_application_is_refused_and_nothing_is_read(
     assert orders.numbers() == list(range(10 if are_empty else 0, 20))
 
 
-def test_two_streams_that_begin_at_the_same_moment_share_no_lease_and_one_of_them_is_refused(query, client):
+def test_two_streams_that_begin_together_share_no_lease_and_one_is_refused(query, client):
     orders = query(shards=2, leaseDuration="2s")
     payments = query(shards=2, leaseDuration="2s", applicationName=orders.given["applicationName"])
     put(client, orders.stream, numbered(0, 100))
@@ -73,7 +73,7 @@ def test_two_streams_that_begin_at_the_same_moment_share_no_lease_and_one_of_the
         assert not (q.stream in errors and q.rows)
 
 
-def test_a_table_that_only_java_workers_have_written_is_told_apart_by_its_hash_ranges(server, query, client):
+def test_a_table_written_only_by_java_workers_is_identified_by_hash_ranges(server, query, client):
     java = query(shards=3)
     q = query(shards=2, applicationName=java.given["applicationName"])
     put(client, q.stream, numbered(0, 10))

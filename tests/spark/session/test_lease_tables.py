@@ -15,9 +15,7 @@ def bucket(running_bucket):
     running_bucket.clear()
 
 
-def test_a_query_with_its_leases_in_a_folder_reads_everything_once_also_after_a_restart(
-    job, stream, client, tmp_path
-):
+def test_a_query_with_leases_in_a_folder_reads_once_also_after_a_restart(job, stream, client, tmp_path):
     options = {"leaseTable": f"file://{tmp_path}/leases"}
     put(client, stream, numbered(0, 100))
     run = job.start(**options)

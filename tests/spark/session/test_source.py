@@ -308,7 +308,7 @@ def test_a_mistake_is_named_in_the_error(spark, tmp_path, options, message):
     assert message in str(caught.value)
 
 
-def test_records_that_left_the_stream_unread_stop_the_query_or_are_passed_over_as_told(job, stream):
+def test_lost_records_stop_the_query_or_are_skipped_by_option(job, stream):
     from penstock.local import LocalKinesis
 
     # A server of its own: its clock is moved past the retention.

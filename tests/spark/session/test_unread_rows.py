@@ -68,9 +68,7 @@ def test_a_query_whose_batches_look_at_their_first_rows_only_goes_on(spark, stre
 
 
 @pytest.mark.parametrize("side", ["inner", "left_semi"])
-def test_a_run_to_the_end_that_is_joined_with_nothing_ends_after_the_batches_that_it_needs(
-    spark, stream, client, start, side
-):
+def test_an_available_now_run_joined_with_nothing_ends_after_its_batches(spark, stream, client, start, side):
     put(client, stream, numbered(0, 60))
     nothing = spark.sql("select 'k' as key where false")
     rows = load(spark, stream, f"app-{stream}", maxRecordsPerTrigger="20")
@@ -84,9 +82,7 @@ def test_a_run_to_the_end_that_is_joined_with_nothing_ends_after_the_batches_tha
     assert sum(progress.numInputRows for progress in rest.recentProgress) == 0
 
 
-def test_a_query_that_reads_a_stream_twice_under_one_application_ends_with_the_way_out(
-    spark, stream, client, start
-):
+def test_reading_a_stream_twice_under_one_application_ends_with_the_way_out(spark, stream, client, start):
     put(client, stream, numbered(0, 40))
     one, two = (load(spark, stream, f"app-{stream}") for _ in range(2))
     query = start(one.union(two).writeStream.format("noop"))
@@ -102,9 +98,7 @@ def test_a_query_that_reads_a_stream_twice_under_one_application_ends_with_the_w
     assert "Give each load() an applicationName of its own" in text
 
 
-def test_a_query_that_reads_a_stream_twice_under_two_applications_gets_everything_twice(
-    spark, stream, client, start
-):
+def test_reading_a_stream_twice_under_two_applications_gets_everything_twice(spark, stream, client, start):
     seen = []
     put(client, stream, numbered(0, 40))
     one, two = (load(spark, stream, f"app-{stream}-{name}") for name in ("one", "two"))
