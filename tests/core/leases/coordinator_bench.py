@@ -101,7 +101,7 @@ class Bench:
         return self.run(Tick())
 
     def at(self, now):
-        """Let time pass, with all the ticks that the machine asks for."""
+        """Advance the time, with all the ticks that the machine asks for."""
         begin = len(self.seen)
         while self.machine.next_wake_s <= now:
             self.now = max(self.now, self.machine.next_wake_s)

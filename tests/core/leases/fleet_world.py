@@ -121,7 +121,7 @@ class World:
         return sorted(set(self.rows) - read)
 
     def when(self, condition, limit_s, step_s=0.25):
-        """Let time pass until the condition is met; gives the seconds that took, or fails."""
+        """Advance the time until the condition is met; return the seconds that it took, or fail."""
         began_s = self.now
         while not condition():
             assert self.now < began_s + limit_s, f"not within {limit_s} s: {self.counts()}, {self.unread()}"
@@ -136,7 +136,7 @@ class Penstock:
         self.world = world
         self.name = name
         self.is_alive = True
-        self.finishing_s = finishing_s  # what a reader needs to stop
+        self.finishing_s = finishing_s  # seconds that a reader needs to stop
         self.reports = []
         self.readers = {}
         self.machine = Coordinator(
@@ -200,7 +200,7 @@ class Penstock:
 
 
 class Java:
-    """A KCL 2.x worker that renews what is its own by the counter alone; `takes` makes it take what is free too."""
+    """A KCL 2.x worker that renews its leases by the counter alone; with `takes` it also takes free ones."""
 
     def __init__(self, world, name, *, takes=False):
         self.world = world

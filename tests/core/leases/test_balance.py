@@ -321,7 +321,7 @@ def test_five_hundred_shards_two_zones_of_a_hundred_are_250_and_250():
     assert sum(1 for key in uneven if after[key] != uneven[key]) == 50
 
 
-def test_a_newcomer_to_a_thousand_workers_on_ten_thousand_leases_gets_its_share_in_one_plan():
+def test_a_newcomer_to_a_thousand_workers_gets_its_share_in_one_plan():
     chance = random.Random(1)
     workers = [f"{number % 3}/w{number}" for number in range(1000)]
     fleet = [
@@ -453,7 +453,7 @@ class JavaTaker:
         counts = Counter({self.name: 0})
         counts.update(owner for owner in owners.values() if owner is not None)
         available = [key for key, owner in owners.items() if owner is None]
-        if available:  # nobody has ever renewed them: very old, and taken whatever the target
+        if available:  # never renewed: very old, and taken whatever the target
             return available
         target = 1 if len(counts) >= len(owners) else -(-len(owners) // len(counts))
         need = target - counts[self.name]

@@ -120,9 +120,7 @@ def test_a_table_that_cannot_be_made_is_reported_and_tried_again_later():
 @pytest.mark.parametrize(
     ("open_shards", "jitter_s"), [(0, 0.0), (4, 0.04), (100, 1.0), (500, 5.0), (20_000, 5.0)]
 )
-def test_workers_wait_the_longer_on_an_empty_table_the_more_leases_they_would_all_create(
-    open_shards, jitter_s
-):
+def test_the_wait_on_an_empty_table_grows_with_the_number_of_shards(open_shards, jitter_s):
     assert cold_start_jitter_s(5.0, open_shards) == pytest.approx(jitter_s)
     assert cold_start_jitter_s(0.5, open_shards) == pytest.approx(min(0.5, jitter_s))
 
@@ -138,7 +136,7 @@ def test_an_empty_table_is_looked_at_twice_before_the_shards_are_listed_once():
     assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
-def test_fifty_workers_on_an_empty_table_list_the_shards_a_few_times_and_each_at_most_once():
+def test_fifty_workers_on_an_empty_table_list_the_shards_a_few_times():
     table = Table()
     benches = []
     for number in range(50):
@@ -268,7 +266,7 @@ def test_a_take_whose_answer_was_lost_is_found_by_the_next_look():
     assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
-def test_a_worker_that_joins_asks_for_one_lease_then_for_its_share_and_waits_until_it_is_given():
+def test_a_newcomer_requests_one_lease_then_its_share_and_waits_for_the_release():
     leases = [Lease(f"s{number}", counter=1, owner="other", hash_range=WHOLE) for number in range(4)]
     bench = Bench(*leases)
     bench.start()
@@ -288,7 +286,7 @@ def test_a_worker_that_joins_asks_for_one_lease_then_for_its_share_and_waits_unt
     assert [report.reason for report in bench.reports(Topic.TAKEN)] == ["handed_over"]
 
 
-def test_a_newcomer_whose_first_ask_was_refused_looks_again_soon_and_asks_for_another_lease():
+def test_a_newcomer_whose_first_request_was_refused_soon_requests_another_lease():
     bench = Bench(*[Lease(f"s{number}", counter=1, owner="other", hash_range=WHOLE) for number in range(4)])
     effects = [*bench.feed(Tick()), *bench.feed(TableReady())]
     effects = bench.feed(ScanDone(tuple(bench.table.rows.values())))
@@ -340,7 +338,7 @@ def test_a_merged_shard_waits_for_a_parent_whose_row_is_missing():
     assert bench.machine.held() == {"s": LeasePhase.WAITING}
 
 
-def test_a_merged_shard_that_comes_from_another_worker_is_read_soon_although_its_other_parent_has_left_the_stream():
+def test_a_merged_shard_from_another_worker_is_read_although_a_parent_has_left():
     bench = Bench(
         Lease("p", counter=1, checkpoint=SHARD_END, hash_range=LEFT),
         Lease("s", counter=1, owner="me", parents=frozenset({"p", "q"}), hash_range=WHOLE),
@@ -358,7 +356,7 @@ def test_a_merged_shard_that_comes_from_another_worker_is_read_soon_although_its
     assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
-def test_a_worker_that_rarely_looks_at_the_whole_table_waits_no_more_looks_for_another_one_to_list_the_shards():
+def test_a_worker_of_a_large_fleet_does_not_wait_long_for_another_one_to_list():
     bench = Bench(
         Lease("p", counter=1, checkpoint=SHARD_END, hash_range=LEFT),
         Lease("s", parents=frozenset({"p", "q"}), hash_range=WHOLE),
@@ -470,7 +468,7 @@ def test_a_lease_that_cannot_be_renewed_stops_being_delivered_before_it_expires(
     assert 3 <= len(bench.writes(Renew)) <= 25
 
 
-def test_a_lease_that_expired_here_and_was_taken_by_nobody_is_picked_up_again_after_the_reader_stopped():
+def test_an_expired_lease_that_was_not_taken_is_reacquired_after_the_reader_stopped():
     bench = holding()
     bench.now = 20.0
     bench.run(Tick())
@@ -486,11 +484,11 @@ def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_i
     bench.slow = (Renew,)
     bench.now = 5.0
     (late,) = [effect for effect in bench.run(Tick()) if isinstance(effect, WriteLease)]
-    bench.now = 9.5  # the heartbeat is still under way, and the lease is given up here
+    bench.now = 9.5  # the heartbeat is still in flight, and the lease expires here
     assert StopReader("s", 1, StopWhy.EXPIRED) in bench.run(Tick())
     bench.run(ReaderStopped("s", 1, at_record("9")))
     assert bench.machine.held() == {}
-    # The table shows this worker's own name, but what it sent about the lease is not answered: not ours, not another's.
+    # The row has this worker's name, but its last write has no answer: the owner is unknown.
     bench.at(bench.now + 8.0)
     assert not bench.machine.is_at_rest
     bench.run(WriteDone(late.write_id, late.write, NotDone(Problem.THROTTLED)))
@@ -501,7 +499,7 @@ def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_i
     assert bench.machine.is_at_rest
 
 
-def test_it_is_not_at_rest_before_rows_that_name_no_stream_are_compared_with_its_shards():
+def test_it_is_not_at_rest_before_rows_without_a_stream_are_compared():
     bench = Bench(Lease("s", hash_range=WHOLE), stream=StreamIdentity("arn:orders", 1000))
     bench.listing = (Shard("s", WHOLE),)
     bench.slow = (ListShards,)
@@ -516,7 +514,7 @@ def test_it_is_not_at_rest_before_rows_that_name_no_stream_are_compared_with_its
 @pytest.mark.parametrize(
     "answer", [UNKNOWN, NotDone(Problem.THROTTLED), Refused(Refusal.COUNTER, Lease("s"))]
 )
-def test_after_a_take_that_gave_no_lease_it_is_at_rest_only_when_a_look_has_shown_whose_it_is(answer):
+def test_after_a_failed_take_it_is_at_rest_only_when_a_scan_has_shown_the_owner(answer):
     bench = Bench(Lease("s", hash_range=WHOLE))
     bench.slow = (Take,)
     bench.start()
@@ -529,7 +527,7 @@ def test_after_a_take_that_gave_no_lease_it_is_at_rest_only_when_a_look_has_show
     assert bench.machine.is_at_rest
 
 
-# --- whether everything is read by somebody ---------------------------------------------------------------------------
+# --- whether every part has a reader ----------------------------------------------------------------------------------
 
 
 def test_the_lease_of_a_worker_that_has_not_been_seen_to_renew_may_be_read_by_nobody():
@@ -648,7 +646,7 @@ def test_a_lease_that_was_lost_to_another_worker_keeps_nobody_from_rest():
 
 
 def drive_renewal(bench, outcome_of):
-    """Let the next heartbeat end with a given outcome."""
+    """Answer the next heartbeat with a given outcome."""
     bench.now = bench.machine.next_wake_s
     effects = bench.feed(Tick())
     while not any(isinstance(effect, WriteLease) for effect in effects):
@@ -711,7 +709,7 @@ def test_a_stolen_reader_that_fails_instead_of_stopping_has_a_last_word_too():
     assert bench.writes(LateCheckpoint) == [LateCheckpoint("s", at_record("8"))]
     assert bench.reports(Topic.STOPPED_SHARD) == []
     bench.table.rows["s"] = Lease("s", counter=9, checkpoint=at_record("8"), hash_range=WHOLE)
-    bench.at(20.0)  # it is not this shard's failure: the lease may come back here at once
+    bench.at(20.0)  # it is not this shard's failure: this worker may take the lease again at once
     assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
@@ -848,7 +846,7 @@ def test_the_loser_finishes_checkpoints_and_releases_for_the_next_owner_in_one_w
     assert bench.machine.held() == {}
 
 
-def test_a_reader_that_stops_for_a_hand_over_is_not_told_again_when_the_lease_expires():
+def test_a_reader_that_stops_for_a_hand_over_is_not_stopped_twice():
     bench = holding()
     bench.table.write(RequestHandover("s", "me", "next"))
     bench.at(4.0)
@@ -901,7 +899,7 @@ def test_the_end_waits_until_every_child_is_certain():
 
 
 @pytest.mark.parametrize("keeps_claims", [False, True])
-def test_a_childs_lease_that_is_held_already_is_renewed_after_its_creation_was_answered(keeps_claims):
+def test_a_held_childs_lease_is_renewed_after_its_creation_was_answered(keeps_claims):
     bench = Bench(
         Lease("s", counter=0, owner="me", hash_range=WHOLE),
         Lease("a", counter=0, owner="me", parents=frozenset({"s"}), hash_range=WHOLE),
@@ -950,7 +948,7 @@ def test_a_merged_child_is_not_created_while_its_other_parent_has_no_lease():
     assert [write.lease.key for write in bench.writes(Create)] == ["m"]
 
 
-def test_a_merged_child_is_created_soon_although_its_other_parent_has_left_the_stream():
+def test_a_merged_child_is_created_although_its_other_parent_has_left():
     bench = Bench(
         Lease("s", counter=0, owner="me", hash_range=LEFT),
         *(Lease(f"x{place}", counter=1, owner=f"w{place}", hash_range=RIGHT) for place in range(9)),
@@ -977,7 +975,7 @@ def test_an_end_whose_answer_was_lost_is_read_back():
     assert len(bench.reports(Topic.ENDED)) == 1
 
 
-# --- what is missing, what may go -------------------------------------------------------------------------
+# --- missing leases, deletions ----------------------------------------------------------------------------
 
 
 def test_a_hole_is_filled_after_three_rounds_and_two_listings_that_agree():
@@ -1020,7 +1018,7 @@ def test_a_hole_that_a_finished_parent_explains_is_filled_after_one_listing():
     ]
 
 
-def test_a_finished_lease_is_deleted_when_its_children_are_under_way_and_it_has_rested():
+def test_a_finished_lease_is_deleted_when_its_children_are_past_their_start():
     bench = Bench(
         Lease("p", counter=4, checkpoint=SHARD_END, hash_range=WHOLE),
         Lease(
@@ -1277,7 +1275,7 @@ def test_rounds_become_rarer_where_few_workers_share_very_many_leases():
     assert bench.machine.next_wake_s >= 0.8 * 200 * 2 / 20
 
 
-def test_a_table_that_another_worker_has_begun_to_fill_again_gets_its_lost_leases_back():
+def test_a_recreated_table_that_others_fill_gets_its_lost_leases_back():
     bench = Bench(
         Lease("a", counter=3, owner="other", checkpoint=at_record("7"), hash_range=LEFT),
         Lease("b", counter=3, owner="other", checkpoint=at_record("8"), hash_range=RIGHT),
@@ -1301,7 +1299,7 @@ def test_a_table_that_another_worker_has_begun_to_fill_again_gets_its_lost_lease
 # --- orders of events that are rare -----------------------------------------------------------------------
 
 
-def test_what_a_stopped_reader_had_done_is_written_although_its_release_came_too_late():
+def test_a_stopped_readers_position_is_written_although_its_release_was_late():
     bench = holding()
     bench.slow = (Release,)
     bench.run(StopRequested())
@@ -1324,7 +1322,7 @@ def test_a_shard_that_ends_while_the_worker_stops_leaves_its_children_to_others(
     assert bench.of(Stopped) == [Stopped()]
 
 
-def test_a_missing_table_is_reported_and_made_once_however_many_calls_find_it_missing():
+def test_a_missing_table_is_reported_and_created_once():
     bench = holding()
     bench.slow = (Renew,)
     bench.at(4.0)
@@ -1394,7 +1392,7 @@ def test_shards_that_were_listed_for_an_empty_table_start_nothing_once_it_has_le
     assert bench.feed(ListingDone(listing.purpose, (Shard("a", LEFT), Shard("b", RIGHT)), 2000)) == []
 
 
-def test_a_first_lease_that_cannot_be_created_is_left_to_the_next_round_after_some_tries():
+def test_a_first_lease_that_cannot_be_created_is_left_to_the_next_round():
     bench, listing = starting()
     effects = bench.feed(ListingDone(listing.purpose, (Shard("a", WHOLE),), 2000))
     tries = 0

@@ -60,7 +60,7 @@ def test_cycles_are_found(parents_of, expected):
 # --- rows that cannot be read -----------------------------------------------------------------------------
 
 
-def test_a_row_that_is_damaged_under_its_holder_is_told_as_damaged_and_not_as_deleted():
+def test_a_row_that_is_damaged_while_held_is_not_reported_as_deleted():
     bench = Bench(lease("s"))
     bench.start()
     bench.at(4.0)
@@ -99,7 +99,7 @@ def test_another_workers_row_that_is_damaged_is_neither_taken_nor_made_again():
     assert [report.key for report in bench.reports(Topic.ROW_DAMAGED)] == ["s"]
 
 
-def test_a_row_that_was_damaged_before_this_worker_came_is_told_when_the_stream_lists_its_shard():
+def test_a_row_that_was_always_damaged_is_reported_when_its_shard_is_listed():
     bench = Bench(lease("t", span=RIGHT))
     bench.damaged = {"s": "why", "Leader": "its entityType is LEADER"}
     bench.listing = (Shard("s", LEFT), Shard("t", RIGHT))

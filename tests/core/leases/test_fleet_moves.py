@@ -64,7 +64,7 @@ def test_a_newcomer_is_seen_at_once_and_has_its_share_after_a_round_and_a_hand_o
     assert len(world.moves) == before + 3
 
 
-def test_workers_that_come_one_after_the_other_do_not_keep_each_other_waiting_for_ever():
+def test_workers_that_start_one_after_the_other_wait_for_a_bounded_time():
     world = World(*leases(100))
     world.start("w0")
     world.run_until(60.0)
@@ -122,7 +122,7 @@ def test_a_fleet_without_room_leaves_the_rest_free_and_writes_nothing_for_it():
     assert len(world.unread()) == 8
 
 
-# --- hand-overs that nobody answers -----------------------------------------------------------------------
+# --- unanswered hand-overs --------------------------------------------------------------------------------
 
 
 def mixed(count=4, **more):
@@ -132,7 +132,7 @@ def mixed(count=4, **more):
     return world
 
 
-def test_a_worker_that_died_while_it_asked_a_java_worker_counts_for_no_longer_than_a_hand_over():
+def test_a_requester_that_died_counts_no_longer_than_a_hand_over():
     world = mixed()
     world.start("dead")
     world.when(lambda: sum(row.checkpoint_owner is not None for row in world.rows.values()) == 2, 30.0)
@@ -180,7 +180,7 @@ def test_a_java_worker_is_asked_once_in_vain_and_then_not_again():
     assert world.when(lambda: world.counts() == {"b": 10, "java": 10}, 90.0) <= 1.5 * ROUND_S
 
 
-def test_a_java_worker_whose_rows_show_what_it_is_gives_a_newcomer_its_share_within_two_rounds():
+def test_a_newcomer_takes_its_share_from_a_recognised_java_worker_within_two_rounds():
     world = mixed(12)
     world.listing = [Shard(row.key, row.hash_range) for row in world.rows.values()]
     world.start("a", stream=StreamIdentity("arn", 1))

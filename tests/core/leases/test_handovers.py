@@ -1,4 +1,4 @@
-"""What one observer learns about hand-overs: which last too long, and which workers do not know them."""
+"""One observer's view of hand-overs: which are overdue, and which workers ignore them."""
 
 import pytest
 from msgspec.structs import replace
@@ -65,13 +65,13 @@ def test_who_renews_through_a_whole_hand_over_is_asked_again_only_after_a_long_w
     ],
     ids=["it has an ask of its own under way from before", "it claims"],
 )
-def test_a_claim_shows_a_worker_that_knows_hand_overs_and_a_first_look_alone_shows_nothing(rows):
+def test_only_a_claim_in_the_first_row_proves_support_of_hand_overs(rows):
     handovers = seen(*rows)
     handovers.on_unanswered(ASKED, 30.0)
     assert handovers.ignores_handovers("reader", 31.0) == (not rows[0].claims)
 
 
-def test_who_was_seen_to_ask_knows_hand_overs():
+def test_a_worker_that_has_requested_a_lease_supports_hand_overs():
     free = Lease("s", counter=4, owner="old")
     asking = apply_write(free, RequestHandover("s", "old", "reader")).lease
     handovers = seen(free, asking)
@@ -79,7 +79,7 @@ def test_who_was_seen_to_ask_knows_hand_overs():
     assert not handovers.ignores_handovers("reader", 31.0)
 
 
-def test_who_has_answered_once_knows_hand_overs():
+def test_a_worker_that_has_released_on_request_supports_hand_overs():
     given = replace(ASKED, counter=5, checkpoint_owner=None, owner_switches=1, checkpoint=at_record("6"))
     handovers = seen(ASKED, given)
     handovers.on_unanswered(ASKED, 30.0)
@@ -91,14 +91,14 @@ def test_who_has_answered_once_knows_hand_overs():
     [{"throughput_kbps": 0.5}, {"mark": TipMark(at_record("5"), 1000)}],
     ids=["a throughput", "a moment at the tip"],
 )
-def test_who_writes_what_no_kcl_2_worker_writes_knows_hand_overs(news):
+def test_a_worker_that_writes_kcl_3_attributes_supports_hand_overs(news):
     held = Lease("s", counter=4, owner="reader", checkpoint=at_record("5"))
     handovers = seen(held, renewed(replace(held, **news)))
     handovers.on_unanswered(ASKED, 30.0)
     assert not handovers.ignores_handovers("reader", 31.0)
 
 
-def test_what_an_earlier_reader_wrote_shows_nothing_of_the_present_one():
+def test_an_earlier_readers_attributes_prove_nothing():
     row = Lease("s", counter=4, owner="reader", throughput_kbps=0.5, mark=TipMark(at_record("5"), 1000))
     taken = replace(row, counter=5, owner="java")
     handovers = seen(row, taken, renewed(taken), replace(taken, counter=7, mark=TipMark(at_record("6"))))
@@ -107,14 +107,14 @@ def test_what_an_earlier_reader_wrote_shows_nothing_of_the_present_one():
     assert handovers.ignores_handovers("java", 31.0)
 
 
-def test_a_take_by_the_asker_is_no_answer():
+def test_a_take_by_the_requester_is_no_release():
     taken = apply_write(ASKED, Take("s", 4, "next")).lease
     handovers = seen(ASKED, taken)
     handovers.on_unanswered(ASKED, 30.0)
     assert handovers.ignores_handovers("reader", 31.0)
 
 
-def test_an_owner_that_gives_up_what_it_took_from_a_reader_leaves_the_lease_to_that_reader():
+def test_a_java_owner_that_stops_leaves_the_lease_to_the_named_reader():
     taken = replace(ASKED, owner="java", counter=5)
     given_up = replace(
         taken, owner=None, counter=6
@@ -164,7 +164,7 @@ def renewing(counters, **row):
     ],
     ids=["bare", "bare, seldom looked at", "once", "nobody renews", "the stream is named", "as KCL 3 renews"],
 )
-def test_who_renews_a_row_and_leaves_it_bare_does_not_know_hand_overs(counters, row, ignores_handovers):
+def test_a_worker_whose_renewals_leave_a_row_bare_ignores_hand_overs(counters, row, ignores_handovers):
     assert renewing(counters, **row).ignores_handovers("reader", 9.0) is ignores_handovers
 
 
@@ -216,9 +216,7 @@ def lease(key, owner, reader=None):
         "this worker asks",
     ],
 )
-def test_a_hand_over_that_has_lasted_too_long_counts_for_the_worker_that_is_known_to_live(
-    rows, workers, holders
-):
+def test_an_overdue_hand_over_counts_for_the_worker_that_is_known_to_live(rows, workers, holders):
     named = {name for row in rows for name in (row.owner, row.checkpoint_owner) if name}
     assert judged(rows, 25.0)[0] == {"me", *named}
     found, by_key = judged(rows, 30.0)

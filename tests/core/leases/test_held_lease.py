@@ -1,4 +1,4 @@
-"""One held lease as a machine: its phases, and what it wants done."""
+"""The state machine of one held lease: its phases and actions."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_a_reader_that_fails_parks_its_lease_unless_it_was_to_be_given_up(before
     assert lease.phase is after
 
 
-def test_a_lease_that_waits_for_its_parents_is_read_given_up_or_lost_and_nothing_else():
+def test_a_waiting_lease_can_only_be_read_released_or_lost():
     assert set(TRANSITIONS[LeasePhase.WAITING]) == {Trigger.START, Trigger.STOP, Trigger.LOST}
 
 

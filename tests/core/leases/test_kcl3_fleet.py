@@ -1,4 +1,4 @@
-"""What the rows of KCL 3 tell a worker: whether a leader assigns leases, and what to report to it."""
+"""The rows of KCL 3: whether a leader assigns leases, and the metrics to report to it."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""A worker beside KCL 3 workers: what it leaves to their leader, what it takes from it, and what it tells it."""
+"""A worker beside KCL 3 workers: it follows their leader and reports metrics to it."""
 
 from itertools import pairwise
 
@@ -121,7 +121,7 @@ def test_a_first_look_that_fails_is_repeated_soon():
     fleet.run(FleetFetchFailed(Problem.THROTTLED))
     fleet.at(4.0)
     assert fleet.holding() == ["free"]
-    assert fleet.told() == []  # beside no KCL 3 worker there is nothing to say
+    assert fleet.told() == []  # without KCL 3 workers nothing is reported
 
 
 def test_beside_a_leader_nothing_is_taken_and_nothing_asked_for():
@@ -148,7 +148,7 @@ def test_what_the_leader_assigns_is_found_by_the_index_and_read():
     assert fleet.effects(FindOwnLeases)[-1].known <= {"free"}
 
 
-def test_a_worker_that_finds_its_leases_by_the_index_looks_in_every_round_while_a_lease_is_missing():
+def test_a_worker_with_the_index_scans_in_every_round_while_a_lease_is_missing():
     fleet = Fleet(Lease("mine", counter=1, owner="me", checkpoint=at_record("5"), hash_range=LEFT))
     fleet.listing = (Shard("mine", LEFT), Shard("lost", RIGHT))
     fleet.start()
@@ -271,7 +271,7 @@ def test_a_fleet_that_goes_native_is_followed_from_the_next_look():
     fleet.version, fleet.is_led = "CLIENT_VERSION_3X_WITH_ROLLBACK", True
     fleet.at(60.0)
     assert "the leader is java (CLIENT_VERSION_3X_WITH_ROLLBACK)" in fleet.told()[-1]
-    assert fleet.holding() == ["free"]  # what it has it keeps
+    assert fleet.holding() == ["free"]  # it keeps its leases
     fleet.version, fleet.is_led = "CLIENT_VERSION_2X", False
     fleet.at(100.0)
     assert fleet.told()[-1].startswith("the workers share the leases by Penstock's own balance")
@@ -430,7 +430,7 @@ def test_a_worker_that_may_not_report_stays_until_the_fleet_goes_native():
     assert fleet.effects(FleetRefused) == [FleetRefused(FleetRefusal.UNREPORTED, "AccessDenied: no")]
     (stop,) = fleet.effects(StopReader)
     fleet.run(ReaderHasStopped(stop.key, stop.epoch, at_record("7")))
-    assert fleet.table.rows["free"].owner is None  # given back, for the leader to assign
+    assert fleet.table.rows["free"].owner is None  # released, for the leader to assign
 
 
 @pytest.mark.parametrize("problem", [Problem.REFUSED, Problem.THROTTLED])
@@ -489,7 +489,7 @@ def test_assigned_leases_of_a_stream_that_is_not_read_here_are_reported_once(is_
     assert fleet.holding() == []
 
 
-def test_without_a_leader_leases_of_streams_that_are_not_read_here_are_nothing_to_report():
+def test_without_a_leader_leases_of_unread_streams_are_not_reported():
     read = StreamIdentity("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1_700_000_000_999)
     start = StartingPosition(default=TRIM_HORIZON)
     own = Lease(f"{read.stream_id}:a", hash_range=WHOLE, stream=read)

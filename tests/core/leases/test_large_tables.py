@@ -178,7 +178,7 @@ class Watcher:
 def test_who_divides_the_table_anew_leaves_its_part_when_nothing_is_free_in_it():
     watcher = Watcher()
     watcher.look_at_part(1.0, watcher.mine)
-    watcher.look_at_table(11.0, names(60))  # nobody has renewed
+    watcher.look_at_table(11.0, names(60))  # not renewed
     assert watcher.schedule.part == watcher.home
     assert watcher.scans.next_wake_s <= 11.0 + 0.2 * watcher.schedule.plan.round_s, "it looks again soon"
     watcher.look_at_part(12.0, watcher.mine)
@@ -187,7 +187,7 @@ def test_who_divides_the_table_anew_leaves_its_part_when_nothing_is_free_in_it()
     assert watcher.schedule.part == plan_scans(OPTIONS, "w0", 1000, names(60)).part != watcher.home
 
 
-def test_a_part_in_which_leases_stay_free_is_left_after_a_second_look_at_the_whole_table():
+def test_a_part_with_free_leases_is_left_after_a_second_whole_scan():
     watcher = Watcher()
     watcher.look_at_part(1.0, watcher.mine)
     watcher.look_at_table(11.0, names(60))
@@ -195,7 +195,7 @@ def test_a_part_in_which_leases_stay_free_is_left_after_a_second_look_at_the_who
     assert watcher.schedule.part == plan_scans(OPTIONS, "w0", 1000, names(60)).part != watcher.home
 
 
-# --- what it does -----------------------------------------------------------------------------------------
+# --- the scans of a coordinator ---------------------------------------------------------------------------
 
 PART = TablePart(0, 2)
 
@@ -229,7 +229,7 @@ def renew_others(bench):
 
 
 def let_pass(bench, until_s):
-    """Let time pass while the other workers renew."""
+    """Advance the time while the other workers renew."""
     while bench.now < until_s:
         renew_others(bench)
         bench.at(min(until_s, bench.now + 1.0))
@@ -290,7 +290,7 @@ def test_a_part_that_is_empty_of_a_sudden_is_followed_by_a_look_at_the_whole_tab
     assert WHOLE_TABLE in {look.part for look in bench.of(ScanTable)[before:]}
 
 
-def test_who_watches_a_part_without_leases_knows_all_the_same_that_the_application_is_not_new():
+def test_a_watcher_of_a_part_without_leases_starts_no_new_application():
     bench = watching()
     bench.table.rows = {key: row for key, row in bench.table.rows.items() if not PART.holds(key)}
     remembered = set(bench.table.rows)

@@ -21,7 +21,7 @@ ROW = Lease("s", counter=4, owner="another", checkpoint=at_record("5"))
 
 
 class Bench:
-    """The late checkpoints of one worker, and what they write."""
+    """The late checkpoints of one worker, and their writes."""
 
     def __init__(self):
         self.turn = Turn()

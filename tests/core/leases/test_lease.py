@@ -104,7 +104,7 @@ def test_a_write_gives_exactly_this_answer(case):
     else:
         changes = {name: a_value(name, value) for name, value in case["becomes"].items()}
         assert outcome == Applied(Lease(**changes) if row is None else replace(row, **changes))
-        # What a case lists as different is different: a case that names what stays would hide a change.
+        # Each attribute that a case lists must differ: a case that lists an unchanged one would hide a change.
         assert row is None or all(getattr(row, name) != value for name, value in changes.items())
 
 
@@ -308,7 +308,7 @@ def test_create_knows_its_key():
         (Lease("s", owner="me"), None),
         (Lease("s", owner="me", stopped=StopNote("me", "no")), "no"),
         (Lease("s", owner="they", checkpoint_owner="me", stopped=StopNote("me", "no")), "no"),
-        # A Java worker took it, and left standing what it does not know.
+        # A Java worker took it, and left the attributes that it does not know.
         (Lease("s", owner="java", stopped=StopNote("me", "no")), None),
         (Lease("s", stopped=StopNote("me", "no")), None),
     ],

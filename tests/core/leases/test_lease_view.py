@@ -1,4 +1,4 @@
-"""How an observer judges leases: ages on its own clock, and what a scan that misses rows means."""
+"""An observer's judgement of leases: ages on its own clock, and rows that a scan misses."""
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_a_child_whose_parents_are_all_unknown_does_not_wait():
     assert not view_of().waits_for_parents(Lease("c", parents=frozenset({"a", "b"})))
 
 
-def test_a_child_at_its_start_waits_for_a_parent_whose_row_is_missing_until_the_stream_has_forgotten_it():
+def test_a_child_at_its_start_waits_for_a_missing_parent_until_it_has_vanished():
     view = view_of(Lease("a", checkpoint=SHARD_END))
     child = Lease("c", parents=frozenset({"a", "b"}))
     assert view.waits_for_parents(child)
@@ -124,7 +124,7 @@ def test_a_row_counts_as_renewed_once_its_counter_has_moved():
         (Lease("s", owner="x", term=LeaseTerm("x", 60_000)), 60.0),
         (Lease("s", owner="next", checkpoint_owner="x", term=LeaseTerm("x", 60_000)), 60.0),
         (Lease("s", owner="x", term=LeaseTerm("x", 5_000)), 10.0),
-        # A Java worker took it, and left standing what it does not know.
+        # A Java worker took it, and left the attributes that it does not know.
         (Lease("s", owner="java", term=LeaseTerm("x", 60_000)), 10.0),
     ],
     ids=["longer", "being handed over", "shorter", "another reader's"],

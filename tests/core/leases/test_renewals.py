@@ -24,7 +24,7 @@ def holding(count, **options):
 
 
 def let_writes_fail_until(bench, until_s):
-    """Let time pass with a table that refuses every call for now."""
+    """Advance the time with a table that refuses every call for now."""
     while bench.machine.next_wake_s <= until_s:
         bench.now = max(bench.now, bench.machine.next_wake_s)
         for effect in bench.feed(Tick()):
@@ -52,14 +52,14 @@ def test_a_query_renews_many_leases_less_often_and_says_so_on_them(count, term_m
     assert count > TERM_MAX_S * RENEWALS_PER_S_MAX / 3 or rate <= 1.3 * RENEWALS_PER_S_MAX
 
 
-def test_a_consumer_renews_its_leases_within_the_lease_duration_however_many_they_are():
+def test_a_consumer_renews_any_number_of_leases_within_the_lease_duration():
     bench = holding(400)
     bench.at(30.0)
     assert {row.term for row in bench.table.rows.values()} == {None}
     assert len(bench.writes(Renew)) >= 400 * 8
 
 
-def test_a_query_keeps_leases_that_it_renews_late_and_says_so_once_in_a_lease_duration():
+def test_a_query_keeps_late_leases_and_warns_once_per_lease_duration():
     bench = holding(50, keeps_claims=True)
     let_writes_fail_until(bench, 29.0)
     assert len(bench.machine.held()) == 50

@@ -140,7 +140,7 @@ def test_a_stream_whose_shards_cannot_be_listed_holds_up_no_other():
     assert OF_ORDERS in report.message
 
 
-def test_a_stream_without_leases_lets_a_worker_of_a_large_fleet_look_no_more_often_at_its_part():
+def test_a_stream_without_leases_does_not_make_part_scans_more_frequent():
     others = [row(OF_ORDERS, f"s{number}", owner=f"w{number % 30}", counter=1) for number in range(60)]
     bench = StreamsBench(*others, scanned_rows_per_s_max=150.0, cold_start_jitter_s=5.0)
     bench.listings[OF_RETURNS] = None
@@ -179,7 +179,7 @@ def test_named_shards_start_where_their_stream_says():
     assert bench.table.rows[f"{OF_ORDERS}:a"].checkpoint == TRIM_HORIZON
 
 
-def test_children_are_created_in_their_own_stream_though_the_other_has_shards_of_their_names():
+def test_children_are_created_in_their_own_stream_despite_equal_shard_ids():
     bench = StreamsBench(
         row(OF_ORDERS, "a", owner="me"), row(OF_RETURNS, "a", owner="me", checkpoint=at_record("5"))
     )
@@ -273,7 +273,7 @@ def test_rows_of_a_java_worker_are_compared_with_the_shards_of_their_stream():
     assert bench.table.rows[f"{OF_RETURNS}:a"].stream == RETURNS
 
 
-def test_the_shards_of_a_stream_that_is_gone_are_not_listed_with_every_look_at_the_table():
+def test_a_stream_that_is_gone_is_not_listed_after_every_scan():
     former = replace(row(OF_RETURNS, "a"), stream=None)
     bench = StreamsBench(row(OF_ORDERS, "a", LEFT), row(OF_ORDERS, "b", RIGHT), former)
     bench.listings[OF_RETURNS] = None

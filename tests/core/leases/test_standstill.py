@@ -28,7 +28,7 @@ def lease(key, phase, *parents):
         ([lease("a", LeasePhase.PARKED), lease("b", LeasePhase.READING)], False),
         ([lease("a", LeasePhase.PARKED), lease("b", LeasePhase.DRAINED)], False),
         ([lease("a", LeasePhase.PARKED), lease("b", LeasePhase.STOPPED)], False),
-        # A child of the shard that stands, and its child.
+        # A child of the stopped shard, and its child.
         (
             [
                 lease("c", LeasePhase.WAITING, "b"),

@@ -38,14 +38,14 @@ def read_in_the_end(graph, named, leases):
     """Return every shard that has a lease, or gets one as a child at a parent's end."""
     found = {lease.key for lease in leases}
     done = done_by(graph, named)
-    for shard in graph:  # parents come before their children
+    for shard in graph:  # parents before their children
         if shard.shard_id not in done and found & set(shard.parents):
             found.add(shard.shard_id)
     return found
 
 
 @given(STARTS)
-def test_from_the_oldest_record_on_only_what_the_named_shards_descend_from_is_left_out(start):
+def test_from_trim_horizon_only_ancestors_of_named_shards_are_left_out(start):
     graph, named = start
     leases = plan_named_leases(graph, StartingPosition(TRIM_HORIZON, named), 5)
     found = read_in_the_end(graph, named, leases)
@@ -58,14 +58,14 @@ def test_from_the_tip_on_every_open_shard_is_read_and_waits_for_nobody_who_is_no
     leases = plan_named_leases(graph, StartingPosition(LATEST, named), 5)
     found = read_in_the_end(graph, named, leases)
     assert {shard.shard_id for shard in graph.open_shards} <= found
-    # No merged shard waits for a parent that nobody reads.
+    # No merged shard waits for an unread parent.
     begun = {lease.key for lease in leases}
     waited_for = {parent.shard_id for key in found - begun for parent in graph.parents(key)}
     assert waited_for <= found | done_by(graph, named)
 
 
 @given(STARTS)
-def test_each_name_has_its_lease_and_every_other_lease_starts_at_the_default_or_behind_an_ended_parent(start):
+def test_each_named_shard_has_a_lease_and_the_others_start_at_the_default(start):
     graph, named = start
     leases = {
         lease.key: lease for lease in plan_named_leases(graph, StartingPosition(TRIM_HORIZON, named), 5)
@@ -74,6 +74,6 @@ def test_each_name_has_its_lease_and_every_other_lease_starts_at_the_default_or_
     others = leases.keys() - named.keys()
     assert {leases[key].checkpoint for key in others} <= {TRIM_HORIZON}
     done = done_by(graph, named)
-    for key in others:  # none of them would have come by itself
+    for key in others:  # no parent's end would have created them
         parents = {parent.shard_id for parent in graph.parents(key)} - done
         assert not parents & leases.keys() or {named.get(parent) for parent in parents} == {SHARD_END}

@@ -75,7 +75,7 @@ def test_a_foreign_lease_that_appears_later_ends_a_running_worker_gracefully():
     assert bench.of(StopReader) == [StopReader("a", 1, StopWhy.SHUTDOWN)]
 
 
-def test_rows_that_do_not_name_their_stream_are_compared_with_one_listing_and_then_taken():
+def test_rows_without_a_stream_are_compared_with_one_listing_and_then_taken():
     bench = bench_of(lease("a", LEFT), lease("b", RIGHT))
     bench.start()
     assert [effect.purpose for effect in bench.of(ListShards)] == [ListingPurpose.COMPARE]

@@ -46,7 +46,7 @@ class Process(Bench):
 
 
 def pass_time(until, *processes, step=0.5):
-    """Let several processes go on side by side."""
+    """Run several processes side by side."""
     now = max(process.now for process in processes)
     while now < until:
         now += step
