@@ -286,6 +286,7 @@ class Planner:
             },
             "maxMillisBehindLatest": max(lag.values(), default=0),
             "millisBehindLatest": lag,
+            "problems": list(query_worker.problems),
             "readsToTip": self._until_ms is None and self._options.is_unlimited,
             "records": done.record_count,
             "stream": self._options.stream,
@@ -380,7 +381,10 @@ class Planner:
         self._joined = (query_worker, shards)
         wait_s = max(10.0, 2 * options.lease_duration_s)
         if not query_worker.wait_until_at_rest(wait_s):
-            _log.warning("worker %s has not got its leases within %g s; it goes on without", worker, wait_s)
+            why = "".join(f"; {problem}" for problem in query_worker.problems)
+            _log.warning(
+                "worker %s has not got its leases within %g s; it goes on without%s", worker, wait_s, why
+            )
         self._apply_commands(*self._joined)
         return self._joined
 
@@ -531,6 +535,7 @@ class Planner:
             if unknown
             else unread or "its leases did not come to rest"
         )
+        why = "; ".join((why, *query_worker.problems))
         return (
             f"stream {self._options.stream}: for {wait_s:g} s it could not be made sure that everything is read "
             f"({why}; {query_worker.stats.held_leases} leases held): all batches so far are done, start the query again for the rest"

@@ -151,6 +151,11 @@ class QueryWorker:
         """Return why some part of the stream may be read by no live worker, or None."""
         return self._loop.describe_unread()
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The calls about leases that keep failing, each with its last error."""
+        return self._loop.snapshot().failing
+
     def wait_until_at_rest(self, timeout_s: float) -> bool:
         """Wait until this query has every lease that it can have for now; return False after the timeout."""
         return self._wait_for(lambda: self._is_at_rest, timeout_s)

@@ -73,6 +73,61 @@ def test_one_expired_token_does_not_end_a_query(server, query):
     read_until(running, 20)
 
 
+# --- lease writes that fail while reads work ------------------------------------------------------------------
+
+WRITES = ("dynamodb.PutItem", "dynamodb.UpdateItem", "dynamodb.DeleteItem")
+
+
+def fail_writes(server, code="InternalServerError", status=500):
+    for call in WRITES:
+        server.faults.error(call, count=None, code=code, status=status)
+
+
+def problems(running):
+    return running.reader._planner.report()["problems"]
+
+
+def test_an_idle_query_whose_lease_writes_fail_reports_it_until_they_work(server, query):
+    running = query()
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+    assert problems(running) == []
+    fail_writes(server)
+
+    def is_reported():
+        assert running.plan() is None
+        return any("renewing leases" in each and "InternalServerError" in each for each in problems(running))
+
+    wait_until(is_reported, "the failing renewals")
+    server.faults.clear()
+    put(running.client, running.stream, numbered(10, 20))
+    read_until(running, 20)
+    wait_until(lambda: problems(running) == [], "renewals that work")
+    assert running.numbers() == list(range(20))
+
+
+def test_a_batch_that_cannot_claim_its_end_fails_with_the_tables_error(server, query):
+    running = query(retryDeadline="2s", **QUICK)
+    put(running.client, running.stream, numbered(0, 10))
+    end = running.next_plan()
+    fail_writes(server, code="ProvisionedThroughputExceededException", status=400)
+    with pytest.raises(ServiceError, match="ProvisionedThroughputExceededException"):
+        running.execute(end)
+    server.faults.clear()
+    assert len(running.execute(end)) == 10
+
+
+def test_a_run_to_now_that_cannot_take_its_leases_ends_with_the_tables_error(server, query, monkeypatch):
+    running = query(retryDeadline="2s", **QUICK)
+    put(running.client, running.stream, numbered(0, 10))
+    running.table.ensure_exists()
+    fail_writes(server, code="AccessDeniedException", status=400)
+    running.reader.prepareForTriggerAvailableNow()
+    monkeypatch.setattr("penstock.spark.planner._AVAILABLE_NOW_WAIT_S", 1.0)
+    with pytest.raises(Unavailable, match=r"creating leases has failed for \d+ s.*AccessDeniedException"):
+        running.plan()
+
+
 # --- a replay -------------------------------------------------------------------------------------------------
 
 

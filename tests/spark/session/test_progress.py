@@ -18,6 +18,7 @@ REPORT_KEYS = {
     "leases",
     "maxMillisBehindLatest",
     "millisBehindLatest",
+    "problems",
     "readsToTip",
     "records",
     "stream",
