@@ -28,14 +28,14 @@ def when_caught_up(
     on_ended: Callable[[], None] = lambda: None,
     lag_max_ms: Callable[[], float] | None = None,
 ) -> Iterator[None]:
-    """Call `on_caught_up` once, from a thread of its own, when everything is done that had arrived when the body began.
+    """Call `on_caught_up` once, on another thread, when all records are done that had arrived when the body began.
 
     Args:
         consumer: The only worker of its application.
         table: Its leases.
-        on_caught_up: What to do.
+        on_caught_up: The callback.
         shard_ids: Shards that are read alone; none: all are read, and at least one of them is open.
-        on_ended: What to do once, and in place of `on_caught_up` if that is not done, when these are read to their ends.
+        on_ended: Called once when these are read to their ends; then `on_caught_up` is not called any more.
         lag_max_ms: Returns the lag of a shard in which everything that is wanted is done; None: the time since the body began.
     """
     has_ended = threading.Event()

@@ -46,7 +46,7 @@ class CommandParser(argparse.ArgumentParser):
         ]
 
     def values_of(self, option: str) -> list[str] | None:
-        """Return the values that an option takes; none where it takes any; None where the word is no option with a value."""
+        """Return the values that an option takes; none if it takes any; None if the word is no option with a value."""
         for action in self._actions:
             if option in action.option_strings and action.nargs != 0:
                 return [str(each) for each in action.choices or ()]
@@ -54,7 +54,7 @@ class CommandParser(argparse.ArgumentParser):
 
     @property
     def subcommands(self) -> dict[str, CommandParser] | None:
-        """The parsers of the subcommands by name; None where there are none."""
+        """The parsers of the subcommands by name; None if there are none."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - it has no public name
                 return dict(action.choices)

@@ -1,4 +1,4 @@
-"""`penstock completion`: print what lets a shell complete commands and options."""
+"""`penstock completion`: print the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 

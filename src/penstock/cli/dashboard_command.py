@@ -1,4 +1,4 @@
-"""`penstock dashboard`: what `penstock top` shows, in a browser, with the lineage of shards and lag over time."""
+"""`penstock dashboard`: the view of `penstock top` in a browser, with the lineage of shards and lag over time."""
 
 from __future__ import annotations
 

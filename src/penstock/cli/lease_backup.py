@@ -36,7 +36,7 @@ def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -
         PenstockError: A lease kept changing under the reset: a worker is alive.
     """
     rows = {lease.key: lease for lease in leases}
-    # Creations first: a child must find its parent's lease when it is looked at.
+    # Creations first: a child's lease must never be seen without its parent's.
     for lease in plan.created:
         table.write(Create(lease))
     for key, position in plan.targets.items():

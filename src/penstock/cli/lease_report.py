@@ -45,7 +45,7 @@ class Sighting:
 def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sighting], LeaseScan]:
     """Watch a table until every owned lease was seen to move, or the time is over.
 
-    A counter's age cannot be read from one look; it is a difference between two.
+    A counter's age cannot be read from one scan; it is a difference between two.
     """
     view = LeaseView(observe_s)
     began_s = clock.monotonic_s()
@@ -65,7 +65,7 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
 
 
 def circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
-    """Return the leases that are said to descend from themselves, which do not wait for each other."""
+    """Return the leases whose rows make them their own ancestors; they do not wait for each other."""
     return find_cycles(unfinished_lineage(leases.values()))
 
 

@@ -18,8 +18,8 @@ def streams_of(leases: Sequence[Lease], named: str | None) -> dict[str, str]:
 
     Args:
         leases: Of one table.
-        named: Name or ARN of the stream, where no lease names it; None leaves such a stream out. Says nothing where several
-            streams share the table, whose keys name theirs.
+        named: Name or ARN of the stream, if no lease names it; None leaves such a stream out. Not used if several streams
+            share the table, since their keys name them.
     """
     found: dict[str, str] = {}
     for lease in leases:

@@ -161,7 +161,7 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
 def _fetch_lineage(
     args: argparse.Namespace, stream_id: str, position: Position
 ) -> tuple[tuple[Shard, ...] | None, frozenset[str]]:
-    """List the stream's shards, where it is named, and which of them were open at the position's moment."""
+    """List the stream's shards, if it is named, and those that were open at the position's moment."""
     from penstock.core.leases.lease_keys import keyed_shard
     from penstock.core.position import Sentinel
     from penstock.ports.kinesis import ShardFilter

@@ -69,7 +69,7 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
         module = importlib.import_module(path)
         module.add_parser(subparsers)
         modules[name] = module
-    for name in modules:  # `penstock consume -v` is what people type
+    for name in modules:  # people type `penstock consume -v`
         command = subparsers.choices[name]
         for each in (command, *(command.subcommands or {}).values()):
             _add_logging(each)
@@ -143,7 +143,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _drop_output() -> None:
-    """Send to nowhere what is still in the buffer, so that the interpreter does not write it at its end."""
+    """Discard the buffer, so that the interpreter does not write it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

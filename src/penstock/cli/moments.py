@@ -1,4 +1,4 @@
-"""Moments on the command line: read in the time zone of this machine, and shown as they were understood."""
+"""Moments on the command line: read in the time zone of this machine, and shown as parsed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def moments_of(start: StartingPosition) -> dict[str, int]:
 
 
 def print_understood(command: str, word: str, moments: Mapping[str, int]) -> None:
-    """Print beside the output how moments were understood.
+    """Print the parsed moments beside the output.
 
     Args:
         command: The command.

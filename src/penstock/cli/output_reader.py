@@ -18,14 +18,14 @@ _CHECK_INTERVAL_S: Final = 0.25
 def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading.Event]:
     """Ask for a stop when the other end of the pipe that is our output has gone, as in `... | head`.
 
-    A pipe says so by itself only to who writes, and a quiet stream gives nothing to write: a worker would keep its
+    A pipe reports this only to a writer, and a quiet stream gives nothing to write: a worker would keep its
     leases for a reader that left.
 
     Args:
         request_stop: Called repeatedly on another thread, until the body has ended.
 
     Yields:
-        Set once the reader has gone. Whether that matters is the caller's to say: everything may have been written.
+        Set once the reader has gone. The caller decides whether that matters: everything may have been written.
     """
     has_ended = threading.Event()
     is_gone = threading.Event()
@@ -46,7 +46,7 @@ def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading
 
 
 def _is_reader_gone() -> bool:
-    if not hasattr(select, "poll"):  # Windows: the next write says it
+    if not hasattr(select, "poll"):  # Windows: the next write fails
         return False
     try:
         descriptor = sys.stdout.fileno()

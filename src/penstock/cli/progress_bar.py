@@ -1,4 +1,4 @@
-"""A progress bar for people, on a line of its own beside the output."""
+"""A progress bar for people, on a separate line beside the output."""
 
 from __future__ import annotations
 

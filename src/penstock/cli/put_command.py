@@ -1,4 +1,4 @@
-"""`penstock put`: write lines or files as records, and say how many were acknowledged."""
+"""`penstock put`: write lines or files as records, and print how many were acknowledged."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: `--key` and `--key-field` together, or a file that cannot be read.
         Unavailable, NotFound: There is no service, or no such stream.
-        DeliveryFailed: Not everything is acknowledged; the message says how much is.
+        DeliveryFailed: Not everything is acknowledged; the message has the number.
         RecordError: A record can never be written; those before it are acknowledged, nothing behind it was sent.
-        SystemExit: SIGTERM, with 143, after it is said how much is acknowledged.
+        SystemExit: SIGTERM, with 143, after the number of acknowledged records is printed.
     """
     from penstock.producer.task_writer import TaskWriter, TaskWriterOptions
 
@@ -166,7 +166,7 @@ def _payloads(args: argparse.Namespace) -> Iterator[tuple[bytes, str] | None]:
 
 
 def _lines_of(file: BinaryIO) -> Iterator[bytes | None]:
-    if sys.platform == "win32":  # select() knows no files there
+    if sys.platform == "win32":  # select() takes no files there
         yield from (line.rstrip(b"\r\n") for line in file)
     else:
         yield from _lines(file.fileno())

@@ -69,7 +69,7 @@ def open_kinesis_to_put(args: argparse.Namespace) -> Kinesis:
 
 
 def open_stream_control(args: argparse.Namespace) -> StreamControl:
-    """Open what changes whole streams."""
+    """Open the operations on whole streams."""
     from penstock import wiring
 
     return wiring.open_stream_control(_options(args))
@@ -97,14 +97,14 @@ def open_lease_table(args: argparse.Namespace, name: str) -> LeaseTable:
 
 
 def open_cloudwatch_queries(args: argparse.Namespace) -> CloudWatchQueries:
-    """Open what reads CloudWatch's metrics of streams."""
+    """Open the queries of CloudWatch's metrics of streams."""
     from penstock import wiring
 
     return wiring.open_cloudwatch_queries(_options(args))
 
 
 def open_lease_table_finder(args: argparse.Namespace) -> LeaseTableFinder:
-    """Open what finds lease tables in DynamoDB."""
+    """Open the finder of lease tables in DynamoDB."""
     from penstock import wiring
 
     return wiring.open_lease_table_finder(_options(args))

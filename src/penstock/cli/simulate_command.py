@@ -1,6 +1,6 @@
 """`penstock simulate`: run the deterministic simulator over many seeds, or count the calls of a large fleet.
 
-Every seed is a fleet of workers with faults of its own on a stream and a lease table of its own, in virtual time. A
+Every seed is a fleet of workers with its own faults, stream and lease table, in virtual time. A
 seed that breaks an invariant is shown with the end of its history and the command that runs it again. With `--fleet`
 one fleet of any size goes through starts, crashes and reshards, and its reads, writes and moves are counted.
 """

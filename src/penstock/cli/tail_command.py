@@ -72,7 +72,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print until SIGINT, SIGTERM, the count, the moment or the end that was asked for; return the exit status.
 
-    A signal ends it with 0 if it has no end of its own; otherwise with 128 and its number.
+    A signal ends it with 0 if it would run for ever; otherwise with 128 and its number.
 
     Raises:
         ShardsStopped: A shard stopped before that, so not everything is printed that was asked for.
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         starting_position=start,
         on_data_loss="warn",
         lease_duration_s=60.0,
-        round_interval_s=0.5,  # the table is a dictionary: looking is free, and children start at once
+        round_interval_s=0.5,  # the table is a dictionary: scans are free, and children start at once
         cold_start_jitter_s=0.0,
         idle_time_between_reads_s=0.5,
         retrieval="polling" if args.fan_out is None else "fan-out",
@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _interrupted_status(count: int) -> int:
-    """Return the exit status of a command that was to go on to an end of its own: 0 if no signal has cut it short."""
+    """Return the exit status of a command with a planned end: 0 if no signal has cut it short."""
     from penstock.consumer.stop_signals import received_signal
 
     number = received_signal()
@@ -192,7 +192,7 @@ def _check(args: argparse.Namespace) -> None:
 def _range_of(
     args: argparse.Namespace, service_now_ms: Callable[[], int]
 ) -> tuple[StartingPosition, int | None]:
-    """Return where to begin, and the moment at which to end; say which moments were understood.
+    """Return the starting position and the moment at which to end; print the parsed moments.
 
     Raises:
         PositionError, OptionError: A moment cannot be parsed, or the beginning is in the future or behind the end.

@@ -31,7 +31,7 @@ def prepare_output() -> None:
     """Make stdout and stderr take any text, whatever their encoding; for the whole process.
 
     A character that the encoding does not have (`PYTHONIOENCODING=latin-1`, `LANG=C`) is spelled out by its code. If the
-    shell has closed an output (`>&-`), Python has no file for it: what is printed there goes nowhere.
+    shell has closed an output (`>&-`), Python has no file for it: prints there are discarded.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -141,7 +141,7 @@ class Output:
         Args:
             title: Of all.
             counts: By name.
-            none: Printed where there are none.
+            none: Printed if there are none.
         """
         self.line(f"\n{title}", style="bold")
         largest = max(counts.values(), default=1)

@@ -1,4 +1,4 @@
-"""The consumer with leases: `Consumer` and `AsyncConsumer`, their options, and what user code receives."""
+"""The consumer with leases: `Consumer` and `AsyncConsumer`, their options, and the objects that user code receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What coroutines of user code work with: a batch, and a shard, whose checkpoints are awaited."""
+"""The batch and the shard that coroutines of user code work with; checkpoints are awaited."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def _make_processor(
 
 
 def _without_threads(single_options: AsyncConsumerKeywords) -> ConsumerKeywords:
-    """Return the options for a consumer none of whose threads waits in a handler."""
+    """Return the options for a consumer without threads that wait in handlers."""
     if "handler_threads" in single_options:
         raise OptionError(
             "handler_threads has no effect: handlers run on the event loop, as many at once as there are shards (times "

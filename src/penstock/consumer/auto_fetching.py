@@ -1,4 +1,4 @@
-"""The steps that read one shard by polling or by enhanced fan-out, whichever its `RetrievalChoice` says."""
+"""The steps that read one shard by polling or by enhanced fan-out, as its `RetrievalChoice` decides."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Budget:
 
     @property
     def total_bytes(self) -> int:
-        """What all runs hold together."""
+        """Bytes that all runs hold together."""
         return self._total_bytes
 
     @property
@@ -39,12 +39,12 @@ class Budget:
         with self._lock:
             if run not in self._held:
                 return  # it is gone; a late answer touched it
-            # Looked at under the lock: of two threads, the later one must not book the older figure.
+            # Read under the lock: of two threads, the later one must not store the older figure.
             held_bytes = 0 if run.is_paused else run.waiting_bytes
             self._total_bytes += held_bytes - self._held[run]
             self._held[run] = held_bytes
 
     def forget(self, run: ShardRun) -> None:
-        """Note that a run is gone, for good."""
+        """Remove a run that has ended."""
         with self._lock:
             self._total_bytes -= self._held.pop(run, 0)

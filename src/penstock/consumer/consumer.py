@@ -267,7 +267,7 @@ class Consumer:
         renewed. Fetched records stay in memory, and are delivered after `resume` without another read. A pause holds for
         this worker only, also for shards that it gets later, and until it ends: another worker that gets a shard reads it.
 
-        The stream's retention goes on: records that leave it meanwhile are lost, as `on_data_loss` says.
+        The stream's retention goes on: records that leave it during the pause are lost, and `on_data_loss` decides what follows.
 
         Args:
             shard_ids: Of this stream, whether held or not. Of several streams, the keys of their leases, as in `health()`.

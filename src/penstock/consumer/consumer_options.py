@@ -182,7 +182,7 @@ class ConsumerOptions:
         return self._reader_options(retention_s, is_pushed=self.retrieval == "fan-out")
 
     def auto_retrieval(self, retention_s: float | None) -> AutoRetrieval | None:
-        """Return when a shard's reader changes to fan-out and back; None where it never does."""
+        """Return when a shard's reader changes to fan-out and back; None if it never does."""
         if self.retrieval != "auto":
             return None
         return AutoRetrieval(

@@ -78,7 +78,7 @@ class DeliveryLoop(Loop[ShardRun]):
         leases: The loop that owns the coordinator; it gets the events.
         delivery_options: For every shard.
         processor_factory: Makes the user code of one shard.
-        dead_letter: Called with records that failed for good, where the policy says so.
+        dead_letter: Called with records that failed for good, if that is the policy.
         buffer_bytes_max: For all shards together.
         beat_interval_s: Time between two reports to the coordinator's watchdog; also the longest time that
             a checkpoint waits for a heartbeat.
@@ -200,7 +200,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self.post(run)
 
     def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
-        """Note that a checkpoint is durable."""
+        """Handle a durable checkpoint."""
         run = self._find(key, epoch)
         if run is not None:
             run.on_durable(position)
@@ -312,7 +312,7 @@ class DeliveryLoop(Loop[ShardRun]):
             self.stopped.add(run)
             now_s = self._clock.monotonic_s()
             self._standing_look_s = now_s + min(_FIRST_LOOK_S, self._standstill_after_s)
-            self._beat_s = now_s  # the gauges say it at once
+            self._beat_s = now_s  # the gauges show it at once
             where = "" if event.position is None else f" at {event.position}"
             log.error("stream %s, shard %s stops%s: %s", run.stream, run.key, where, run.failure)
             if run.worker_failure is not None:

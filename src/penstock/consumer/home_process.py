@@ -19,7 +19,7 @@ class HomeProcess:
         return os.getpid() == self._process_id
 
     def check(self) -> None:
-        """Refuse to go on in a forked child, where nothing would ever answer.
+        """Refuse to go on in a forked child, which has none of the consumer's threads.
 
         Raises:
             UsageError: This is another process.

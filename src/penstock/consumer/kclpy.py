@@ -6,8 +6,8 @@
 
     consumer_for(MyRecordProcessor, stream="orders", application="billing").run()
 
-A processor may derive from amazon_kclpy's own `RecordProcessorBase`, from the one here, or from nothing: its methods
-are what counts. `install_amazon_kclpy()` makes `from amazon_kclpy import kcl` and `amazon_kclpy.v3.processor` work
+A processor may derive from amazon_kclpy's own `RecordProcessorBase`, from the one here, or from nothing: only its
+methods count. `install_amazon_kclpy()` makes `from amazon_kclpy import kcl` and `amazon_kclpy.v3.processor` work
 where the package is not installed.
 
 Two differences from the original, on purpose: an exception of the processor is not swallowed but follows the
@@ -160,7 +160,7 @@ class Checkpointer:
             sub_sequence_number: Place inside an aggregate; None is its first record, as in the KCL.
 
         Raises:
-            CheckpointError: Nothing was stored; `value` says why.
+            CheckpointError: Nothing was stored; `value` has the reason.
         """
         try:
             self._shard.acknowledge_through(self._position(sequence_number, sub_sequence_number))
@@ -196,7 +196,7 @@ def _checkpoint_error(value: str) -> Exception:
 
 
 class InitializeInput:
-    """What `initialize` gets."""
+    """The input of `initialize`."""
 
     def __init__(self, shard_id: str, position: Position) -> None:
         self.shard_id = shard_id
@@ -207,7 +207,7 @@ class InitializeInput:
 
 
 class ProcessRecordsInput:
-    """What `process_records` gets."""
+    """The input of `process_records`."""
 
     def __init__(self, batch: Batch, checkpointer: Checkpointer) -> None:
         self.records = [KclpyRecord(record) for record in batch]
@@ -216,18 +216,18 @@ class ProcessRecordsInput:
 
 
 class LeaseLostInput:
-    """What `lease_lost` gets: nothing."""
+    """The input of `lease_lost`: nothing."""
 
 
 class ShardEndedInput:
-    """What `shard_ended` gets."""
+    """The input of `shard_ended`."""
 
     def __init__(self, checkpointer: Checkpointer) -> None:
         self.checkpointer = checkpointer
 
 
 class ShutdownRequestedInput:
-    """What `shutdown_requested` gets."""
+    """The input of `shutdown_requested`."""
 
     def __init__(self, checkpointer: Checkpointer) -> None:
         self.checkpointer = checkpointer

@@ -59,7 +59,7 @@ class ConsumerKeywords(AsyncConsumerKeywords, total=False):
 
 
 class ConsumerArguments(ConsumerKeywords, total=False):
-    """What `Consumer` takes by keyword beside its stream, its application and its user code."""
+    """Keyword arguments of `Consumer` beside its stream, its application and its user code."""
 
     dead_letter: DeadLetterHandler | None
     options: ConsumerOptions | None

@@ -55,7 +55,7 @@ class PrometheusMetrics(MetricsTally):
     def of_consumer(
         self, stream: str, application: str, worker_id: str, health: Callable[[], Health]
     ) -> LabelledMetrics:
-        """Serve a consumer's health, and return where its figures go. Called by `Consumer` when it starts."""
+        """Serve a consumer's health, and return the metrics that it fills. Called by `Consumer` when it starts."""
         self._healths[f"{application}/{worker_id}"] = health
         return LabelledMetrics(self, {"stream": stream, "application": application, "worker": worker_id})
 

@@ -37,7 +37,7 @@ class PendingCheckpoint:
         self._fail(LeaseLost(f"{self._where} was not confirmed before the lease went to another worker"))
 
     def give_up(self) -> None:
-        """Note that the caller waits no longer."""
+        """Settle it: the caller waits no longer."""
         self._fail(self.unanswered())
 
     def _fail(self, error: PenstockError) -> None:

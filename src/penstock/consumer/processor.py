@@ -80,7 +80,7 @@ def check_is_plain(handler: object, name: str) -> None:
 
 
 def never_run(result: object) -> UnusableHandlerError | None:
-    """Return the error of user code whose call has only made something that Consumer does not run; None if it has not."""
+    """Return the error of user code that returned a coroutine or a generator, which Consumer does not run; None otherwise."""
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -130,7 +130,7 @@ Span: TypeAlias = Callable[[str, Batch], AbstractContextManager[None]]
 
 
 class TracedProcessor:
-    """Another processor, each of whose batches is processed inside a span."""
+    """A processor that processes each batch of another one inside a span."""
 
     def __init__(self, processor: ShardProcessor, span: Span) -> None:
         self._processor = processor

@@ -1,4 +1,4 @@
-"""What user code works with: a record, and a batch of records with the ways to acknowledge it."""
+"""The record, and the batch of records with its acknowledgement, that user code works with."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def record_bytes_of(records: Iterable[Record]) -> int:
 
 
 def memory_bytes_of(records: Collection[Record]) -> int:
-    """Return what records count against the limits on memory: the sum of their `memory_bytes`."""
+    """Return the bytes that records count against the limits on memory: the sum of their `memory_bytes`."""
     return len(records) * RECORD_MEMORY_BYTES + record_bytes_of(records)
 
 
@@ -90,7 +90,7 @@ class ShardCheckpointer(Acknowledging, Protocol):
 
 
 class ShardRecords(Sequence[Record]):
-    """Records of one shard, in order: what `Batch` and `AsyncBatch` share.
+    """Records of one shard, in order: the common part of `Batch` and `AsyncBatch`.
 
     Args:
         shard_id: The shard of the records.

@@ -28,7 +28,7 @@ class Plan(Struct, frozen=True):
         calls: Calls of user code.
         events: For the coordinator.
         is_starved: Whether the run would read if the process held less.
-        is_over: Whether the run has ended and is to be forgotten.
+        is_over: Whether the run has ended and can be forgotten.
     """
 
     fetch: Fetch | None = None

@@ -205,7 +205,7 @@ class ShardRun:
     # --- planning ---
 
     def advance(self, now_s: float, has_room: bool) -> Plan:
-        """Return what to do now, and note that it is under way; set `wake_s`."""
+        """Return the steps to do now, which count as under way; set `wake_s`."""
         with self.lock:
             fetch, wake_s, is_starved = self._plan_fetch(now_s, has_room)
             calls = self._plan_calls(now_s)
@@ -244,7 +244,7 @@ class ShardRun:
                 return step, None, False
 
     def _plan_taking_apart(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
-        # Not the reader's step: at the shard's end it is the end, and says nothing of the pause after a failure.
+        # Not the reader's step: at the shard's end it is the end, and does not show the pause after a failure.
         if self._has_failed_apart and now_s < self._reader.paused_until_s:
             return None, self._reader.paused_until_s, False
         if self._unread_room_bytes(has_room) <= 0:
@@ -334,7 +334,7 @@ class ShardRun:
                 self._delivery.stop()
 
     def on_durable(self, position: Position) -> None:
-        """Note that a checkpoint is durable."""
+        """Handle a durable checkpoint."""
         with self.lock:
             self._durable = max(self._durable, position)
             self._settle_checkpoints()
@@ -382,7 +382,7 @@ class ShardRun:
             self._delivery.millis_behind_latest = page.millis_behind_latest
 
     def peek_unread(self, has_room: bool) -> tuple[int, Sequence[RawRecord]]:
-        """Return how much may be taken apart now, in bytes, and what."""
+        """Return the bytes that may be taken apart now, and the records."""
         with self.lock:
             room_bytes = self._unread_room_bytes(has_room)
             return room_bytes, tuple(self._unread) if room_bytes > 0 else ()
@@ -434,7 +434,7 @@ class ShardRun:
                 self._report_loss(loss)
 
     def on_fetch_failed(self, error: PenstockError) -> None:
-        """Note that a call to the service failed, or the taking apart in an unexpected way."""
+        """Handle a failed call to the service, or an unexpected failure of taking records apart."""
         with self.lock:
             self._is_fetching = False
             self._has_failed_apart = bool(self._unread)  # nothing else is planned while there are any
@@ -450,7 +450,7 @@ class ShardRun:
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.key, failures, error)
 
     def on_fetch_skipped(self) -> None:
-        """Note that a planned call was not made, because the process holds enough."""
+        """Handle a planned call that was not made, because the process holds enough."""
         with self.lock:
             self._is_fetching = False
 
@@ -463,19 +463,19 @@ class ShardRun:
     def _report_loss(self, loss: PossibleLoss) -> None:
         self._metrics.count("possible_data_loss", 1, self.labels)
         if self._reader.is_final:
-            log.debug("%s", loss.error)  # the shard stops, and says why
+            log.debug("%s", loss.error)  # the shard stops, and reports the reason
         else:
             log.error("%s", loss.error)
 
     # --- results of calls of user code ---
 
     def on_not_begun(self, call: Call[Record]) -> None:
-        """Note that a call was not begun, because its time had run out."""
+        """Handle a call that was not begun, because its time had run out."""
         with self.lock:
             self._delivery.on_not_begun(call.id)
 
     def on_returned(self, call: Call[Record]) -> None:
-        """Note that a call of user code returned."""
+        """Handle a call of user code that returned."""
         size_bytes = 0
         if call.kind is CallKind.BATCH:
             size_bytes = record_bytes_of(call.records)
@@ -488,7 +488,7 @@ class ShardRun:
             self._on_verdict(call, self._delivery.on_returned(call.id, self._clock.monotonic_s()), None)
 
     def on_raised(self, call: Call[Record], error: BaseException) -> None:
-        """Note that a call of user code raised."""
+        """Handle a call of user code that raised."""
         self._metrics.count("handler_failures", 1, self.labels)
         with self.lock:
             verdict = self._delivery.on_raised(
@@ -520,7 +520,7 @@ class ShardRun:
                     "%s failed while the shard was leaving; it comes again elsewhere", where, exc_info=error
                 )
 
-    # --- what user code says ---
+    # --- acknowledgements and checkpoints of user code ---
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
         """Mark records as done."""
@@ -605,7 +605,7 @@ class ShardRun:
         return ReaderProgress(self.key, self.epoch, read_through, lag_ms, throughput_kbps, tip)
 
     def _tip(self) -> TipMark | None:
-        """Return up to where everything is done, and when nothing was left behind it, while nothing waits to be done."""
+        """Return the position up to which all is done, and when no record was behind it; None while records wait."""
         done, tip_ms = self._delivery.low_water, self._reader.tip_ms
         is_all_done = done.is_record and done >= self._taken_through and not self._unread
         return TipMark(done, tip_ms) if is_all_done and not self._has_dropped and tip_ms is not None else None

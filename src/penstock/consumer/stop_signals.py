@@ -18,7 +18,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """Takes SIGTERM and SIGINT over while it is entered, where that is possible.
+    """Handles SIGTERM and SIGINT while it is entered, if that is possible.
 
     Several may be entered at once, and left in any order, because an event loop may run several consumers. A first signal
     goes to all of them; the next one raises KeyboardInterrupt.

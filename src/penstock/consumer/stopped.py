@@ -14,7 +14,7 @@ _NAMED_MAX = 5
 
 
 def naming(shard_id: str, failure: BaseException) -> str:
-    """Return what failed as a text that names the shard."""
+    """Return the failure as a text that names the shard."""
     text = str(failure)
     return text if shard_id in text else f"shard {shard_id}: {text}"
 
@@ -31,12 +31,12 @@ class StoppedShards:
         return bool(self._runs)
 
     def add(self, run: ShardRun) -> None:
-        """Note that a shard has stopped."""
+        """Add a stopped shard."""
         with self._lock:
             self._runs[run.key] = run
 
     def drop(self, shard_id: str) -> None:
-        """Note that a shard is read again."""
+        """Remove a shard that is read again."""
         with self._lock:
             self._runs.pop(shard_id, None)
 
@@ -62,7 +62,7 @@ class StoppedShards:
         return {run.key: run.failure or HandlerFailed(f"shard {run.key} has stopped") for run in self.runs()}
 
     def error(self, stream: str, worker_id: str) -> ShardsStopped | None:
-        """Return the error of a worker that has nothing but these; None where only a loop over it ended."""
+        """Return the error of a worker that has nothing but these; None if only a loop over it ended."""
         failures = {
             shard_id: failure
             for shard_id, failure in self.failures.items()

@@ -36,7 +36,7 @@ class NamedStream(Struct, frozen=True):
         name: Name or ARN.
         start: Where its shards begin when they are read for the first time.
         given: How the user wrote that, for messages.
-        kcl_id: The id that Java workers give it, where the user named it so; None: it follows from the stream itself.
+        kcl_id: The id that Java workers give it, if the user named it so; None: it follows from the stream itself.
     """
 
     name: str
@@ -87,7 +87,7 @@ class ConsumedStreams(Struct, frozen=True):
 
         Args:
             fetch_summary: Describes a stream.
-            register: Returns the registered consumer of the stream with an ARN; None where none is used.
+            register: Returns the registered consumer of the stream with an ARN; None if none is used.
 
         Raises:
             NotFound, AccessDenied: A stream cannot be used.
@@ -132,7 +132,7 @@ def parse_start(start: Start, option: str) -> StartingPosition:
 
     Raises:
         PositionError: None of the accepted forms, or a moment without a time zone or of no record.
-        OptionError: A place in one shard, which says nothing for the others.
+        OptionError: A position in one shard, which has no meaning in the others.
     """
     if isinstance(start, str):
         return parse_starting(start, option)
@@ -168,7 +168,7 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
     Args:
         given: A name or ARN; several of them; or several with a starting position for each. One of several may also be
             named by the id that Java workers give it, `account:stream:epoch`.
-        starting_position: Where streams begin that do not say.
+        starting_position: Of streams without their own.
 
     Raises:
         UsageError: None is named, or one twice.

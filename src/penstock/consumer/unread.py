@@ -55,18 +55,18 @@ def unread_page(page: RecordPage) -> UnreadPage:
 
 
 def unread_bytes(records: Sequence[RawRecord]) -> int:
-    """Return what records that are not taken apart count against the limits on memory."""
+    """Return the bytes that records which are not taken apart count against the limits on memory."""
     return len(records) * RECORD_MEMORY_BYTES + sum([len(record.data) for record in records])
 
 
 class TakenApart(NamedTuple):
-    """What some Kinesis records hold.
+    """The user records of some Kinesis records.
 
     Args:
         records: Of all of them.
         counts: How many each of them held.
         failure: Why the next one could not be taken apart now.
-        skipped_through: The end of what holds nothing for user code behind the last record; None if there is none of it.
+        skipped_through: The end of the Kinesis records without user records behind the last one; None if there are none.
     """
 
     records: list[Record]
@@ -84,7 +84,7 @@ def take_apart(
     *,
     stream: str = "",
 ) -> TakenApart:
-    """Take apart what there is room for: one Kinesis record at least.
+    """Take Kinesis records apart as far as there is room: one at least.
 
     Args:
         unread: In order.

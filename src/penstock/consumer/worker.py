@@ -265,7 +265,7 @@ class Worker:
         }
 
     def start_threads(self) -> None:
-        """Drive both loops on threads of their own."""
+        """Drive each loop on its own thread."""
         leases = LoopThread("penstock-leases", self.leases, self._clock, self._crash)
         delivery = LoopThread("penstock-delivery", self.delivery, self._clock, self._crash)
         for subscriptions in self.subscriptions.values():
@@ -410,7 +410,7 @@ def options_for_streams(whole: CoordinatorOptions, streams: Sequence[ConsumedStr
     """Return how a worker coordinates that reads these streams.
 
     Args:
-        whole: What does not depend on the streams.
+        whole: The options that do not depend on the streams.
         streams: At least one.
     """
     shard_counts = [stream.open_shard_count for stream in streams if stream.open_shard_count is not None]

@@ -359,7 +359,7 @@ def _varint_bytes(value: int) -> int:
 
 
 class AggregateBuilder:
-    """Packs user records in order, and knows the exact size before a record is added. Not thread-safe.
+    """Packs user records in order, and computes the exact size before a record is added. Not thread-safe.
 
     The wire bytes are put together here rather than by protobuf: they are known as soon as a record is added, so the
     exact size costs nothing. Their order is that of every protobuf writer, field by field. A builder checks neither

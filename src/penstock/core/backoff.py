@@ -119,7 +119,7 @@ class RetryPlan(Struct, frozen=True):
 
         Returns:
             `RetryAfter` with a delay that ends at the deadline at the latest, or `GiveUp` with the reason: the deadline
-            where both bounds are reached.
+            when both bounds are reached.
         """
         if elapsed_s >= self.deadline_s:
             return GiveUp(Exhausted.DEADLINE)

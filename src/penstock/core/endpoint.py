@@ -1,4 +1,4 @@
-"""Endpoints that name a user and a password: what must not be shown is taken out before anybody can show it."""
+"""Endpoints that name a user and a password: the credentials are removed before the endpoint is shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Options as data: names, aliases, kinds, defaults and meaning in one table that parses, refuses and documents.
 
-Keys are case-insensitive, as Spark's are. A key that the table does not know is an error that names the nearest
-known one. Aliases are the spellings of other connectors; those that have no meaning here are accepted, and say so.
+Keys are case-insensitive, as Spark's are. An unknown key is an error that names the nearest
+known one. Aliases are the spellings of other connectors; those that have no meaning here are accepted, with a note.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Option(Struct, frozen=True):
         default: The value when it is not given.
         meaning: One or two sentences for the table.
         scopes: Where it counts: `source`, `batch`, `sink`.
-        aliases: Other spellings; `name=unit` says the unit of a bare number there (`fetchIntervalMs=ms`).
+        aliases: Other spellings; `name=unit` is the unit of a bare number there (`fetchIntervalMs=ms`).
         secret: The value never appears in messages.
     """
 

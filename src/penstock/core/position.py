@@ -108,7 +108,7 @@ class Position(Struct, frozen=True, eq=False):
 
     @property
     def whole_record(self) -> Position:
-        """The same place, or the beginning of the record that it is in: the service knows no place inside an aggregate."""
+        """The same place, or the beginning of the record that it is in: the service has no place inside an aggregate."""
         return replace(self, sub_sequence_number=0) if self.is_record else self
 
     def _key(self) -> tuple[int, int, int]:
@@ -198,7 +198,7 @@ def parse_checkpoint(text: str, sub_sequence_number: int = 0, timestamp_ms: int 
 
 
 def parse_position(text: str) -> Position:
-    """Read what `str` of a position gave.
+    """Parse the `str` of a position.
 
     Raises:
         PositionError: Anything else.

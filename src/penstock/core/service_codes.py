@@ -1,6 +1,6 @@
 """The meaning of the service's error codes, in the answer to a call or to one entry of PutRecords.
 
-A code means the same in both places. Codes that are not listed here are judged by their name if it says enough. All
+A code means the same in both places. Codes that are not listed here are judged by their name if it is clear enough. All
 others are unknown: the call is repeated until the caller's deadline, and the error names the code.
 
 Source:

@@ -39,14 +39,14 @@ class ChildShard(Struct, frozen=True):
 
 
 class StreamSummary(Struct, frozen=True):
-    """What DescribeStreamSummary says.
+    """The answer of DescribeStreamSummary.
 
     Args:
         created_ms: Creation, milliseconds since the epoch; with the ARN it distinguishes a stream from another one of
             the same name.
         service_managed_keys: True if the service places records itself (record distribution AUTO): then
-            aggregation must be off; None when the answer does not say.
-        shard_metrics: What CloudWatch has by shard: the metrics of enhanced monitoring.
+            aggregation must be off; None if the answer lacks it.
+        shard_metrics: Metrics that CloudWatch has by shard: those of enhanced monitoring.
     """
 
     name: str

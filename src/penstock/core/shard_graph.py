@@ -1,9 +1,9 @@
-"""The lineage of a stream's shards, made of whatever listings show: who follows whom, and who owns which hash key.
+"""The lineage of a stream's shards, made of listings: parents, children, and the hash keys of each.
 
 A listing is paged, in no promised order, may name a shard twice, and misses parents that retention has removed. The
 graph takes all of that in; nothing here asks the service. Two values do the work:
 
-- `ShardGraph`: parents, children, ancestors, holes and overlaps, what to begin with.
+- `ShardGraph`: parents, children, ancestors, holes and overlaps, the shards to begin with.
 - `HashRouter`: which open shard a record goes to; the only part that runs once per record.
 
 Source:
@@ -36,8 +36,8 @@ class Cover(Struct, frozen=True):
     """How a set of ranges covers the hash-key space.
 
     Args:
-        holes: What no range covers, ascending.
-        overlaps: Hash keys that more than one range covers, ascending and joined where they touch.
+        holes: Hash keys that no range covers, ascending.
+        overlaps: Hash keys that more than one range covers, ascending and joined if they touch.
     """
 
     holes: tuple[HashRange, ...]
@@ -48,7 +48,7 @@ def cover_of(ranges: Iterable[HashRange]) -> Cover:
     """Find the holes and overlaps of a set of ranges, in any order."""
     holes: list[HashRange] = []
     doubled: list[tuple[int, int]] = []
-    reached = 0  # every key below it has been looked at
+    reached = 0  # every key below it is done
     for span in sorted(ranges):
         if span.start > reached:
             holes.append(HashRange(reached, span.start - 1))
@@ -66,7 +66,7 @@ def covers(ranges: Iterable[HashRange], whole: HashRange) -> bool:
 
 
 def _extend(spans: list[tuple[int, int]], start: int, end: int) -> None:
-    """Add a span that starts no earlier than the others, joined to the last one where they touch."""
+    """Add a span that starts no earlier than the others, joined to the last one if they touch."""
     if spans and start <= spans[-1][1] + 1:
         spans[-1] = (spans[-1][0], max(spans[-1][1], end))
     else:
@@ -92,7 +92,7 @@ class ShardGraph:
     """The shards of one stream and their lineage. Immutable.
 
     Args:
-        shards: Of one or several listings, in any order, doubled where they overlap. Two descriptions of a shard are joined: a
+        shards: Of one or several listings, in any order, doubled if they overlap. Two descriptions of a shard are joined: a
             shard that any listing shows closed is closed, since no shard opens again.
 
     Raises:
@@ -196,7 +196,7 @@ class ShardGraph:
     def open_shards(self) -> tuple[Shard, ...]:
         """Shards that puts may land in, in the order of their hash ranges.
 
-        A shard that has listed children counts as closed, whatever a page from before the change says.
+        A shard with listed children counts as closed, even if a page from before the change has it open.
         """
         found = [shard for shard in self if shard.is_open and shard.shard_id not in self._children]
         return tuple(sorted(found, key=lambda shard: shard.hash_range))
@@ -222,7 +222,7 @@ class ShardGraph:
             without: Shards that are not chosen whatever they cover.
 
         Raises:
-            ValueError: A record's position or SHARD_END says nothing about which shards to begin with.
+            ValueError: A record's position or SHARD_END does not determine the shards to begin with.
         """
         if position.is_in_shard:
             raise ValueError(f"{position} is no position to begin a stream at")
@@ -259,7 +259,7 @@ def _take_out(holes: list[tuple[int, int]], span: HashRange) -> bool:
 
 
 def _join(one: Shard, other: Shard) -> Shard:
-    """Join what two listings say of a shard."""
+    """Join two descriptions of a shard."""
     starts = {one.starting_sequence_number, other.starting_sequence_number} - {_UNKNOWN_START}
     if one.hash_range != other.hash_range or len(starts) > 1:
         raise StreamChanged(
@@ -283,13 +283,13 @@ def _join(one: Shard, other: Shard) -> Shard:
 
 
 def find_cycles(parents_of: Mapping[str, AbstractSet[str]]) -> frozenset[str]:
-    """Find the shards that are said to descend from themselves.
+    """Find the shards that are their own ancestors.
 
     Args:
         parents_of: By shard, the parents that it waits for.
 
     Returns:
-        Every member of a cycle, and what lies between two cycles.
+        Every member of a cycle, and the shards between two cycles.
     """
     children_of: dict[str, set[str]] = {}
     for shard_id, parents in parents_of.items():
@@ -325,7 +325,7 @@ class HashRouter:
     """Predicts which shard a record goes to. Immutable, safe to use from several threads.
 
     Args:
-        shards: The open shards. Where they leave a hole or overlap, the router says None rather than guess.
+        shards: The open shards. If they leave a hole or overlap, the router returns None rather than guess.
     """
 
     __slots__ = ("_owners", "_starts")

@@ -162,7 +162,7 @@ def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
         given: The user's text, for the message.
 
     Raises:
-        PositionError: A moment is later than what clocks may be apart.
+        PositionError: A moment is in the future by more than clocks may be apart.
     """
     positions = (starting.default, *starting.by_shard.values())
     moments_ms = [each.timestamp_ms for each in positions if each.timestamp_ms is not None]
@@ -190,7 +190,7 @@ def with_moment(position: Position, configured: Position) -> Position:
 
     Args:
         position: From a lease.
-        configured: Where the user says that this shard starts.
+        configured: The position that the user has set for this shard.
 
     Returns:
         The configured moment; TRIM_HORIZON if the user configured none, so that nothing is left out. Every other

@@ -221,7 +221,7 @@ def _settle(
 
 
 async def _in_thread(function: Callable[[], _Result]) -> _Result:
-    """Return the result of a blocking call, made on a thread of its own: the loop's executor may be full of waiting calls."""
+    """Return the result of a blocking call, made on a new thread: the loop's executor may be full of waiting calls."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[_Result] = loop.create_future()
 

@@ -53,7 +53,7 @@ class _Expired:
 
 
 class Engine:
-    """Carries out a batcher's steps on threads of its own.
+    """Carries out a batcher's steps on its own threads.
 
     Args:
         stream: Name or ARN.
@@ -242,7 +242,7 @@ class Engine:
         self, step: PutRequest | FetchShards | Stuck | _Expired | None, error: BaseException
     ) -> None:
         """Fail the records of a failed step; all records if the batcher may have lost some."""
-        # Until a request is settled the batcher has not heard of its failure, and is as good as before.
+        # Until a request is settled the batcher has not handled its failure, and is intact.
         is_sound = isinstance(step, FetchShards | Stuck) or (
             isinstance(step, PutRequest) and not step.is_settled
         )

@@ -1,4 +1,4 @@
-"""How a stream assigns records to its shards, as a writer needs to know before it aggregates."""
+"""How a stream assigns records to its shards, which decides whether a writer may aggregate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Placement(Struct, frozen=True):
         predicts: Whether a hash key determines the shard.
         record_bytes_max: The stream's limit on data and partition key of one record.
         shard_count: Open shards.
-        is_assumed: Whether the stream may not be described, so that all of this is what most streams do.
+        is_assumed: Whether the stream may not be described, so that all of this is assumed, as most streams have it.
     """
 
     may_aggregate: bool
@@ -53,7 +53,7 @@ class PlacementCache:
     def fetch(
         self, kinesis: Kinesis, stream: str, *, wants_aggregation: bool, is_forced: bool, now_s: float
     ) -> Placement:
-        """Return what `fetch_placement` returned at most a minute ago, or call it."""
+        """Return a placement that is at most a minute old, or fetch it."""
         key = (kinesis, stream, wants_aggregation, is_forced)
         with self._lock:
             told_s, placement = self._found.get(key, (float("-inf"), None))

@@ -1,4 +1,4 @@
-"""The end of the process that holds an open producer: which hook closes it, and where there is none.
+"""The end of the process that holds an open producer: the hook that closes it, and the processes without one.
 
 | process | end | hook |
 |---|---|---|

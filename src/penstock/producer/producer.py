@@ -1,4 +1,4 @@
-"""`Producer`: puts records from any thread, returns a future for each, and keeps to what each shard accepts.
+"""`Producer`: puts records from any thread, returns a future for each, and keeps to the rate that each shard accepts.
 
 ::
 
@@ -53,7 +53,7 @@ class ProducerOptions:
 
     Args:
         aggregation: Pack user records into KPL aggregates, per predicted shard.
-        force_aggregation: Aggregate also where it is not known how the stream places records.
+        force_aggregation: Aggregate also if it is unknown how the stream places records.
         ordering: `key` keeps the order of each partition key; `none` does not, and is faster on few shards.
         rate_limit_percent: Percent of each shard's capacity that this producer may use, or None for no limit before
             the service refuses.
@@ -64,7 +64,7 @@ class ProducerOptions:
         no_progress_deadline_s: When a shard acknowledged nothing for so long, all waiting records fail.
         record_ttl_s: A record that is not acknowledged after so long is dropped, and its future fails with
             `RecordExpired`; a request in flight is waited for first. None: records do not expire.
-        request_count_max: Requests in flight at once, each on a thread of its own.
+        request_count_max: Requests in flight at once, each on its own thread.
         request_record_count_max: Kinesis records in one request, 1 to 500.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
@@ -223,7 +223,7 @@ class Producer:
     ) -> list[Future[Acknowledgement]]:
         """Put records in order: (data, partition key) or (data, partition key, explicit hash key) each.
 
-        For the first record that cannot be put it raises what `put` raises; those before it were put.
+        For the first record that cannot be put it raises the error of `put`; those before it were put.
         """
         return [self.put(*record) for record in records]
 

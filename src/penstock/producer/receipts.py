@@ -55,7 +55,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
 
     # `Future`, `wait` and `as_completed` ask for these two.
     @property
-    def _condition(self) -> Condition:  # type: ignore[override]  # who writes it is `Future.__init__`, which is not called
+    def _condition(self) -> Condition:  # type: ignore[override]  # only `Future.__init__` writes it, which is not called
         condition: Condition = self._kept("condition", Condition)
         return condition
 
@@ -88,7 +88,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         return self._state == FINISHED
 
     def result(self, timeout: float | None = None) -> Acknowledgement:
-        """Return where the record is, as soon as it is acknowledged.
+        """Return the record's shard and sequence number, as soon as it is acknowledged.
 
         Args:
             timeout: Seconds to wait; None waits as long as the producer does.
@@ -171,7 +171,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
 
 
 class FullReceipt(PendingRecord, Future[Acknowledgement]):
-    """The same where Python's futures are made otherwise than receipts know."""
+    """The same for a Python whose futures have other attributes than receipts expect."""
 
     def __init__(self, data: bytes, partition_key: str, explicit_hash_key: str | None) -> None:
         PendingRecord.__init__(self, data, partition_key, explicit_hash_key)

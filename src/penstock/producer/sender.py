@@ -1,4 +1,4 @@
-"""Carries out a batcher's steps: one PutRecords, one listing of the shards, and what each means to the batcher.
+"""Carries out a batcher's steps: one PutRecords, one listing of the shards, and the batcher's inputs that follow from each.
 
 The batcher decides which entries are sent, when they are sent again and how long to pause. The owner of a sender handles a
 final failure: the producer fails futures, the task writer raises.
@@ -73,7 +73,7 @@ class Sender:
         """Send a request once and hand the batcher the answers.
 
         Raises:
-            ServiceError: The request was refused for good. The batcher still counts it as in flight.
+            ServiceError: The request was refused, and a retry cannot help. The batcher still counts it as in flight.
         """
         ports = self._ports
         began_s = ports.clock.monotonic_s()

@@ -49,7 +49,7 @@ class TaskWriterOptions:
         no_progress_deadline_s: When a shard acknowledged nothing for so long, writing fails.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
-        force_aggregation: Aggregate also where it is not known how the stream places records.
+        force_aggregation: Aggregate also if it is unknown how the stream places records.
     """
 
     aggregation: bool = False
@@ -67,7 +67,7 @@ class TaskWriterOptions:
 
 
 class TaskMemory:
-    """The bound on what all writers of one task hold together. Not thread-safe: one task, one thread.
+    """The bound on the bytes that all writers of one task hold together. Not thread-safe: one task, one thread.
 
     Args:
         bytes_max: Bytes of memory for records that are not acknowledged; the last record may exceed it.
@@ -112,7 +112,7 @@ class TaskWriter:
         options: How to write.
         clock: Time; None for the system's.
         chance: Jitter; None for the system's.
-        memory: Shared with the task's other writers; None for a bound of its own.
+        memory: Shared with the task's other writers; None for a separate bound.
         placements: The process's cache of placements.
     """
 
@@ -167,7 +167,7 @@ class TaskWriter:
         batcher.add(data, partition_key, explicit_hash_key, self._ports.clock.monotonic_s())
         self._memory.used_bytes += batcher.waiting_bytes - before_bytes
         while self._is_request_full(batcher) and self._do_step(sender, flushes=False) <= 0:
-            pass  # where nothing can be sent just now, there may still be room for more
+            pass  # if nothing can be sent just now, there may still be room for more
         self._memory.make_room()
 
     def finish(self) -> WriteReport:
@@ -194,7 +194,7 @@ class TaskWriter:
         return 0 if self._sender is None else self._sender.batcher.waiting_bytes
 
     def send_some(self) -> float:
-        """Carry out one step towards sending what waits; return the seconds to wait first, 0 when it was done.
+        """Carry out one step towards sending the waiting records; return the seconds to wait first, 0 when it was done.
 
         Raises:
             DeliveryFailed: As `write`.

@@ -28,7 +28,7 @@ class WriteReport:
             shard after a reshard.
         pause_s: Time in which nothing could be sent because of refusals.
         refused_by_reason: The refused entries by the service's code.
-        by_shard: What each shard acknowledged.
+        by_shard: Acknowledged by each shard.
     """
 
     user_record_count: int = 0
@@ -42,7 +42,7 @@ class WriteReport:
     by_shard: dict[str, ShardCounts] = field(default_factory=dict)
 
     def add(self, other: WriteReport) -> None:
-        """Add what another writer did."""
+        """Add the figures of another writer."""
         self.user_record_count += other.user_record_count
         self.kinesis_record_count += other.kinesis_record_count
         self.bytes_count += other.bytes_count

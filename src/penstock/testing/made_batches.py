@@ -18,7 +18,7 @@ _HEARTBEATS_S: Final = 30.0
 
 
 class Made(ShardRecords):
-    """What batches made by hand have beside those that a consumer makes."""
+    """Additional methods of batches made by hand."""
 
     _driver: VirtualDriver
 

@@ -66,7 +66,7 @@ class Recorder:
     def watch(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
-        """Return the same user code, each of whose calls is noted."""
+        """Return user code that records each call of the given one."""
 
         def put_aside(batch: Batch, reason: BaseException) -> object:
             assert dead_letter is not None
@@ -126,7 +126,7 @@ class Recorder:
 
 
 class WatchedProcessor:
-    """A processor of one shard, each of whose calls is noted."""
+    """A processor of one shard that records each call."""
 
     def __init__(self, processor: ShardProcessor, recorder: Recorder) -> None:
         self._processor = processor

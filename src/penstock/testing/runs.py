@@ -96,7 +96,7 @@ def run(
         records: From `penstock.testing.records` and `aggregate`, or `left` of another run.
         dead_letter: As for `Consumer`. With `on_failure="dead_letter"` it may be left out: the run has the records.
         shard_ends: Whether the shard was split behind the records.
-        faults: What else happens.
+        faults: Faults during the run.
         may_fail: Return the run when the handler has failed for good, instead of raising that.
         options: As for `Consumer`. `starting_position` and `retrieval` have no effect.
         single_options: Single options by name, for instance `max_records=1`.
@@ -214,7 +214,7 @@ async def run_async(
 ) -> Run:
     """Run a coroutine function of `AsyncConsumer` over records, on the event loop that runs; as `run`.
 
-    The consumer's own pauses cost no time; what user code awaits takes as long as it takes. With `concurrency`, calls for
+    The consumer's own pauses cost no time; awaits of user code take their real time. With `concurrency`, calls for
     different keys are under way at the same time.
 
     Args:
@@ -253,7 +253,7 @@ async def run_async(
 
 
 def _merged(options: ConsumerOptions | None, single_options: Mapping[str, Any]) -> ConsumerOptions:
-    """Return the options of a run: those that say where and how a shard is read are replaced."""
+    """Return the options of a run: those for the place and the way of reading are replaced."""
     whole = merge_options(options or ConsumerOptions(), single_options)
     return dataclasses.replace(
         whole,

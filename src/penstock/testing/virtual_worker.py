@@ -25,11 +25,11 @@ _LIMIT_S: Final = 30 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What happens in a run beside the handler's own doing. Calls are those with records, counted from 1, repetitions too.
+    """Faults during a run. Calls are those with records, counted from 1, repetitions too.
 
     Attributes:
         lease_lost_after: Another worker takes the lease when this call has ended, and before the next one begins.
-        lease_lost_during: The same while this call is under way: before user code looks at the batch.
+        lease_lost_during: The same while this call is under way: before user code reads the batch.
         stop_during: The worker is asked to stop, as by SIGTERM, while this call is under way.
         refused_checkpoints: The lease table refuses so many of the first checkpoints that user code waits for.
 
@@ -52,7 +52,7 @@ class Faults:
 
 
 class VirtualClock:
-    """Implements `penstock.ports.clock.Clock`: it moves when nothing else is to be done."""
+    """Implements `penstock.ports.clock.Clock`: it moves when nothing else is due."""
 
     def __init__(self, start_ms: int) -> None:
         self.now_s = 0.0
@@ -90,7 +90,7 @@ class TaskQueue:
         self.tasks.append(task)
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop the waiting tasks."""
         self.tasks.clear()
 
 

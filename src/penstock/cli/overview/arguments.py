@@ -21,7 +21,7 @@ COST: Final = (
 
 
 def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> None:
-    """Add what `top` and `dashboard` share."""
+    """Add the arguments that `top` and `dashboard` share."""
     parser.add_argument(
         "applications",
         metavar="APPLICATION",
@@ -66,7 +66,7 @@ def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> No
 
 
 def check_look_arguments(args: argparse.Namespace) -> None:
-    """Check what `add_look_arguments` has added.
+    """Check the values of these arguments.
 
     Raises:
         OptionError: A number is out of range.

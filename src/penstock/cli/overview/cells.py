@@ -76,7 +76,7 @@ def shard_cells(row: ShardRow) -> tuple[str, ...]:
 
 
 def owner_cell(owner: str | None, next_owner: str | None) -> str:
-    """Return who reads a shard, and who is next where it is handed over."""
+    """Return the owner of a shard, and the next one during a hand-over."""
     return f"{owner or '-'} → {next_owner}" if next_owner else owner or "-"
 
 
@@ -88,12 +88,12 @@ def event_line(event: Event) -> str:
 
 
 def stream_name(stream: str | None) -> str:
-    """Return a stream's name without the rest of its ARN; `-` where it is unknown."""
+    """Return a stream's name without the rest of its ARN; `-` if it is unknown."""
     return "-" if stream is None else stream.rpartition("/")[2] if stream.startswith("arn:") else stream
 
 
 def short_shard(key: str) -> str:
-    """Return a shard's number, behind its stream's name where several share the table; its id whole, if it is not the service's."""
+    """Return a shard's number, after its stream's name if several share the table; the whole id, if it is not the service's."""
     name, shard_id = stream_name_of(stream_id_of(key)), shard_id_of(key)
     number = shard_id.removeprefix("shardId-")
     is_the_services = number != shard_id and number.isascii() and number.isdigit()
@@ -102,7 +102,7 @@ def short_shard(key: str) -> str:
 
 
 def short_checkpoint(checkpoint: str) -> str:
-    """Return a checkpoint that fits on a line. Of a long number the end is kept, which says more."""
+    """Return a checkpoint that fits on a line. Of a long number the end is kept, in which checkpoints differ."""
     number, _, sub = checkpoint.partition(".")
     return f"...{number[-12:]}.{sub}" if number.isdigit() and len(number) > 15 else checkpoint
 

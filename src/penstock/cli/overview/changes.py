@@ -1,4 +1,4 @@
-"""What happened between two snapshots of an application, in words. Pure."""
+"""Describes the events between two snapshots of an application. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def changes_between(before: ApplicationSnapshot, after: ApplicationSnapshot) -> list[Event]:
-    """Return what changed, in the order of the shards; nothing where either snapshot could not read the table."""
+    """Return the changes, in the order of the shards; none if the table could not be read for either snapshot."""
     if not before.shards or not after.shards:
         return []
     return [Event(after.taken_ms, shard, text) for shard, text in _texts(before, after)]

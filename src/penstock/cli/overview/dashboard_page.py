@@ -146,7 +146,7 @@ def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
 
 
 def _payload(record: NextRecord) -> str:
-    """Return the beginning of a payload: as text where it is UTF-8, as Base64 otherwise."""
+    """Return the beginning of a payload: as text if it is UTF-8, as Base64 otherwise."""
     more = " ..." if record.is_cut else ""
     try:
         # A character that the cut has halved is no reason to take the text for bytes.

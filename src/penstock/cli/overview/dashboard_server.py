@@ -185,11 +185,11 @@ def _as_json(document: dict[str, Any]) -> Answer:
 
 
 class Gate:
-    """Decides who is answered.
+    """Access control: decides which requests are answered.
 
     Args:
-        token: Who does not have it is refused. None answers to every program of this machine, and to no page of
-            another host that a browser of this machine shows.
+        token: Required of every client. None: every program of this machine is answered, and no page of another
+            host in a browser of this machine.
     """
 
     def __init__(self, token: str | None) -> None:
@@ -199,7 +199,7 @@ class Gate:
     def refuse(
         self, path: str, query: Mapping[str, list[str]], headers: Mapping[str, str], port: int
     ) -> Answer | None:
-        """Return the answer to who is not let in, or who has just brought the token; None for the others.
+        """Return the refusal of a request, or the redirect after a request with the token; None if the request is allowed.
 
         Args:
             path: The requested path.
@@ -233,8 +233,8 @@ def _cookie_name(port: int) -> str:
 def _cookies_of(headers: Mapping[str, str], name: str) -> list[str]:
     """Return the values of all cookies of a name.
 
-    What other programs of the host have set may be no cookies by any standard, and `http.cookies` leaves out all that
-    follow one of those.
+    Other programs of the host may have set malformed cookies, and `http.cookies` leaves out all that follow
+    such a one.
     """
     pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
     return [value for key, _, value in pairs if key == name]
@@ -245,7 +245,7 @@ class DashboardServer:
 
     Args:
         contents: The pages and documents.
-        gate: Who is answered.
+        gate: Access control.
         host: Address to listen on.
         port: TCP port; 0 takes a free one, see `port` afterwards.
 

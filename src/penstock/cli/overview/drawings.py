@@ -35,7 +35,7 @@ LEGEND: Final = (
 
 
 def html_text(text: str) -> str:
-    """Return text for HTML; what would reorder or hide other text is spelled out."""
+    """Return text for HTML; characters that would reorder or hide other text are spelled out."""
     return escape(escape_text(text))
 
 
@@ -43,7 +43,7 @@ def colour_of(row: ShardRow | None, limit_s: float) -> str:
     """Return the class of a shard's colour.
 
     Args:
-        row: None where the application has no lease for it.
+        row: None if the application has no lease for it.
         limit_s: A shard that is further behind is in trouble.
     """
     if row is None:

@@ -24,7 +24,7 @@ _PAGES_MAX: Final = 3
 _DATA_BYTES_MAX: Final = 2000
 _SHARDS_KEPT_MAX: Final = 64
 _READ_EVERY_S: Final = 5.0
-_ASK_FOR_MORE_EVERY_S: Final = 30.0  # where nothing has moved, but fewer than RECORDS_MAX were there
+_ASK_FOR_MORE_EVERY_S: Final = 30.0  # if the checkpoint has not moved, but there were fewer than RECORDS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class NextRecord:
     Args:
         place: Its sequence number, and behind a point its place in the aggregate.
         arrival_ms: Milliseconds since the epoch.
-        partition_key: None where the service places records.
+        partition_key: None if the service places records.
         data: The beginning of the payload.
         byte_count: Of the whole payload.
     """

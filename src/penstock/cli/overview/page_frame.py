@@ -41,13 +41,13 @@ CONTENT_SECURITY_POLICY: Final = (
 
 
 def address_of(application: str, shard: str | None = None) -> str:
-    """Return where the page of an application is, or that of one of its shards."""
+    """Return the path of an application's page, or of the page of one of its shards."""
     place = f"name={quote(application, safe='')}"
     return f"/application?{place}" if shard is None else f"/shard?{place}&shard={quote(shard, safe='')}"
 
 
 def stream_address(stream: str) -> str:
-    """Return where the page of a stream is."""
+    """Return the path of a stream's page."""
     return f"/stream?name={quote(stream, safe='')}"
 
 
@@ -74,7 +74,7 @@ def frame(title: str, summary: str, taken_ms: int | None, body: str, interval_s:
 
 
 def problem_list(problems: Iterable[str]) -> str:
-    """Return what could not be read as paragraphs."""
+    """Return problems as paragraphs."""
     return "".join(f'<p class="problem">{html_text(problem)}</p>' for problem in problems)
 
 

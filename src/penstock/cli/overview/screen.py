@@ -85,7 +85,7 @@ class Place:
     shard: str | None = None
 
     def press(self, key: Key, snapshot: Snapshot) -> Place:
-        """Return where a key leads; `QUIT` leads nowhere."""
+        """Return the place after a key; `QUIT` does not change it."""
         if key is Key.BACK:
             back = Page.SHARDS if self.page in (Page.SHARD, Page.STREAM) else Page.APPLICATIONS
             return replace(self, page=back, shard=self.shard if back is Page.SHARDS else None)
@@ -112,14 +112,14 @@ class Place:
         return self if row is None else Place(Page.SHARD, application.application, row.shard)
 
     def application_of(self, snapshot: Snapshot) -> ApplicationSnapshot | None:
-        """Return the application that is selected or shown; None where there is none."""
+        """Return the application that is selected or shown; None if there is none."""
         named = [each for each in snapshot.applications if each.application == self.application]
         if self.page is Page.APPLICATIONS or self.application is None:
             named += snapshot.applications  # one that has gone is not selected any more
         return named[0] if named else None
 
     def shard_of(self, snapshot: Snapshot) -> ShardRow | None:
-        """Return the shard that is selected or shown; None where there is none."""
+        """Return the shard that is selected or shown; None if there is none."""
         application = self.application_of(snapshot)
         if application is None:
             return None

@@ -47,8 +47,8 @@ def shard_rows(
         sightings: The leases, watched.
         lags: By shard.
         stands_s: By shard: for how long its checkpoint has not moved.
-        graph: The stream's shards; none where it is unknown.
-        limits: From when on something is wrong.
+        graph: The stream's shards; none if it is unknown.
+        limits: Thresholds of problems.
     """
     leases = {sighting.lease.key: sighting.lease for sighting in sightings}
     circular = circular_leases(leases)

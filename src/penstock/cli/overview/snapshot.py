@@ -47,8 +47,8 @@ class ShardRow:
     Args:
         shard: Its id.
         state: The state of its lease, in a word or two.
-        owner: Who reads it, or None.
-        next_owner: Who gets it, while a hand-over is under way.
+        owner: The worker that reads it, or None.
+        next_owner: The worker that gets it, during a hand-over.
         counter: The lease counter.
         unmoved_s: For so long the lease has not been renewed, as far as it was watched.
         has_moved: Whether the counter was seen to change.
@@ -102,8 +102,8 @@ class Event:
 
     Args:
         at_ms: When the second snapshot was taken, milliseconds since the epoch.
-        shard: Which, or None where it is about the application.
-        text: What, for people.
+        shard: The shard, or None for the application.
+        text: The change, for people.
     """
 
     at_ms: int
@@ -117,13 +117,13 @@ class ApplicationSnapshot:
 
     Args:
         application: The lease table's name.
-        stream: Name or ARN, or None where the leases do not say it; of several, their names.
+        stream: Name or ARN, or None if the leases do not name it; of several, their names.
         taken_ms: Milliseconds since the epoch.
         shards: Trouble first.
         workers: Most leases first.
-        lineage: The stream's shards, parents before children; empty where the stream is unknown.
-        problems: What could not be read, a sentence each.
-        events: What changed lately, newest first.
+        lineage: The stream's shards, parents before children; empty if the stream is unknown.
+        problems: Failures to read, a sentence each.
+        events: Recent changes, newest first.
         streams: Name or ARN of each stream, by the prefix of its leases' keys.
     """
 
@@ -186,7 +186,7 @@ class Snapshot:
     Args:
         taken_ms: Milliseconds since the epoch.
         applications: Trouble first.
-        problems: What could not be read or found, a sentence each.
+        problems: Failures to read or find applications, a sentence each.
     """
 
     taken_ms: int

@@ -24,7 +24,7 @@ STREAM_SHARD_COLUMNS: Final = (
 
 
 def mode_text(snapshot: StreamSnapshot) -> str:
-    """Return who makes the stream's shards."""
+    """Return the stream's capacity mode."""
     return {True: "on-demand", False: "provisioned", None: "mode unknown"}[snapshot.on_demand]
 
 
@@ -35,7 +35,7 @@ def rate_text(quota: Quota, load: Load) -> str:
 
 
 def quota_text(quota: Quota, shard_count: int) -> str:
-    """Return a quota, as so many shards have it together; a dash where none is known."""
+    """Return a quota, as so many shards have it together; a dash if none is known."""
     return _per_s_text(quota, quota.per_s_max * shard_count) if shard_count else "-"
 
 
@@ -51,7 +51,7 @@ def bytes_text(per_s: float) -> str:
 
 
 def sent_text(load: Load) -> str:
-    """Return the bytes that a shard sends to all who read it."""
+    """Return the bytes that a shard sends to all readers."""
     return "-" if load.sent_bytes_per_s is None else bytes_text(load.sent_bytes_per_s)
 
 

@@ -44,7 +44,7 @@ class Quota:
     Args:
         name: The counted quantity.
         stream_metric: CloudWatch's metric of the whole stream.
-        shard_metric: CloudWatch's metric of a shard; None where there is none that counts this alone.
+        shard_metric: CloudWatch's metric of a shard; None if there is none for this quantity alone.
         per_s_max: Of one shard.
         is_bytes: Whether it counts bytes.
     """
@@ -139,7 +139,7 @@ class Advice:
 
     Args:
         text: A sentence or two.
-        command: The line for it; None where there is none.
+        command: The command for it; None if there is none.
     """
 
     text: str
@@ -154,10 +154,10 @@ class StreamSnapshot:
         stream: Name or ARN.
         taken_ms: Milliseconds since the epoch.
         on_demand: Whether the service makes its shards; None when unknown.
-        load: Of the whole stream; None where CloudWatch was not to be asked.
+        load: Of the whole stream; None if CloudWatch was not queried.
         shards: The open ones, by hash key.
         history: Of the last hour, oldest first; empty before the first whole minute.
-        problems: What could not be read, a sentence each.
+        problems: Failures to read, a sentence each.
         advice: Next steps.
     """
 
@@ -220,7 +220,7 @@ def _total(values: Sequence[float] | None) -> int | None:
 
 
 def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[LoadPoint, ...]:
-    """Return the minutes that are over, from the first that is known to the last; one without a sum has none."""
+    """Return the complete minutes from the first with a figure to the last; a minute without a sum has 0."""
     written, read = (sums.get(quota.stream_metric, {}) for quota in (_WRITTEN_BYTES, _READ_BYTES))
     known = [at_ms for at_ms in (*written, *read) if at_ms + MINUTE_MS <= now_ms]
     if not known:

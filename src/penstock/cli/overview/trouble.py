@@ -27,7 +27,7 @@ LAG_STEADY: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TroubleLimits:
-    """From when on something counts as wrong.
+    """Thresholds of problems.
 
     Args:
         lag_s: A shard that is further behind.
@@ -103,7 +103,7 @@ def _place_of_row(row: ShardRow) -> tuple[int, bool, int, str]:
 
 
 def sort_applications(snapshots: Iterable[ApplicationSnapshot]) -> tuple[ApplicationSnapshot, ...]:
-    """Return applications as they are shown: what cannot be read first, then by their worst shard, then by lag."""
+    """Return applications in display order: unreadable ones first, then by their worst shard, then by lag."""
     return tuple(
         sorted(
             snapshots,

@@ -70,7 +70,7 @@ class WatchThread:
             try:
                 snapshot = self._watcher.take_snapshot()
                 self._on_snapshot(snapshot)
-            except BaseException as error:  # noqa: BLE001 - raised again where the snapshots are shown
+            except BaseException as error:  # noqa: BLE001 - raised again on the thread that shows the snapshots
                 with self._condition:
                     self._error = error
                     self._condition.notify_all()

@@ -49,11 +49,11 @@ class WatchOptions:
     """Options of a watcher.
 
     Args:
-        stream: Whose shards, where no lease names its stream.
+        stream: The stream of applications whose leases do not name it.
         silent_after_s: An owner that has not renewed its lease for so long counts as silent.
         lag_count_max: At most so many shards of an application are asked for their lag in one snapshot; the others have
             their turn in the next.
-        limits: From when on something is wrong.
+        limits: Thresholds of problems.
     """
 
     stream: str | None = None
@@ -120,7 +120,7 @@ class ApplicationWatcher:
         return watch(self._table, self._clock, self._options.silent_after_s)
 
     def take_last_snapshot(self, watched: tuple[list[Sighting], LeaseScan]) -> ApplicationSnapshot:
-        """Measure all lags of what `watch_once` has returned."""
+        """Return the snapshot of a watched table, with all lags."""
         sightings, scan = watched
         lag_count_max = len(sightings) if self._options.lag_count_max else 0
         return self._build(sightings, scan.skipped, ASKED_ONCE, lag_count_max)
@@ -169,7 +169,7 @@ class ApplicationWatcher:
         )
 
     def _list_shards(self, streams: Mapping[str, str], leases: Sequence[Lease]) -> tuple[str, ...]:
-        """List the shards twice a minute, and at once when there are leases of new ones; return what went wrong."""
+        """List the shards twice a minute, and at once when there are leases of new ones; return the problems."""
         now_s = self._clock.monotonic_s()
         unlisted = frozenset(lease.key for lease in leases if lease.key not in self._graph)
         is_recent = self._listed_s is not None and now_s - self._listed_s < _LIST_SHARDS_EVERY_S
@@ -244,7 +244,7 @@ class FleetWatcher:
     Args:
         names: Their names; empty to find them.
         open_watcher: Returns the watcher of an application.
-        finder: Used where no names are given.
+        finder: Used if no names are given.
         clock: For moments.
     """
 
