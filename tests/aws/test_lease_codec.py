@@ -284,3 +284,18 @@ def test_a_query_s_row_costs_one_write_unit_at_its_largest():
         ),
     )
     assert item_bytes(write_item(lease)) <= 1024
+
+
+def test_a_row_with_a_large_attribute_is_reported_in_a_line():
+    with pytest.raises(NotALease) as raised:
+        read_item(
+            {
+                "leaseKey": {"S": "k"},
+                "leaseCounter": {"N": "9" * 300_000},
+                "checkpoint": {"S": "TRIM_HORIZON"},
+            }
+        )
+    assert len(str(raised.value)) < 400
+    with pytest.raises(NotALease) as raised:
+        read_item({"entityType": {"S": "x" * 300_000}})
+    assert len(str(raised.value)) < 400

@@ -148,6 +148,10 @@ BROKEN = {
         seal(b"\x0a\x01k" + b"\x12\x010" + b"\x1a\x07\x08\x00\x10\x01\x1a\x01x"),
         Undecodable.INDEX,
     ),
+    "a key so long that rows of it fill the memory": (
+        seal(b"\x0a\x80\x80\x20" + b"k" * 524_288 + b"\x1a\x04\x08\x00\x1a\x00" * 129),
+        Undecodable.KEYS,
+    ),
     "a key index of 2^64-1": (
         seal(b"\x0a\x01k" + b"\x1a\x0e\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x1a\x01x"),
         Undecodable.INDEX,

@@ -19,6 +19,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, PastClaim, StopNote, TipMark, parse_run
 from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
 from penstock.core.position import Position, at_record, parse_checkpoint, parse_position
+from penstock.core.safe_text import text_of
 from penstock.core.stream_identity import parse_identity
 from penstock.errors import PositionError
 
@@ -58,6 +59,7 @@ STOPPED: Final = "penstockStopped"
 TERM: Final = "penstockTerm"
 RUN: Final = "penstockRun"
 LEASE_ENTITY: Final = "LEASE"
+_SHOWN_MAX: Final = 300  # of an attribute in an error: a row has up to 400 KB, and is skipped in every scan
 METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
 KCL3_ENTITIES: Final = frozenset(
     {"STREAM", "LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", METRICS_ENTITY}
@@ -82,7 +84,7 @@ def read_item(item: Item) -> Lease:
     """
     entity = item.get(ENTITY, {}).get("S")
     if entity not in (None, LEASE_ENTITY):
-        raise NotALease(f"its entityType is {entity}")
+        raise NotALease(f"its entityType is {text_of(entity, _SHOWN_MAX)}")
     try:
         sub = int(item[CHECKPOINT_SUB]["N"]) if CHECKPOINT_SUB in item else 0
         pending = item.get(PENDING, {}).get("S")
@@ -113,7 +115,7 @@ def read_item(item: Item) -> Lease:
     except KeyError as error:
         raise NotALease(_why_unreadable(item, str(error.args[0]))) from error
     except (ValueError, TypeError, AttributeError, PositionError) as error:
-        raise NotALease(str(error)) from error
+        raise NotALease(text_of(error, _SHOWN_MAX)) from error
 
 
 _KINDS: Final = {"S": "text", "N": "number", "SS": "set of texts", "M": "map"}

@@ -260,7 +260,7 @@ def _read(name: str, stored: StoredObject) -> _Row:
         raise NotALease(f"it is larger than {OBJECT_BYTES_MAX} bytes, and no lease is")
     try:
         item = _with_bytes(msgspec.json.decode(stored.data))
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise NotALease(f"it is no JSON document: {error}") from error
     if not isinstance(item, dict) or not all(isinstance(value, dict) for value in item.values()):
         raise NotALease("it is no row of a lease table")

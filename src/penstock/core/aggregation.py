@@ -52,6 +52,9 @@ MARK: Final = b"\xf8\x7f\x01"
 again when it lands in a shard that does not own them all. 2047 is the highest number whose tag has two bytes, far
 from any that the format may come to use."""
 
+_KEYS_CHARS_MAX: Final = 64 * 1024 * 1024
+"""Rows have their key beside them, and a table of one long key may serve thousands of records. With the service's own limit of
+256 characters the largest aggregate of the smallest records stays below."""
 _HASH_KEY_INDEX: Final = "explicit_hash_key_index"
 _MARK_FIELD: Final = "is_resent_when_misplaced"
 
@@ -105,6 +108,7 @@ class Undecodable(Enum):
     PROTOBUF = "the content cannot be parsed, lacks a required field, or has a key that is no Unicode text"
     EMPTY = "it holds no records"
     INDEX = "a record points outside the key tables"
+    KEYS = "its keys, repeated for each record, are larger than any that the service accepts"
 
 
 class DecodeCounts(Struct):
@@ -203,6 +207,9 @@ def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - on
     # text that is no UTF-8.
     if not message.IsInitialized() or bytes in map(type, keys) or bytes in map(type, hash_keys):
         return Undecodable.PROTOBUF
+    longest = max(map(len, (*keys, *hash_keys)), default=0)
+    if longest * len(message.records) > _KEYS_CHARS_MAX:
+        return Undecodable.KEYS
     try:
         found = _resolve(single.HasField, list(message.records), keys, hash_keys)
     except IndexError:

@@ -16,7 +16,14 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.core.safe_text import describe_error
 from penstock.errors import SchemaMismatch, UnsupportedSchema
-from penstock.schemas.avro_check import Check, check_of
+from penstock.schemas.avro_check import Check, check_exponents, check_of
+from penstock.schemas.avro_cost import (
+    VALUE_COUNT_MAX,
+    TooManyValuesError,
+    ValueBound,
+    has_decimals,
+    with_bounded_decimals,
+)
 
 _FLOAT_INFINITIES: Final = (struct.pack("<f", math.inf), struct.pack("<f", -math.inf))
 NESTING_MAX: Final = 100
@@ -78,16 +85,28 @@ class AvroCodec:
         what: Whose payloads they are, for messages.
         reader_schema: The schema that a payload is read into, by Avro's rules of resolution; without it the writer's.
         names_branches: Whether a value of a union that has a named type is read as the pair of name and value.
+        value_count_max: A payload with more values is refused.
     """
 
     def __init__(
-        self, schema: Any, what: str, *, reader_schema: Any = None, names_branches: bool = False
+        self,
+        schema: Any,
+        what: str,
+        *,
+        reader_schema: Any = None,
+        names_branches: bool = False,
+        value_count_max: int = VALUE_COUNT_MAX,
     ) -> None:
         self._schema: Final = schema
         self._what: Final = what
         self._reader_schema: Final = reader_schema
         self._names_branches: Final = names_branches
         self._is_bounded: Final = not (contains_itself(schema) or contains_itself(reader_schema or "null"))
+        self._read_schema: Final = with_bounded_decimals(schema)
+        self._has_decimals: Final = has_decimals(schema)
+        self._bound: Final = ValueBound(
+            schema, contains_itself=not self._is_bounded, count_max=value_count_max
+        )
         self._check: Check | None = None  # made by the first value that is written
         # The compiled reader overflows the C stack on a deep datum and ends the process; this one raises RecursionError.
         self._read: Final = fastavro.schemaless_reader if self._is_bounded else read_in_python
@@ -96,13 +115,20 @@ class AvroCodec:
         """Return the datum of a payload.
 
         Raises:
-            SchemaMismatch: The payload does not fit the schema, or the two schemas do not fit each other.
+            SchemaMismatch: The payload does not fit the schema, or the two schemas do not fit each other; or it has too many
+                values.
         """
         source = io.BytesIO(payload)
         try:
+            self._bound.check(payload)
             value = self._read(
-                source, self._schema, self._reader_schema, return_named_type=self._names_branches
+                source, self._read_schema, self._reader_schema, return_named_type=self._names_branches
             )
+        except TooManyValuesError as error:
+            raise SchemaMismatch(
+                f"the payload of {len(payload)} bytes of {self._what} is not read: {error}; raise value_count_max if it is "
+                "to be read"
+            ) from error
         except Exception as error:
             raise SchemaMismatch(
                 f"the payload of {len(payload)} bytes does not fit {self._what}: {describe_error(error)}"
@@ -125,6 +151,8 @@ class AvroCodec:
                 f"the value does not fit {self._what}: it is nested more than {NESTING_MAX} levels deep"
             )
         try:
+            if self._has_decimals:
+                check_exponents(value)
             self._check = self._check or check_of(self._schema)
             self._check(value)
             payload = self._write(fastavro.schemaless_writer, value)

@@ -1,15 +1,24 @@
-"""What fastavro writes although it does not fit: numbers out of their range, fractions of an int, truth as a number."""
+"""What fastavro writes although it does not fit: numbers out of their range, fractions of an int, truth as a number, long decimals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from numbers import Integral, Number
 from typing import Any, Final, TypeAlias
+
+from penstock.schemas.avro_cost import DECIMAL_DIGITS_MAX
 
 Check: TypeAlias = Callable[[Any], None]
 
 INTEGER_ENDS: Final[Mapping[str, int]] = {"int": 1 << 31, "long": 1 << 63}
 """By type: the first number that is too large; the smallest one that fits is its negative."""
+
+
+_ALONE: Final[Mapping[type, tuple[str, ...]]] = {
+    Decimal: ("bytes", "fixed"),
+    dict: ("record", "error", "map"),
+}
 
 
 def check_of(schema: Any) -> Check:
@@ -43,6 +52,8 @@ def _of_primitive(schema: Any, kind: str, path: str) -> Check:
         return _of_integer(kind, path, is_logical=isinstance(schema, Mapping) and "logicalType" in schema)
     if kind == "boolean":
         return lambda value: _refuse(value, kind, path) if not isinstance(value, bool) else None
+    if isinstance(schema, Mapping) and schema.get("logicalType") == "decimal" and kind in ("bytes", "fixed"):
+        return _of_decimal(schema["precision"], schema.get("scale", 0), path)
     if kind in ("float", "double"):
         return lambda value: _refuse(value, kind, path) if isinstance(value, bool) else None
     return _nothing
@@ -68,12 +79,23 @@ def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) ->
 def _of_union(branches: list[Any], path: str, named: dict[str, Check]) -> Check:
     # Of a value alone fastavro itself looks for a branch that it fits. A pair names its branch.
     checks = {_name(branch): _of(branch, path, named) for branch in branches}
+    # Of these types a value can only be of the one branch.
+    alone = {kind: [_of(each, path, named) for each in branches if _is_of(each, kind)] for kind in _ALONE}
 
     def check(value: Any) -> None:
         if isinstance(value, tuple) and len(value) == 2 and value[0] in checks:
             checks[value[0]](value[1])
+            return
+        for kind, found in alone.items():
+            if isinstance(value, kind) and len(found) == 1:
+                found[0](value)
 
     return check
+
+
+def _is_of(branch: Any, kind: type) -> bool:
+    is_decimal = isinstance(branch, Mapping) and branch.get("logicalType") == "decimal"
+    return is_decimal if kind is Decimal else _kind(branch) in _ALONE[kind]
 
 
 def _of_integer(kind: str, path: str, *, is_logical: bool) -> Check:
@@ -86,6 +108,40 @@ def _of_integer(kind: str, path: str, *, is_logical: bool) -> Check:
             _refuse(value, kind, path)
 
     return check
+
+
+def _of_decimal(precision: int, scale: int, path: str) -> Check:
+    def check(value: Any) -> None:
+        if not isinstance(value, Decimal):
+            return
+        _, digits, exponent = value.as_tuple()
+        if not isinstance(exponent, int):
+            _refuse(value, "number", path)
+        elif value and len(digits) + exponent + scale > precision:
+            raise ValueError(
+                f"{path.removeprefix('.') or 'the value'}: {value!r:.100} has more than {precision} digits with a scale of "
+                f"{scale}"
+            )
+
+    return check
+
+
+def check_exponents(value: Any) -> None:
+    """Refuse a decimal of a large exponent anywhere in a value: fastavro would write all of its zeros first.
+
+    Raises:
+        ValueError: There is one.
+    """
+    if isinstance(value, Decimal):
+        exponent = value.as_tuple().exponent
+        if isinstance(exponent, int) and exponent > DECIMAL_DIGITS_MAX:
+            raise ValueError(f"{value!r:.100} has more than {DECIMAL_DIGITS_MAX} digits")
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            check_exponents(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            check_exponents(each)
 
 
 def _each(check: Check, values: Any) -> None:

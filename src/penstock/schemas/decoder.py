@@ -11,6 +11,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.schema_registry import DataFormat, SchemaRegistry, SchemaVersion
 from penstock.runtime.system_clock import SystemClock
 from penstock.schemas.avro import AvroCodec, parse_avro
+from penstock.schemas.avro_cost import VALUE_COUNT_MAX
 from penstock.schemas.header import has_header, split_header
 from penstock.schemas.json_schema import JsonCodec
 from penstock.schemas.registry_opening import open_registry
@@ -65,6 +66,7 @@ class SchemaDecoder:
         validate_json: Whether JSON records are checked against their schema when they are read. They were when they were
             written.
         payload_bytes_max: A compressed record that becomes larger is refused.
+        value_count_max: A record with more values is refused: records, arrays, maps, and each of their members.
         version_count_max: Versions that are kept, the ones used last.
         unknown_kept_s: How long a version that cannot be used is not asked for again.
         region: Region of the registry; as for `Consumer`.
@@ -85,6 +87,7 @@ class SchemaDecoder:
         without_header: WithoutHeader = "error",
         validate_json: bool = False,
         payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+        value_count_max: int = VALUE_COUNT_MAX,
         version_count_max: int = 200,
         unknown_kept_s: float = 60.0,
         region: str | None = None,
@@ -97,6 +100,7 @@ class SchemaDecoder:
             raise OptionError(f"without_header is {without_header!r}; expected 'error' or 'pass'")
         for name, value in (
             ("payload_bytes_max", payload_bytes_max),
+            ("value_count_max", value_count_max),
             ("version_count_max", version_count_max),
         ):
             if not isinstance(value, int) or value < 1:
@@ -106,6 +110,7 @@ class SchemaDecoder:
         self._passes: Final = without_header == "pass"
         self._validates_json: Final = validate_json
         self._payload_bytes_max: Final = payload_bytes_max
+        self._value_count_max: Final = value_count_max
         self._reader_schema: Final = (
             None if reader_schema is None else parse_avro(reader_schema, "reader_schema")
         )
@@ -127,7 +132,7 @@ class SchemaDecoder:
             NoSchemaHeader: It has no header, and `without_header` is `error`.
             UnknownSchema: The registry does not have the version.
             UnsupportedSchema: The schema is Protobuf, or cannot be read.
-            SchemaMismatch: The payload is damaged, or does not fit the schema.
+            SchemaMismatch: The payload is damaged, does not fit the schema, or is over a bound (docs/schemas.md).
             Throttled, Unavailable: The registry gave no answer, after the last retry. The record may be decoded later.
             AccessDenied: The registry may not be asked (`glue:GetSchemaVersion`).
             UsageError: The data is not bytes.
@@ -146,8 +151,13 @@ class SchemaDecoder:
         what = f"version {version.version_id} of schema {version.schema_name}"
         if version.data_format is DataFormat.AVRO:
             schema = parse_avro(version.definition, what)
-            return version, AvroCodec(schema, what, reader_schema=self._reader_schema)
-        return version, JsonCodec(version.definition, what, checks=self._validates_json)
+            codec = AvroCodec(
+                schema, what, reader_schema=self._reader_schema, value_count_max=self._value_count_max
+            )
+            return version, codec
+        return version, JsonCodec(
+            version.definition, what, checks=self._validates_json, value_count_max=self._value_count_max
+        )
 
 
 def fetch_version(registry: SchemaRegistry, version_id: UUID) -> SchemaVersion:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from penstock.core.safe_text import text_of
 from penstock.errors import SchemaMismatch, UnsupportedSchema
+from penstock.schemas.avro_cost import VALUE_COUNT_MAX
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_EMPTY: Final = re.compile(rb"\[\s*\]|\{\s*\}")
+_SHOWN_MAX: Final = 1_000
+PATTERN_CHARACTERS_MAX: Final = 10_000
+"""A longer text is not matched with a `pattern`, whose time may grow with the square of its length."""
 
 
 class JsonCodec:
@@ -17,6 +26,7 @@ class JsonCodec:
     Args:
         definition: The JSON Schema as text, or what that means. Draft 7, unless its `$schema` names another.
         what: Whose payloads they are, for messages.
+        value_count_max: A payload with more values is refused.
         checks: Whether values are checked against the schema. A writer has to; the Java reference does not when it
             reads.
 
@@ -25,9 +35,15 @@ class JsonCodec:
     """
 
     def __init__(
-        self, definition: str | Mapping[str, Any] | Sequence[Any], what: str, *, checks: bool
+        self,
+        definition: str | Mapping[str, Any] | Sequence[Any],
+        what: str,
+        *,
+        checks: bool,
+        value_count_max: int = VALUE_COUNT_MAX,
     ) -> None:
         self._what: Final = what
+        self._value_count_max: Final = value_count_max
         self._check: Final = _check_of(definition, what) if checks else None
 
     def decode(self, payload: bytes) -> Any:
@@ -36,6 +52,11 @@ class JsonCodec:
         Raises:
             SchemaMismatch: It is not JSON, or does not fit the schema.
         """
+        if len(payload) > self._value_count_max and _count_values(payload) > self._value_count_max:
+            raise SchemaMismatch(
+                f"the payload of {len(payload)} bytes of {self._what} is not read: it has more than {self._value_count_max} "
+                "values; raise value_count_max if it is to be read"
+            )
         try:
             value = msgspec.json.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -64,6 +85,12 @@ class JsonCodec:
         return payload
 
 
+def _count_values(payload: bytes) -> int:
+    """Return how many values a text of JSON has, without the keys of objects."""
+    outside = _STRING.sub(b"", payload)
+    return 1 + sum(map(outside.count, (b",", b"[", b"{"))) - sum(1 for _ in _EMPTY.finditer(outside))
+
+
 def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -> Callable[[Any], None]:
     try:
         import jsonschema
@@ -85,6 +112,7 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error}") from error
     except jsonschema.SchemaError as error:
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error.json_path}: {error.message}") from error
+    kind = _with_bounded_keywords(kind)
     # An empty registry: a reference to another document is refused and never fetched, as in the Java reference.
     validator = kind(schema, registry=referencing.Registry())
 
@@ -99,6 +127,50 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
         except RecursionError as error:
             raise SchemaMismatch(f"the value cannot be checked by {what}: it is nested too deep") from error
         if found is not None:
-            raise SchemaMismatch(f"the value does not fit {what}: {found.json_path}: {found.message}")
+            raise SchemaMismatch(
+                f"the value does not fit {what}: {found.json_path:.{_SHOWN_MAX}}: {text_of(found.message, _SHOWN_MAX)}"
+            )
 
     return check
+
+
+def _with_bounded_keywords(kind: Any) -> Any:
+    """Return a class of validators whose time for `uniqueItems` and `pattern` is bounded by the value's size."""
+    from jsonschema import ValidationError, validators
+
+    known = kind.VALIDATORS
+
+    def unique_items(validator: Any, wanted: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
+        if wanted and validator.is_type(value, "array") and len(set(map(_comparable, value))) < len(value):
+            yield ValidationError(f"{value!r:.{_SHOWN_MAX}} has non-unique elements")
+
+    def pattern(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        if validator.is_type(value, "string") and len(value) > PATTERN_CHARACTERS_MAX:
+            yield ValidationError(_too_long(value))
+        else:
+            yield from known["pattern"](validator, wanted, value, schema) or ()
+
+    def pattern_properties(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        longest = max(value, key=len, default="") if validator.is_type(value, "object") else ""
+        if len(longest) > PATTERN_CHARACTERS_MAX:
+            yield ValidationError(_too_long(longest))
+        else:
+            yield from known["patternProperties"](validator, wanted, value, schema) or ()
+
+    bounded = {"uniqueItems": unique_items, "pattern": pattern, "patternProperties": pattern_properties}
+    return validators.extend(kind, {name: each for name, each in bounded.items() if name in known})
+
+
+def _too_long(text: str) -> str:
+    return f"a text of {len(text)} characters is too long for a pattern, which takes {PATTERN_CHARACTERS_MAX}"
+
+
+def _comparable(value: Any) -> Any:
+    """Return a key that equal values of JSON share: 1 and 1.0 do, 1 and true do not."""
+    if isinstance(value, bool):
+        return "boolean", value
+    if isinstance(value, list):
+        return "array", tuple(map(_comparable, value))
+    if isinstance(value, dict):
+        return "object", frozenset((name, _comparable(each)) for name, each in value.items())
+    return value

@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 
 from penstock.errors import SchemaMismatch, UnsupportedSchema
 from penstock.schemas.avro_check import INTEGER_ENDS
+from penstock.schemas.avro_cost import unscaled_decimal
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -250,9 +251,10 @@ def _date(path: str) -> Convert:
 
 def _decimal(precision: int, scale: int, path: str) -> Convert:
     def convert(value: bytes | str) -> Decimal:
-        unscaled = int.from_bytes(_bytes(value), "big", signed=True)
-        if abs(unscaled) >= 10**precision:
-            raise SchemaMismatch(f"{_at(path)}: {unscaled} has more than {precision} digits")
+        try:
+            unscaled = unscaled_decimal(_bytes(value), precision)
+        except ValueError as error:
+            raise SchemaMismatch(f"{_at(path)}: {error}") from error
         return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
     return convert

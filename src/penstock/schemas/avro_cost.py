@@ -1,0 +1,322 @@
+"""Bounds on the cost of an Avro payload, checked before it is converted: a few bytes may declare more than memory holds.
+
+fastavro converts whole payloads, and while it does, no other thread of the process runs. So decimals are converted here, and a
+payload that may hold too many values is counted first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
+from typing import Any, Final, TypeAlias
+
+import fastavro
+from fastavro.read import LOGICAL_READERS
+
+DECIMAL_DIGITS_MAX: Final = 10_000
+"""Digits of a decimal whose schema permits more. The time for one grows with the square of its digits."""
+VALUE_COUNT_MAX: Final = 4_000_000
+"""Values of one payload: a record, an array, a map, and each of their members count."""
+_MARKS_OF_FASTAVRO: Final = frozenset({"__fastavro_parsed", "__named_schemas"})
+_DECIMAL: Final = "penstock-decimal"
+_DIGITS_SHOWN_MAX: Final = 100
+_VARINT_BYTES_MAX: Final = 10
+_RATIOS: Final = (1, 2, 4, 8, 16, 32)
+_EXACT: Final = Context(prec=DECIMAL_DIGITS_MAX)
+_SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+_SIZED: Final = frozenset({"bytes", "string"})
+_NUMBERS: Final = frozenset({"int", "long", "enum"})
+
+
+class TooManyValuesError(ValueError):
+    """A payload has more values than may be read."""
+
+
+# --- decimals ---
+
+
+def with_bounded_decimals(schema: Any) -> Any:
+    """Return a schema that reads the same values, of which decimals are read by `read_decimal`.
+
+    Args:
+        schema: As `parse_avro` returns it.
+    """
+    renamed = _renamed(schema)
+    return schema if renamed == _unmarked(schema) else fastavro.parse_schema(renamed)
+
+
+def _renamed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_renamed(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {
+        name: _renamed(each) if name in ("type", "items", "values", "fields") else each
+        for name, each in schema.items()
+        if name not in _MARKS_OF_FASTAVRO
+    }
+    if schema.get("logicalType") == "decimal" and schema["type"] in ("bytes", "fixed"):
+        found["logicalType"] = _DECIMAL
+    return found
+
+
+def _unmarked(schema: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    return {name: each for name, each in schema.items() if name not in _MARKS_OF_FASTAVRO}
+
+
+def has_decimals(schema: Any) -> bool:
+    """Return whether a value of a schema may hold a decimal."""
+    return bool(_renamed(schema) != _unmarked(schema))
+
+
+@functools.lru_cache(maxsize=256)
+def _end_of(digits: int) -> tuple[int, int]:
+    """Return the first number of more digits, and the bytes of the largest of so many."""
+    end = 10**digits
+    return end, end.bit_length() // 8 + 1
+
+
+def unscaled_decimal(data: bytes, precision: int) -> int:
+    """Return the unscaled number of a decimal; the time does not depend on the length of the data.
+
+    Raises:
+        ValueError: It has more digits than its schema's precision, or than `DECIMAL_DIGITS_MAX`.
+    """
+    digits = min(precision, DECIMAL_DIGITS_MAX)
+    end, bytes_max = _end_of(digits)
+    if len(data) > bytes_max:
+        # A careless writer repeats the sign in front.
+        shorter = data.lstrip(b"\xff" if data[0] & 0x80 else b"\0")
+        if len(shorter) > bytes_max:
+            raise ValueError(f"a decimal of {len(data)} bytes has more than {digits} digits")
+        data = data[-bytes_max:]
+    unscaled = int.from_bytes(data, "big", signed=True)
+    if not -end < unscaled < end:
+        number = unscaled if digits <= _DIGITS_SHOWN_MAX else f"a decimal of {len(data)} bytes"
+        raise ValueError(f"{number} has more than {digits} digits")
+    return unscaled
+
+
+def _read_decimal(data: Any, writer_schema: Any, _reader_schema: Any = None) -> Decimal:
+    unscaled = unscaled_decimal(data, writer_schema["precision"])
+    return Decimal(unscaled).scaleb(-writer_schema.get("scale", 0), _EXACT)
+
+
+# fastavro's way to add a logical type. The name is ours, so a program's own use of fastavro stays as it is.
+LOGICAL_READERS[f"bytes-{_DECIMAL}"] = _read_decimal
+LOGICAL_READERS[f"fixed-{_DECIMAL}"] = _read_decimal
+
+
+# --- the number of values ---
+
+
+class ValueBound:
+    """Finds payloads with too many values. Most schemas permit few values for each byte, and their payloads are not looked at.
+
+    Args:
+        schema: Of the writer, as `parse_avro` returns it.
+        contains_itself: Whether a datum may be nested without a bound; each payload is counted then.
+        count_max: Values that a payload may have.
+    """
+
+    def __init__(self, schema: Any, *, contains_itself: bool, count_max: int = VALUE_COUNT_MAX) -> None:
+        self._schema: Final = schema
+        self._count_max: Final = count_max
+        self._count: _Count | None = None
+        self._uncounted_bytes_max: Final = -1 if contains_itself else _uncounted_bytes_max(schema, count_max)
+
+    def check(self, payload: bytes) -> None:
+        """Count the values of a payload, if it may have too many.
+
+        Raises:
+            TooManyValuesError: It has too many.
+            EOFError, ValueError, IndexError, RecursionError: It does not fit the schema.
+        """
+        if len(payload) <= self._uncounted_bytes_max:
+            return
+        if self._count is None:
+            self._count = _count_of(self._schema, {})
+        self._count(_Cursor(payload, self._count_max))
+
+
+def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
+    """Return up to how many bytes a payload cannot have too many values; -1 if any may."""
+    definitions: dict[str, Any] = {}
+    _define(schema, definitions)
+    for ratio in _RATIOS:
+        excess = _Excess(ratio, definitions)
+        first = excess.of(schema)
+        if all(each <= 0 for each in excess.of_items):
+            return max(-1, (count_max - max(0, first)) // ratio)
+    return -1
+
+
+def _define(schema: Any, definitions: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for branch in schema:
+            _define(branch, definitions)
+    elif isinstance(schema, Mapping):
+        if "name" in schema:
+            definitions[schema["name"]] = schema
+        for field in schema.get("fields", ()):
+            _define(field["type"], definitions)
+        for name in ("items", "values"):
+            _define(schema.get(name), definitions)
+        if not isinstance(schema["type"], str):
+            _define(schema["type"], definitions)
+
+
+class _Excess:
+    """By how much the values of a datum may exceed a number of them for each of its bytes, without the items of its arrays and maps.
+
+    Args:
+        ratio: Values for each byte.
+        definitions: Named schemas by their full names.
+    """
+
+    def __init__(self, ratio: int, definitions: Mapping[str, Any]) -> None:
+        self._ratio = ratio
+        self._definitions = definitions
+        self._known: dict[str, int] = {}
+        self.of_items: list[int] = []
+
+    def of(self, schema: Any) -> int:
+        if isinstance(schema, list):
+            return max(map(self.of, schema), default=0) - self._ratio
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if not isinstance(kind, str):
+            return self.of(kind)
+        if kind in self._definitions:
+            return self._of_named(kind)
+        if kind in ("record", "error"):
+            return self._known.setdefault(
+                schema["name"], 1 + sum(self.of(each["type"]) for each in schema["fields"])
+            )
+        if kind == "array":
+            self.of_items.append(self.of(schema["items"]))
+        elif kind == "map":
+            self.of_items.append(self.of(schema["values"]) - self._ratio)
+        elif kind == "fixed":
+            return 1 - self._ratio * int(schema["size"])
+        return 1 - self._ratio * _SIZES.get(kind, 1)
+
+    def _of_named(self, name: str) -> int:
+        if name not in self._known:
+            self._known[name] = self.of(self._definitions[name])
+        return self._known[name]
+
+
+class _Cursor:
+    """A place in a payload, and how many values may follow."""
+
+    __slots__ = ("_count_max", "_payload", "at", "left")
+
+    def __init__(self, payload: bytes, count_max: int) -> None:
+        self._payload = payload
+        self._count_max = self.left = count_max
+        self.at = 0
+
+    def count(self, number: int = 1) -> None:
+        self.left -= number
+        if self.left < 0:
+            raise TooManyValuesError(f"it has more than {self._count_max} values")
+
+    def skip(self, size: int) -> None:
+        if not 0 <= size <= len(self._payload) - self.at:
+            raise EOFError(f"Expected {size} bytes, {len(self._payload) - self.at} are left")
+        self.at += size
+
+    def number(self) -> int:
+        payload, at = self._payload, self.at
+        found = shift = 0
+        for byte in payload[at : at + _VARINT_BYTES_MAX]:
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                self.at = at + shift // 7
+                return (found >> 1) ^ -(found & 1)
+        if len(payload) - at < _VARINT_BYTES_MAX:
+            raise EOFError("the payload ends in a number")
+        raise ValueError(f"a number has more than {_VARINT_BYTES_MAX} bytes")
+
+
+_Count: TypeAlias = Callable[[_Cursor], None]
+
+
+def _count_of(schema: Any, named: dict[str, _Count]) -> _Count:
+    if isinstance(schema, list):
+        branches = [_count_of(branch, named) for branch in schema]
+        return lambda cursor: branches[cursor.number()](cursor)
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if not isinstance(kind, str):
+        return _count_of(kind, named)
+    if kind in ("record", "error"):
+        return _count_of_record(schema, named)
+    if kind in ("array", "map"):
+        return _count_of_blocks(schema, kind, named)
+    if kind in named:
+        return named[kind]
+    found = _count_of_primitive(schema, kind)
+    if kind in ("enum", "fixed"):
+        named[schema["name"]] = found
+    return found
+
+
+def _count_of_record(schema: Mapping[str, Any], named: dict[str, _Count]) -> _Count:
+    fields: list[_Count] = []
+
+    def count(cursor: _Cursor) -> None:
+        cursor.count()
+        for each in fields:
+            each(cursor)
+
+    named[schema["name"]] = count
+    fields += [_count_of(field["type"], named) for field in schema["fields"]]
+    return count
+
+
+def _count_of_blocks(schema: Mapping[str, Any], kind: str, named: dict[str, _Count]) -> _Count:
+    is_map = kind == "map"
+    item = _count_of(schema["values" if is_map else "items"], named)
+
+    def count(cursor: _Cursor) -> None:
+        cursor.count()
+        while (number := cursor.number()) != 0:
+            if number < 0:
+                number = -number
+                cursor.number()  # bytes of the block
+            for _ in range(number):
+                at, left = cursor.at, cursor.left
+                if is_map:
+                    cursor.skip(cursor.number())
+                item(cursor)
+                if cursor.at == at:  # items without bytes are all alike: the number alone decides
+                    cursor.count((number - 1) * (left - cursor.left))
+                    break
+
+    return count
+
+
+def _count_of_primitive(schema: Any, kind: str) -> _Count:
+    def of_number(cursor: _Cursor) -> None:
+        cursor.count()
+        cursor.number()
+
+    def of_sized(cursor: _Cursor) -> None:
+        cursor.count()
+        cursor.skip(cursor.number())
+
+    if kind in _NUMBERS:
+        return of_number
+    if kind in _SIZED:
+        return of_sized
+    size = int(schema["size"]) if kind == "fixed" else _SIZES[kind]
+
+    def of_fixed(cursor: _Cursor) -> None:
+        cursor.count()
+        cursor.skip(size)
+
+    return of_fixed
