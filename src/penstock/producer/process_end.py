@@ -3,18 +3,23 @@
 | process | end | hook |
 |---|---|---|
 | any, also one made by `os.fork` that leaves by `sys.exit` | interpreter's exit | `atexit` |
-| child of `multiprocessing` (Process, Pool, ProcessPoolExecutor) | `os._exit` after the module's finalizers | `multiprocessing.util.Finalize` |
-| the same, terminated, as by `with Pool()` at its end | SIGTERM | a handler that ends the process in order |
+| child of `multiprocessing` or billiard (Process, Pool, ProcessPoolExecutor) | `os._exit` after the module's finalizers | `multiprocessing.util.Finalize` |
+| the same, terminated, as by `with Pool()` at its end | SIGTERM | a handler that ends the process in order, soon |
+| worker of Celery | `os._exit` | Celery's signal `worker_process_shutdown` |
+| worker of billiard's Pool without Celery | `os._exit` without any finalizer | none: `refuse_open_end` |
 | worker of PySpark | `os._exit`, or a signal, without any finalizer | none: `refuse_open_end` |
+| any, once its hooks have run | | none: `refuse_open_end` |
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final
 
@@ -22,6 +27,7 @@ from penstock.errors import UsageError
 
 _FIRST: Final = 100  # before the finalizers of queues and pools, which end threads that user code may need
 _TERMINATED: Final = 128 + signal.SIGTERM
+_UNHEEDED_S: Final = 5.0
 _ending = threading.Event()
 """Set once a hook has begun to close: a signal must not break that off."""
 
@@ -35,46 +41,124 @@ class EndHook:
 
     def __init__(self, close: Callable[[], None]) -> None:
         self._close = close
-        atexit.register(self._end)
+        _hooks[self] = None
+        atexit.register(self.end)
         self._finalizer: Any = None
         # A child of multiprocessing has the module; importing it in every other process would cost milliseconds.
-        loaded = sys.modules.get("multiprocessing")
-        if loaded is not None and loaded.parent_process() is not None:
+        if _is_pool_child():
             from multiprocessing.util import Finalize
 
-            self._finalizer = Finalize(None, self._end, exitpriority=_FIRST)
+            self._finalizer = Finalize(None, self.end, exitpriority=_FIRST)
             _end_in_order_when_terminated()
+        celery = sys.modules.get("celery.signals")
+        if celery is not None:
+            celery.worker_process_shutdown.connect(_end_all, weak=False, dispatch_uid=__name__)
 
     def cancel(self) -> None:
         """Remove the hooks."""
-        atexit.unregister(self._end)
+        _hooks.pop(self, None)
+        atexit.unregister(self.end)
         if self._finalizer is not None:
             self._finalizer.cancel()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Call the function."""
         _ending.set()
         self._close()
+
+
+_hooks: Final[dict[EndHook, None]] = {}
+"""Those that are not cancelled, in the order in which they were made."""
+
+
+def _end_all(*_: object, **__: object) -> None:
+    for hook in reversed(list(_hooks)):
+        hook.end()
+
+
+class _InterpreterExit:
+    """The last `atexit` hook of this module, which runs after those of modules and programs that were registered later.
+
+    A hook that is registered while they run is never called, so this one closes the producers that they open.
+    """
+
+    def __init__(self) -> None:
+        # Imported after the main thread has ended: whether hooks still run is unknown.
+        self.is_over = not threading.main_thread().is_alive()
+        atexit.register(self._on_exit)
+
+    def _on_exit(self) -> None:
+        _end_all()
+        self.is_over = True
+
+
+_interpreter_exit: Final = _InterpreterExit()
+
+
+def _is_pool_child() -> bool:
+    """Return whether this process was made by multiprocessing, or by billiard, which shares its finalizers."""
+    loaded = sys.modules.get("multiprocessing")
+    return "billiard" in sys.modules or (loaded is not None and loaded.parent_process() is not None)
+
+
+class _Terminations:
+    """Ends the process by force if it goes on after SIGTERM.
+
+    `SystemExit` has no effect in a `__del__` or below a bare `except`, and `Pool` waits for its processes without a deadline.
+    """
+
+    def __init__(self) -> None:
+        self._process_id = 0
+        self._received: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def are_watched(self) -> bool:
+        return self._process_id == os.getpid()
+
+    def watch(self) -> None:
+        if not self.are_watched:
+            self._process_id = os.getpid()
+            self._received = SimpleQueue()
+            threading.Thread(target=self._run, name="penstock-terminated", daemon=True).start()
+
+    def add(self) -> None:
+        """Called by a signal handler: this queue may be interrupted by itself, a lock or an event may not."""
+        self._received.put(None)
+
+    def _run(self) -> None:
+        self._received.get()
+        if not _ending.wait(_UNHEEDED_S):
+            _end_all()
+            os._exit(_TERMINATED)
+
+
+_terminations: Final = _Terminations()
 
 
 def _end_in_order_when_terminated() -> None:
     """Make SIGTERM run the finalizers of a child of multiprocessing, unless the program handles the signal itself."""
     is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if is_main and signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _exit_in_order):
+        _terminations.watch()
         signal.signal(signal.SIGTERM, _exit_in_order)
 
 
 def _exit_in_order(number: int, frame: FrameType | None) -> None:
-    del number, frame
+    del frame
+    if not _terminations.are_watched:  # forked from such a child, and without a producer
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     # A Pool asks its processes to end and terminates them a moment later: the first may be closing a producer already.
-    if not _ending.is_set():
+    elif not _ending.is_set():
+        _terminations.add()
         raise SystemExit(_TERMINATED)
 
 
 def refuse_open_end(stream: str) -> None:
-    """Refuse a producer outside a `with` block in a task of Spark, whose process ends without any hook.
+    """Refuse a producer outside a `with` block in a process that ends without any hook.
 
     Raises:
-        UsageError: This process runs a task of Spark.
+        UsageError: This process runs a task of Spark or belongs to billiard's Pool, or it is ending.
     """
     loaded = sys.modules.get("pyspark.taskcontext")
     if loaded is not None and loaded.TaskContext.get() is not None:
@@ -83,3 +167,30 @@ def refuse_open_end(stream: str) -> None:
             "without a word and the last records would be lost: `with Producer(stream=...) as producer:` inside the function that "
             'runs in the task. To write a DataFrame use df.write.format("kinesis") instead'
         )
+    if _is_unhooked_billiard_worker():
+        raise UsageError(
+            f"stream {stream}: in a process of billiard's Pool a Producer works only in a `with` block, since such a process ends "
+            "without a word and the last records would be lost"
+        )
+    if _is_after_hooks():
+        raise UsageError(
+            f"stream {stream}: this process is ending, and a Producer that is opened now works only in a `with` block: no hook "
+            "would close it, and its records would be lost"
+        )
+
+
+def _is_unhooked_billiard_worker() -> bool:
+    pools, processes = sys.modules.get("billiard.pool"), sys.modules.get("billiard.process")
+    if pools is None or processes is None or "celery.signals" in sys.modules:
+        return False
+    return isinstance(getattr(processes.current_process(), "_target", None), pools.Worker)
+
+
+def _is_after_hooks() -> bool:
+    if _interpreter_exit.is_over:
+        return True
+    loaded = sys.modules.get("multiprocessing")
+    if loaded is None or loaded.parent_process() is None:
+        return False  # here multiprocessing ends before the hook of this module
+    util = sys.modules.get("multiprocessing.util")
+    return util is not None and bool(util.is_exiting())

@@ -283,6 +283,8 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._fork_count != _forks.count:
+            return  # a forked child leaves the block by its own exit or error; the records are the parent's
         if error is None:
             self.close()
             return

@@ -1,0 +1,61 @@
+"""The hooks of process pools that the tests do not install: Celery's signal, and billiard's pool, which has none."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.producer.process_end import EndHook, refuse_open_end
+
+
+class Signal:
+    """Celery's, as far as it is used: a function is connected once for each `dispatch_uid`."""
+
+    def __init__(self) -> None:
+        self.functions = {}
+
+    def connect(self, function, *, weak, dispatch_uid):
+        assert not weak
+        self.functions[dispatch_uid] = function
+
+    def send(self, **arguments):
+        for function in self.functions.values():
+            function(signal=self, **arguments)
+
+
+def test_the_end_of_a_celery_worker_closes_its_open_producers_newest_first(monkeypatch):
+    signals = SimpleNamespace(worker_process_shutdown=Signal())
+    monkeypatch.setitem(sys.modules, "celery.signals", signals)
+    closed = []
+    hooks = [EndHook(lambda number=number: closed.append(number)) for number in range(3)]
+    monkeypatch.setattr("penstock.producer.process_end._ending", SimpleNamespace(set=lambda: None))
+    hooks[1].cancel()
+    signals.worker_process_shutdown.send(sender="celery@host", pid=1, exitcode=0)
+    assert closed == [2, 0]
+    for hook in hooks:
+        hook.cancel()
+
+
+class Worker:
+    """`billiard.pool.Worker`."""
+
+
+@pytest.mark.parametrize(
+    ("target", "has_celery", "is_refused"),
+    [(Worker(), False, True), (Worker(), True, False), (print, False, False), (None, False, False)],
+)
+def test_only_a_pool_of_billiard_without_celery_refuses_an_open_end(
+    monkeypatch, target, has_celery, is_refused
+):
+    modules = sys.modules
+    monkeypatch.setitem(modules, "billiard.pool", SimpleNamespace(Worker=Worker))
+    process = SimpleNamespace(_target=target)
+    monkeypatch.setitem(modules, "billiard.process", SimpleNamespace(current_process=lambda: process))
+    if has_celery:
+        monkeypatch.setitem(modules, "celery.signals", SimpleNamespace())
+    if is_refused:
+        with pytest.raises(UsageError, match="billiard"):
+            refuse_open_end("events")
+    else:
+        refuse_open_end("events")
