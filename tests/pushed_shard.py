@@ -21,12 +21,12 @@ from penstock.ports.fan_out import Broken, Ended, Opened, Pushed
 from penstock.ports.kinesis import IteratorType, RecordPage, ShardListing
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
-from penstock.spark.iterator_cache import IteratorCache
-from penstock.spark.kept_subscriptions import KeptSubscriptions
-from penstock.spark.pushed_reading import PushedReading
-from penstock.spark.shard_opening import ReadingProcess
-from penstock.spark.shard_task import ShardTask, read_shard
-from penstock.spark.spark_options import parse_source
+from penstock.spark.options.spark_options import parse_source
+from penstock.spark.tasks.iterator_cache import IteratorCache
+from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
+from penstock.spark.tasks.pushed_reading import PushedReading
+from penstock.spark.tasks.shard_opening import ReadingProcess
+from penstock.spark.tasks.shard_task import ShardTask, read_shard
 from raw_record import Raw
 
 SHARD = "shardId-000000000000"

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.batches.offsets import INITIAL_OFFSET
 from penstock.core.leases.lease_writes import Applied, Take
 from penstock.spark.engine import TELLS_START
-from penstock.spark.spark_options import parse_source
+from penstock.spark.options.spark_options import parse_source
 from penstock.spark.stream_reader import KinesisStreamReader
 from penstock.wiring import open_lease_table
 from waiting import wait_until

@@ -9,7 +9,7 @@ from penstock.consumer.consumer import Consumer
 from penstock.local import Fault, FaultKeywords, LocalKeywords, LocalOptions
 from penstock.producer import ProducerKeywords, ProducerOptions
 from penstock.spark import SinkKeywords
-from penstock.spark.spark_options import OPTIONS
+from penstock.spark.options.spark_options import OPTIONS
 
 
 def typed(keywords):

@@ -28,7 +28,7 @@ _LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
 
 def generated() -> dict[Path, str]:
     """Return each generated document with the text that it must have."""
-    from penstock.spark.option_docs import render_markdown
+    from penstock.spark.options.option_docs import render_markdown
 
     sys.path.append(str(ROOT / "bench"))
     import report

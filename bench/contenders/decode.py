@@ -125,7 +125,7 @@ def aws_kinesis_agg(json_path: str, cbor_path: str, **sizes: int) -> Figures:
 def penstock(json_path: str, cbor_path: str, **sizes: int) -> Figures:
     del cbor_path
     from penstock.aws.data_plane import decode_page
-    from penstock.spark.arrow_records import records_to_slices
+    from penstock.spark.tasks.arrow_records import records_to_slices
 
     def read(body: bytes) -> Any:
         records = decode_page(body).records

@@ -44,7 +44,7 @@ def claim_all(table: Any, offset: Any, number: int) -> None:
 
 def opened(stream: str, application: str) -> tuple[Any, Any]:
     """Return a reader of the stream, and its lease table."""
-    from penstock.spark.spark_options import parse_source
+    from penstock.spark.options.spark_options import parse_source
     from penstock.spark.stream_reader import KinesisStreamReader
     from penstock.wiring import open_lease_table
 

@@ -15,8 +15,8 @@ from penstock.errors import AccessDenied, DeliveryFailed, NotFound, OptionError,
 from penstock.local import LocalKinesisProcess
 from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.producer.placement import PlacementCache
-from penstock.spark.row_writer import RowWriter
-from penstock.spark.spark_options import parse_sink
+from penstock.spark.options.spark_options import parse_sink
+from penstock.spark.sink.row_writer import RowWriter
 from stream_reading import firsts_by_key, kcl_reads
 
 

@@ -10,9 +10,9 @@ from penstock.core.writing.shard_queue import ShardQueue
 from penstock.errors import DeliveryFailed, RecordError
 from penstock.producer import task_writer
 from penstock.producer.task_writer import TaskWriter
-from penstock.spark import sink_metrics
-from penstock.spark.dead_letters import DeadLetters
-from penstock.spark.sink_task import SinkTask
+from penstock.spark.sink import report as sink_metrics
+from penstock.spark.sink.dead_letters import DeadLetters
+from penstock.spark.sink.task import SinkTask
 from sim.mutants import Mutant
 from sim.producer_mutants import (
     forgets_refused_ones,

@@ -26,7 +26,7 @@ from penstock.sim.query_loss_checkers import QueryLossesTold
 from penstock.sim.run import run_query_seed, run_seed
 from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import never_met
-from penstock.spark.task_subscription import TaskSubscription
+from penstock.spark.tasks.task_subscription import TaskSubscription
 
 SEEDS = 10  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}

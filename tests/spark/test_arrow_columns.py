@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.arrow_columns import (
+from penstock.spark.tasks.arrow_columns import (
     binaries,
     booleans,
     decimals,
@@ -60,6 +60,6 @@ def test_each_value_is_repeated(counts: list[int]) -> None:
 
 
 def test_more_than_arrow_s_texts_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.arrow_columns._BYTES_MAX", 10)
+    monkeypatch.setattr("penstock.spark.tasks.arrow_columns._BYTES_MAX", 10)
     with pytest.raises(OverflowError, match="11 bytes"):
         binaries([b"x" * 11])

@@ -13,7 +13,7 @@ from penstock.core.aggregation import MAGIC, AggregateBuilder, DecodeCounts, Mis
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 from penstock.frames import SCHEMA
-from penstock.spark.arrow_records import MISPLACED, delivered, records_to_slices
+from penstock.spark.tasks.arrow_records import MISPLACED, delivered, records_to_slices
 
 ARRIVAL_S = 1700000000.123
 ARRIVAL = datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)

@@ -10,8 +10,8 @@ from pyspark.sql import types as t
 from penstock.errors import SchemaError, SchemaMismatch, UnsupportedSchema
 from penstock.schemas import MemorySchemaRegistry, SchemaEncoder
 from penstock.schemas.header import add_header
-from penstock.spark.avro_types import spark_avro
-from penstock.spark.glue_columns import ColumnReader, reader_of
+from penstock.spark.schemas.avro_types import spark_avro
+from penstock.spark.schemas.glue_columns import ColumnReader, reader_of
 from schema_registries import ORDER, ORDER_JSON, ORDER_WITH_COUNT, CountingRegistry
 
 

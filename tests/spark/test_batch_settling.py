@@ -10,8 +10,8 @@ from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.errors import Unavailable
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.threads import SYSTEM_THREADS
-from penstock.spark.batch_settling import BatchSettler
-from penstock.spark.spark_options import parse_source
+from penstock.spark.driver.batch_settling import BatchSettler
+from penstock.spark.options.spark_options import parse_source
 
 AT9 = at_record("9")
 CLAIM = BatchClaim("q", 1, "run", TRIM_HORIZON, AT9)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.batches.task_slots import SHARDS_PER_TASK_MAX
 from penstock.runtime.threads import SYSTEM_THREADS
-from penstock.spark.concurrent_read import PAGES_HELD_MAX, read_concurrently
+from penstock.spark.tasks.concurrent_read import PAGES_HELD_MAX, read_concurrently
 from waiting import wait_until
 
 DEADLINE_S = 60.0

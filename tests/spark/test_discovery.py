@@ -51,7 +51,7 @@ def test_penstock_is_imported_without_spark_arrow_or_the_embedded_server():
         """
         import penstock
         from penstock import Consumer, PenstockError
-        import penstock.wiring, penstock.spark.spark_options
+        import penstock.wiring, penstock.spark.options.spark_options
         print("fine")
         """,
         without=["pyspark", "pyarrow", "pandas", "moto", "httptools", "cbor2"],

@@ -11,7 +11,7 @@ import sys
 import pytest
 from pyarrow import fs
 
-from penstock.spark.folder import Folder
+from penstock.spark.sink.folder import Folder
 
 
 def mode_of(path):
@@ -68,7 +68,7 @@ def test_a_folder_that_is_another_users_link_is_refused(tmp_path):
 
 FULL_DISK = """
 import io, resource, signal, sys
-from penstock.spark.folder import Folder
+from penstock.spark.sink.folder import Folder
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

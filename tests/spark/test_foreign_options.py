@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import OptionError
-from penstock.spark.spark_options import parse_batch, parse_sink, parse_source
+from penstock.spark.options.spark_options import parse_batch, parse_sink, parse_source
 
 ROLE = "arn:aws:iam::123456789012:role/r"
 CONSUMER = "arn:aws:kinesis:us-east-1:123456789012:stream/orders/consumer/c:1525898737"

@@ -23,17 +23,21 @@ NOT_FOR_TASKS = (
     "penstock.producer.producer",
     "penstock.sim",
     "penstock.spark.batch",
-    "penstock.spark.planner",
-    "penstock.spark.query_worker",
+    "penstock.spark.driver.planner",
+    "penstock.spark.driver.query_worker",
 )
-ONLY_FOR_WRITES = ("penstock.core.writing", "penstock.producer", "penstock.spark.row_writer")
-ONLY_FOR_READS = ("penstock.aws.lease_table", "penstock.spark.claimed_read", "penstock.spark.shard_range")
+ONLY_FOR_WRITES = ("penstock.core.writing", "penstock.producer", "penstock.spark.sink.row_writer")
+ONLY_FOR_READS = (
+    "penstock.aws.lease_table",
+    "penstock.spark.tasks.claimed_read",
+    "penstock.spark.tasks.shard_range",
+)
 ONLY_FOR_CALLS = ("botocore", "penstock.aws.connection", "penstock.aws.kinesis", "penstock.wiring")
 
 OPEN = """
 from penstock.aws.connection import client_for
 from penstock.wiring import open_kinesis, open_lease_table
-from penstock.spark.spark_options import parse_sink, parse_source
+from penstock.spark.options.spark_options import parse_sink, parse_source
 given = {"streamName": "s", "region": "us-east-1", "endpointUrl": "http://127.0.0.1:9", "awsAccessKeyId": "a",
          "awsSecretKey": "b"}
 """
@@ -45,15 +49,15 @@ open_kinesis(options.connection), open_lease_table("leases", options.connection)
 client_for("kinesis", options.connection), client_for("dynamodb", options.connection)
 """
 WRITE = """
-from penstock.spark.sink import KinesisStreamWriter
+from penstock.spark.sink.writers import KinesisStreamWriter
 options = parse_sink(given)[0]
 KinesisStreamWriter(options, ("data", "partitionKey", "", "")).write(iter(()))
 open_kinesis(options.connection), client_for("kinesis", options.connection)
 """
 COMMIT = """
 import pickle
-from penstock.spark.sink import KinesisCommitMessage, KinesisStreamWriter
-from penstock.spark.spark_options import parse_sink
+from penstock.spark.sink.writers import KinesisCommitMessage, KinesisStreamWriter
+from penstock.spark.options.spark_options import parse_sink
 options = parse_sink({"streamName": "s", "checkpointLocation": FOLDER})[0]
 writer = pickle.loads(pickle.dumps(KinesisStreamWriter(options, ("data", "partitionKey", "", ""))))
 writer.commit([KinesisCommitMessage()], 0)
@@ -63,7 +67,7 @@ writer.commit([KinesisCommitMessage()], 0)
 PAGE = """
 from penstock.aws.data_plane import WireRecord
 from penstock.core.aggregation import AggregateBuilder
-from penstock.spark.arrow_records import records_to_slices
+from penstock.spark.tasks.arrow_records import records_to_slices
 builder = AggregateBuilder()
 builder.add(b"first", "k", None)
 builder.add(b"second", "other", "17")
@@ -126,7 +130,7 @@ def test_the_commit_of_a_sink_loads_nothing_that_reads_writes_or_calls(tmp_path)
         *ONLY_FOR_READS,
         *ONLY_FOR_CALLS,
         "penstock.core.writing",
-        "penstock.spark.row_writer",
+        "penstock.spark.sink.row_writer",
     )
     assert found(modules, unneeded) == []
     assert list(tmp_path.iterdir()) != []

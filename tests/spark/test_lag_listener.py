@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import OptionError
 from penstock.runtime.metrics_tally import MetricsTally
 from penstock.spark import LagListener
-from penstock.spark.lag_listener import LagGrowth
+from penstock.spark.monitoring.lag_listener import LagGrowth
 
 RAN = {"addBatch": 30, "triggerExecution": 40}
 WAITING = {"isDataAvailable": False, "isTriggerActive": False, "message": "Waiting for data to arrive"}

@@ -18,8 +18,8 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import DataLossError, NotFound, Unavailable
 from penstock.ports.kinesis import ShardListing
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
-from penstock.spark.lease_recreation import LeaseRecreation
-from penstock.spark.spark_options import parse_source
+from penstock.spark.driver.lease_recreation import LeaseRecreation
+from penstock.spark.options.spark_options import parse_source
 
 OPTIONS, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
 STREAM = StreamIdentity("arn", 1)

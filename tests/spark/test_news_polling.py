@@ -21,7 +21,7 @@ from penstock.core.shard import ChildShard
 from penstock.errors import AccessDenied, NotFound, Throttled, Unavailable
 from penstock.local import LocalKinesis
 from penstock.ports.kinesis import RecordPage
-from penstock.spark.news_polling import NewsPoller
+from penstock.spark.driver.news_polling import NewsPoller
 from raw_record import Raw
 from waiting import wait_until
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied
-from penstock.spark.own_source import warn_of_own_source
+from penstock.spark.sink.own_source import warn_of_own_source
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 OTHER_SOURCE = {"path": "s3://bucket/files", "v": 1}

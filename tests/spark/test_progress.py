@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.spark import StreamLag, lag
-from penstock.spark.progress import with_report
+from penstock.spark.monitoring.progress import with_report
 
 REPORT = {
     "bytes": 800,

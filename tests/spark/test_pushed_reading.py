@@ -14,9 +14,9 @@ from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import AccessDenied, ClaimConflict, NotFound, ResourceBusy, Throttled, Unavailable
 from penstock.ports.fan_out import Broken, Ended
-from penstock.spark.kept_subscriptions import KEPT_MAX, UNUSED_S, KeptSubscriptions
-from penstock.spark.pushed_reading import PATIENCE_S, PushedReading
-from penstock.spark.task_subscription import TaskSubscription
+from penstock.spark.tasks.kept_subscriptions import KEPT_MAX, UNUSED_S, KeptSubscriptions
+from penstock.spark.tasks.pushed_reading import PATIENCE_S, PushedReading
+from penstock.spark.tasks.task_subscription import TaskSubscription
 from pushed_shard import CONSUMER, SHARD, Process, Query
 
 KEY = ("service", CONSUMER, SHARD)

@@ -12,9 +12,9 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import OptionError
+from penstock.spark.options.spark_options import parse_sink
 from penstock.spark.schema import SCHEMA_DDL
-from penstock.spark.sink_columns import check_columns
-from penstock.spark.spark_options import parse_sink
+from penstock.spark.sink.columns import check_columns
 
 KINDS = {"STRING": StringType, "BIGINT": IntegerType, "TIMESTAMP": TimestampType, "BINARY": BinaryType}
 

@@ -13,11 +13,11 @@ from penstock.producer.placement import PlacementCache
 from penstock.producer.task_writer import TaskMemory
 from penstock.producer.write_report import ShardCounts, WriteReport
 from penstock.spark import SinkReport, sink_report
-from penstock.spark.dead_letters import DeadLetters
-from penstock.spark.row_writer import RowWriter
-from penstock.spark.sink_metrics import FILE_NAME, merge, record_commit
-from penstock.spark.sink_ports import SinkPorts
-from penstock.spark.spark_options import parse_sink
+from penstock.spark.options.spark_options import parse_sink
+from penstock.spark.sink.dead_letters import DeadLetters
+from penstock.spark.sink.ports import SinkPorts
+from penstock.spark.sink.report import FILE_NAME, merge, record_commit
+from penstock.spark.sink.row_writer import RowWriter
 
 
 def report_of(count, shard="shardId-0", **more):

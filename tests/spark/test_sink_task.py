@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import RecordError
-from penstock.spark.sink_ports import SinkPorts
-from penstock.spark.sink_task import SinkTask
-from penstock.spark.spark_options import parse_sink
+from penstock.spark.options.spark_options import parse_sink
+from penstock.spark.sink.ports import SinkPorts
+from penstock.spark.sink.task import SinkTask
 from penstock.wiring import open_kinesis
 from stream_reading import kcl_reads
 

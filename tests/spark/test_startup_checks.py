@@ -14,8 +14,8 @@ from penstock.errors import OptionError, PositionError
 from penstock.ports.kinesis import ShardListing
 from penstock.ports.lease_table import LeaseScan
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
-from penstock.spark.spark_options import parse_source
-from penstock.spark.startup_checks import refuse_future_start, refuse_hidden_sharing
+from penstock.spark.driver.startup_checks import refuse_future_start, refuse_hidden_sharing
+from penstock.spark.options.spark_options import parse_source
 
 WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)
 

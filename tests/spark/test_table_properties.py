@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.errors import OptionError
+from penstock.spark.options.spark_options import check_read, parse_batch, parse_source
+from penstock.spark.options.table_properties import user_options
 from penstock.spark.schema import SCHEMA_DDL, check_schema
-from penstock.spark.spark_options import check_read, parse_batch, parse_source
-from penstock.spark.table_properties import user_options
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from checks import CHECKS, History, Row, everything_wrong
 
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.position import at_record
-from penstock.spark.progress import with_report
+from penstock.spark.monitoring.progress import with_report
 
 
 def offset_text(batch):

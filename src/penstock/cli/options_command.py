@@ -24,7 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
-    from penstock.spark.option_docs import option_rows, render_markdown
+    from penstock.spark.options.option_docs import option_rows, render_markdown
 
     rows = [row for row in option_rows() if _matches(row, args.words)]
     if args.words and not rows:

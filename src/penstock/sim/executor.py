@@ -20,13 +20,13 @@ from penstock.sim.faults import STREAM
 from penstock.sim.process import SimProcess
 from penstock.sim.spark_job import TaskFailed
 from penstock.sim.virtual_threads import VirtualThreads
-from penstock.spark.concurrent_read import HoldPage, read_concurrently
-from penstock.spark.iterator_cache import IteratorCache
-from penstock.spark.kept_subscriptions import KeptSubscriptions
-from penstock.spark.pushed_reading import PushedReading
-from penstock.spark.shard_opening import ReadingProcess
-from penstock.spark.shard_task import ShardTask, read_shard
-from penstock.spark.spark_options import SourceOptions
+from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
+from penstock.spark.tasks.iterator_cache import IteratorCache
+from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
+from penstock.spark.tasks.pushed_reading import PushedReading
+from penstock.spark.tasks.shard_opening import ReadingProcess
+from penstock.spark.tasks.shard_task import ShardTask, read_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -42,10 +42,10 @@ from penstock.sim.process import SimProcess
 from penstock.sim.spark_job import JobFailed, SparkJob, TaskFailed
 from penstock.sim.stream import SimStream
 from penstock.sim.virtual_threads import VirtualThreads
-from penstock.spark.iterator_cache import IteratorCache
-from penstock.spark.planner import Planner
-from penstock.spark.shard_task import ShardTask
-from penstock.spark.spark_options import SourceOptions, parse_source
+from penstock.spark.driver.planner import Planner
+from penstock.spark.options.spark_options import SourceOptions, parse_source
+from penstock.spark.tasks.iterator_cache import IteratorCache
+from penstock.spark.tasks.shard_task import ShardTask
 
 
 class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE

@@ -13,7 +13,7 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.sim.checker import CLOCK_TOLERANCE, Broken, Checker
 from penstock.sim.history import History
 from penstock.sim.producer_checkers import KeysInOrder
-from penstock.spark.sink_metrics import FILE_NAME
+from penstock.spark.sink.report import FILE_NAME
 
 _ROW: Final = re.compile(r"\brow (\d+)\b")
 _FRUITLESS_CALLS_MAX: Final = 12

@@ -16,11 +16,11 @@ from penstock.sim.sink_plan import SinkPlan
 from penstock.sim.sink_rows import COLUMNS, SinkRow, in_batches
 from penstock.sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
 from penstock.sim.spark_job import OnEnd, TaskFailed
-from penstock.spark.dead_letters import file_name
-from penstock.spark.sink_ports import SinkPorts
-from penstock.spark.sink_task import SinkTask
-from penstock.spark.spark_options import SinkOptions
-from penstock.spark.task_report import TaskReport
+from penstock.spark.options.spark_options import SinkOptions
+from penstock.spark.sink.dead_letters import file_name
+from penstock.spark.sink.ports import SinkPorts
+from penstock.spark.sink.task import SinkTask
+from penstock.spark.sink.task_report import TaskReport
 
 if TYPE_CHECKING:
     from penstock.sim.environment import Environment

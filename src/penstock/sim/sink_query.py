@@ -21,8 +21,8 @@ from penstock.sim.sink_plan import SinkPlan
 from penstock.sim.sink_rows import SinkRow, draw_rows
 from penstock.sim.sink_service import LETTERS, AttemptPlace, SinkFolder
 from penstock.sim.spark_job import JobFailed, OnEnd, SparkJob
-from penstock.spark.spark_options import SinkOptions, parse_sink
-from penstock.spark.task_report import abort_batch, commit_batch, sum_up
+from penstock.spark.options.spark_options import SinkOptions, parse_sink
+from penstock.spark.sink.task_report import abort_batch, commit_batch, sum_up
 
 _TRIGGER_MAX_S: Final = 3.0
 

@@ -219,7 +219,7 @@ class SinkKinesis(SimKinesis):
 
 
 class SinkFolder:
-    """Implements `penstock.spark.folder.FileFolder`: files that outlive their writers.
+    """Implements `penstock.spark.sink.folder.FileFolder`: files that outlive their writers.
 
     Args:
         process: Who reads and writes.

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from penstock.spark.align import align_to_shards
     from penstock.spark.awslabs_checkpoint import saved_positions
-    from penstock.spark.glue_columns import from_glue_avro, from_glue_json
-    from penstock.spark.keywords import SinkKeywords
-    from penstock.spark.lag_listener import LagListener
     from penstock.spark.micro_batch_loop import MicroBatches, micro_batches
-    from penstock.spark.micro_batch_write import write_kinesis
-    from penstock.spark.progress import StreamLag, lag
-    from penstock.spark.sink_metrics import SinkReport, sink_report
+    from penstock.spark.monitoring.lag_listener import LagListener
+    from penstock.spark.monitoring.progress import StreamLag, lag
+    from penstock.spark.options.keywords import SinkKeywords
+    from penstock.spark.schemas.glue_columns import from_glue_avro, from_glue_json
+    from penstock.spark.sink.micro_batch_write import write_kinesis
+    from penstock.spark.sink.report import SinkReport, sink_report
     from penstock.spark.source import KinesisDataSource
 
 __all__ = [
@@ -41,19 +41,19 @@ __all__ = [
 
 _HOMES: Final = {
     "KinesisDataSource": "source",
-    "LagListener": "lag_listener",
+    "LagListener": "monitoring.lag_listener",
     "MicroBatches": "micro_batch_loop",
-    "SinkKeywords": "keywords",
-    "SinkReport": "sink_metrics",
-    "StreamLag": "progress",
+    "SinkKeywords": "options.keywords",
+    "SinkReport": "sink.report",
+    "StreamLag": "monitoring.progress",
     "align_to_shards": "align",
-    "from_glue_avro": "glue_columns",
-    "from_glue_json": "glue_columns",
-    "lag": "progress",
+    "from_glue_avro": "schemas.glue_columns",
+    "from_glue_json": "schemas.glue_columns",
+    "lag": "monitoring.progress",
     "micro_batches": "micro_batch_loop",
     "saved_positions": "awslabs_checkpoint",
-    "sink_report": "sink_metrics",
-    "write_kinesis": "micro_batch_write",
+    "sink_report": "sink.report",
+    "write_kinesis": "sink.micro_batch_write",
 }
 
 

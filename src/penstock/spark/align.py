@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 from penstock.core.hash_key import HASH_KEY_MAX
 from penstock.errors import OptionError, StreamChanged
 from penstock.ports.kinesis import ShardFilter
-from penstock.spark.spark_options import parse_sink
+from penstock.spark.options.spark_options import parse_sink
 from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from penstock.spark.keywords import SinkKeywords
+    from penstock.spark.options.keywords import SinkKeywords
 
     Order: TypeAlias = str | Column | Sequence[str | Column]
 

@@ -21,14 +21,14 @@ from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import check_has_come
 from penstock.core.stream_identity import StreamIdentity
-from penstock.spark.arrow_records import delivered
+from penstock.spark.driver.startup_checks import refuse_unknown_shards
 from penstock.spark.engine import PUSHES_FILTERS
-from penstock.spark.page_limits import count_before_ms, count_up_to, position_of
-from penstock.spark.process_resources import reading_process
-from penstock.spark.shard_opening import open_shard
+from penstock.spark.options.spark_options import BatchOptions
 from penstock.spark.spark_errors import explained, explained_rows
-from penstock.spark.spark_options import BatchOptions
-from penstock.spark.startup_checks import refuse_unknown_shards
+from penstock.spark.tasks.arrow_records import delivered
+from penstock.spark.tasks.page_limits import count_before_ms, count_up_to, position_of
+from penstock.spark.tasks.process_resources import reading_process
+from penstock.spark.tasks.shard_opening import open_shard
 from penstock.wiring import SystemClock, open_kinesis
 
 if TYPE_CHECKING:

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
 from penstock.errors import UsageError
 from penstock.spark.batch_log import BatchLog
+from penstock.spark.options.spark_options import SourceOptions, parse_source
 from penstock.spark.schema import SCHEMA_DDL
-from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_errors import explained, explained_rows
-from penstock.spark.spark_options import SourceOptions, parse_source
-from penstock.spark.task_opening import rows_of
+from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.task_opening import rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.planner import Planner
+    from penstock.spark.driver.planner import Planner
 
 _log: Final = logging.getLogger("penstock.spark")
 Write = Callable[["DataFrame", int], object]
@@ -92,7 +92,7 @@ class MicroBatches:
             PenstockError: Records would be lost, or the service does not answer.
             Exception: What `write` raised; the batch is not done then.
         """
-        from penstock.spark.planner_opening import open_planner
+        from penstock.spark.driver.planner_opening import open_planner
 
         if not self._running.acquire(blocking=False):
             raise UsageError("these micro batches run already")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 from penstock.spark.engine import check_version
+from penstock.spark.options.spark_options import check_read, parse_batch, parse_sink, parse_source
 from penstock.spark.schema import SCHEMA_DDL, check_schema
 from penstock.spark.spark_errors import explained
-from penstock.spark.spark_options import check_read, parse_batch, parse_sink, parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from penstock.spark.batch import KinesisBatchReader
-    from penstock.spark.sink import KinesisBatchWriter, KinesisStreamWriter
+    from penstock.spark.sink.writers import KinesisBatchWriter, KinesisStreamWriter
     from penstock.spark.stream_reader import KinesisStreamReader
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -72,8 +72,8 @@ class KinesisDataSource(DataSource):
     @explained
     def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:
         """Return the batch writer."""
-        from penstock.spark.sink import KinesisBatchWriter
-        from penstock.spark.sink_columns import check_columns
+        from penstock.spark.sink.columns import check_columns
+        from penstock.spark.sink.writers import KinesisBatchWriter
 
         options, notes = parse_sink(self._own_options())
         _say(notes)
@@ -82,8 +82,8 @@ class KinesisDataSource(DataSource):
     @explained
     def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: N802 - Spark's name
         """Return the streaming writer."""
-        from penstock.spark.sink import KinesisStreamWriter
-        from penstock.spark.sink_columns import check_columns
+        from penstock.spark.sink.columns import check_columns
+        from penstock.spark.sink.writers import KinesisStreamWriter
 
         options, notes = parse_sink(self._own_options())
         _say(notes)

@@ -26,18 +26,18 @@ from penstock.spark.engine import (
     is_only_batch,
     limit_of,
 )
-from penstock.spark.progress import with_report
-from penstock.spark.shard_task import ShardTask
+from penstock.spark.monitoring.progress import with_report
+from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
-from penstock.spark.spark_options import SourceOptions
-from penstock.spark.task_opening import rows_of
+from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.task_opening import rows_of
 from penstock.spark.worker_memory import freeze_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from penstock.spark.planner import Planner
+    from penstock.spark.driver.planner import Planner
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -60,7 +60,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Planner:
         if self._planner is None:
-            from penstock.spark.planner_opening import open_planner
+            from penstock.spark.driver.planner_opening import open_planner
 
             exit_on_termination()
             self._planner = open_planner(self._options)

@@ -18,7 +18,7 @@ from penstock.core.aggregation import AggregateBuilder, deaggregate
 from penstock.producer import Producer
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.batch import KinesisBatchReader
-from penstock.spark.spark_options import parse_batch
+from penstock.spark.options.spark_options import parse_batch
 from spark_support import wait_active
 from stream_reading import kcl_reads, raw_records
 from waiting import wait_until

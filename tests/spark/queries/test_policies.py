@@ -18,8 +18,8 @@ from penstock import Consumer, Producer
 from penstock.cli import main as cli
 from penstock.cli.overview.stream_reader import fetch_stream
 from penstock.spark.batch import KinesisBatchReader
-from penstock.spark.row_writer import RowWriter
-from penstock.spark.spark_options import parse_batch, parse_sink
+from penstock.spark.options.spark_options import parse_batch, parse_sink
+from penstock.spark.sink.row_writer import RowWriter
 from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch_queries, open_kinesis
 from reader_query import Query
 from spark_support import numbered, put

@@ -10,8 +10,8 @@ import pytest
 from penstock.errors import StreamChanged
 from penstock.runtime import known_stream
 from penstock.spark.batch import KinesisBatchReader
-from penstock.spark.planner import Planner
-from penstock.spark.spark_options import parse_batch
+from penstock.spark.driver.planner import Planner
+from penstock.spark.options.spark_options import parse_batch
 from spark_support import numbered, put
 from waiting import wait_until
 

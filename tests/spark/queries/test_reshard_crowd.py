@@ -20,7 +20,7 @@ from penstock.local.faults import Fault
 from penstock.producer import Producer, TaskWriter, TaskWriterOptions
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.batch import KinesisBatchReader
-from penstock.spark.spark_options import parse_batch
+from penstock.spark.options.spark_options import parse_batch
 from reader_query import Query
 from stream_reading import kcl_reads
 from waiting import wait_until

@@ -24,7 +24,7 @@ from penstock.core.position import at_record
 from penstock.errors import AnotherDriver, DataLossError
 from penstock.ports.lease_table import LeaseScan
 from penstock.runtime.system_clock import SystemClock
-from penstock.spark.startup_checks import refuse_living_driver
+from penstock.spark.driver.startup_checks import refuse_living_driver
 from spark_support import numbered, put
 from waiting import wait_until
 

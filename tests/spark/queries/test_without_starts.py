@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from penstock.errors import UsageError
-from penstock.spark.progress import report_of
+from penstock.spark.monitoring.progress import report_of
 from spark_support import numbered, put
 
 QUERY_OPTIONS = {"is_told_starts": False}

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from penstock.local import LocalKinesis
-from penstock.spark.progress import report_of
+from penstock.spark.monitoring.progress import report_of
 from spark_support import numbered, put
 from waiting import DEADLINE_S
 

@@ -6,7 +6,7 @@ import random
 
 from penstock.local import LocalKinesis
 from penstock.spark import lag
-from penstock.spark.progress import report_of
+from penstock.spark.monitoring.progress import report_of
 from spark_support import numbered, put
 from waiting import wait_until
 

@@ -1,0 +1,304 @@
+"""Settling a batch that is done: claim its missing ends, and resolve the next start of every shard.
+
+When Spark asks for the next batch, the one before is done, and the next one starts at its claims. A shard without a claim
+was read to its end by no action of the query; the driver then claims its end. While there is nothing to read, claims become
+checkpoints.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.batches.claims import find_unknown_claims
+from penstock.core.batches.known_batches import KnownBatches
+from penstock.core.batches.offsets import Limit, Share, StreamOffset
+from penstock.core.batches.query_shards import QueryShards, Settlement, UnexpectedStart
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import Applied, Promote, Refused
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import AnotherDriver, ClaimConflict, NotFound, ServiceError, Unavailable
+from penstock.ports.clock import Clock
+from penstock.ports.lease_table import LeaseTable
+from penstock.runtime.threads import Threads, map_on
+from penstock.spark.driver.lease_recreation import LeaseRecreation
+from penstock.spark.driver.startup_checks import refuse_sharing_in_one_query, scan_leases
+from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.tasks.shard_task import ShardTask
+
+_log: Final = logging.getLogger("penstock.spark")
+_THREADS_MAX: Final = 16
+_FULL_SCANS: Final = 3
+"""First batches of a run after which the whole lease table is read, to find other workers. Later only the batch's rows."""
+_CLAIM_ATTEMPTS_MAX: Final = 4
+_NOTHING: Final = Share(record_count_max=0)
+
+
+class PlannedBatch(Struct, frozen=True):
+    """The batch that this driver planned last.
+
+    Args:
+        end: Its offset.
+        planned_ms: Moment of the plan, by the service's clock.
+    """
+
+    end: StreamOffset
+    planned_ms: int
+
+
+class BatchSettler:
+    """Settles one query's batches. Called by one thread.
+
+    Args:
+        options: The source's options.
+        table: The application's lease table.
+        recreation: Creates missing leases.
+        clock: Time.
+        threads: Source of its threads.
+        read: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
+            of the query, or None while no task has claimed.
+        tasks_of: Returns the tasks of a batch.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        table: LeaseTable,
+        recreation: LeaseRecreation,
+        *,
+        clock: Clock,
+        threads: Threads,
+        read: Callable[[ShardTask, str | None], Iterable[Any]],
+        tasks_of: Callable[[PlannedBatch, QueryShards], Iterator[ShardTask]],
+    ) -> None:
+        self._options = options
+        self._recreation = recreation
+        self._table = table
+        self._clock = clock
+        self._read = read
+        self._tasks_of = tasks_of
+        self._pool = threads.pool("penstock-promote", _THREADS_MAX)
+        self._condition = threads.condition
+        self._full_scans_left = _FULL_SCANS
+        self._claimed_count = 0  # batches whose claims have Spark's id of the query
+        self._queries: frozenset[str] = frozenset()
+        """Spark's ids of the queries whose tasks made this worker's claims; more than one if a location was copied."""
+        self._has_warned_of_unread = False
+        self.last_unknown_batch = -1
+        """The last claimed batch that the checkpoint location has no record of."""
+        self._accepted: set[tuple[str, tuple[int, str]]] = set()
+
+    def settle(
+        self,
+        start: StreamOffset,
+        planned: PlannedBatch | None,
+        shards: QueryShards,
+        stream: StreamIdentity,
+        *,
+        is_last: bool = False,
+    ) -> Settlement:
+        """Resolve the next start of every shard, now that a batch is done.
+
+        Args:
+            start: The done batch's offset.
+            planned: The batch that this driver planned last, or None.
+            shards: The query's.
+            stream: The stream that is read.
+            is_last: The query ends, so no further shard is read.
+
+        Raises:
+            AnotherDriver: A batch was claimed that this driver has no record of.
+            OptionError: Two sources of the query share the stream's shards.
+            Unavailable: With `is_last`: a shard's end is not claimed.
+        """
+        asked = None if self._full_scans_left > 0 else shards.rows_to_read(start)
+        rows = self.fetch_leases(asked)
+        if asked is not None and not rows.keys() >= set(asked):
+            # Some rows are missing. Only the whole table shows which of them must be created again.
+            asked, rows = None, self.fetch_leases(None)
+        if asked is None:
+            self._full_scans_left -= 1
+            if self._recreation.recreate_lost(rows, start, stream):
+                rows = self.fetch_leases(None)
+        self.refuse_another_driver(start.known_batches, shards, rows)
+        unclaimed = shards.unclaimed(start, rows)
+        if unclaimed and is_last:
+            raise Unavailable(
+                f"no execution of batch {start.batch} has claimed its end in shard {unclaimed[0]}"
+            )
+        # Remember the rows first, then claim: like an executor's tasks, the driver's must know which claim they find.
+        shards.on_fresh_rows(unclaimed, rows)
+        if unclaimed:
+            self._claim_ends(start, planned, shards, unclaimed)
+            rows |= self.fetch_leases(unclaimed)
+        settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), asked)
+        if unclaimed:  # these claims are the driver's and do not show the size of the cluster
+            settlement = replace(settlement, processes=frozenset())
+        self._refuse_sharing(
+            settlement,
+            shards,
+            self.fetch_leases(None) if self._scans_for_sharing(settlement, asked) else rows,
+        )
+        for shard_id, unexpected in settlement.unexpected_starts:
+            _explain(shard_id, unexpected, start.batch)
+        return settlement
+
+    def _scans_for_sharing(self, settlement: Settlement, asked: Collection[str] | None) -> bool:
+        """Whether to read the whole table too, since only the batch's rows were read and its claims name the query."""
+        # Two sources of one query share the shards only if each sees a claim of the other. A source whose leases were lost,
+        # or whose rows are not read, makes no claim that names its query, and starts to claim later. If each source scanned
+        # after its first batches only, neither would see the other. So the scans go on after the 1st, 2nd, 4th, 8th ... of
+        # the batches whose claims name the query.
+        if not settlement.queries:
+            return False
+        self._claimed_count += 1
+        return asked is not None and self._claimed_count & (self._claimed_count - 1) == 0
+
+    def _refuse_sharing(self, settlement: Settlement, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
+        self._queries |= settlement.queries
+        refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), self._queries)
+
+    def fetch_leases(self, keys: Collection[str] | None) -> dict[str, Lease]:
+        """Fetch the current leases of these shards, or all leases."""
+        if keys is None:
+            return scan_leases(self._table)
+        try:
+            return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
+        except NotFound:  # the whole table was deleted
+            return {}
+
+    def recreate_lost_leases(self, shards: QueryShards, stream: StreamIdentity) -> None:
+        """Create deleted leases again at the query's positions; leases that other workers ended stay ended."""
+        lost = shards.lost()
+        rows = self.fetch_leases(lost)
+        deleted = {key: mark for key, mark in lost.items() if key not in rows}
+        if deleted:
+            places = {key: mark.position for key, mark in deleted.items()}
+            nothing = Limit(None, None, ())  # no batch is under way, so none is repeated
+            stands = StreamOffset(worker=shards.worker, shards=places, limit=nothing)
+            marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
+            self._recreation.recreate_lost(self.fetch_leases(None), stands, stream, marks)
+
+    def accept_claims(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
+        """Remember the claims that exist when a query starts and that its checkpoint location has no record of.
+
+        Claims on other workers' leases stay, and an eventually consistent read may still return removed ones. None of them
+        shows another driver.
+        """
+        unknown = find_unknown_claims(rows, worker, known)
+        self._accepted |= {(row.key, claim.identity) for row, claim in unknown}
+
+    def refuse_another_driver(
+        self, known: KnownBatches, shards: QueryShards, rows: Mapping[str, Lease]
+    ) -> None:
+        """Raise an error if a batch was claimed in the query's name that its checkpoint location has no record of.
+
+        Raises:
+            AnotherDriver: There is such a claim.
+        """
+        for row, claim in find_unknown_claims(rows.values(), shards.worker, known):
+            if claim.batch > self.last_unknown_batch and (row.key, claim.identity) not in self._accepted:
+                which = "batch" if claim.batch > known.last else "another batch"
+                raise AnotherDriver(
+                    f"shard {row.key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch "
+                    f"{known.last}: another query works from the same checkpoint location, or from a copy of it. Make sure that "
+                    "one query at a time uses it"
+                )
+
+    def _claim_ends(
+        self,
+        start: StreamOffset,
+        planned: PlannedBatch | None,
+        shards: QueryShards,
+        unclaimed: Collection[str],
+    ) -> None:
+        """Claim the end of a done batch in shards that no action of the query read to their end.
+
+        If this driver planned the batch and Spark went on, the batch is done: it is read to the end that it has, and its
+        rows are dropped. If the batch ended under an earlier driver, it is unknown whether any action read it: an empty
+        range is claimed, and the records are offered again.
+        """
+        if planned is None or planned.end.batch != start.batch:
+            _log.warning(
+                "batch %d ended under an earlier driver, and no claim shows that its rows of %s were read: they are offered again",
+                start.batch,
+                ", ".join(sorted(unclaimed)[:5]),
+            )
+            batch = PlannedBatch(start, self._clock.wall_ms())
+            tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, shards)]
+        else:
+            self._warn_of_unread(start, unclaimed)
+            # Records that arrived after the plan belong to the next batch.
+            tasks = [_up_to(task, planned.planned_ms) for task in self._tasks_of(planned, shards)]
+        tasks = [task for task in tasks if task.shard_id in unclaimed]
+        for _ in map_on(self._pool, self._condition(), self._claim_end, tasks):
+            pass
+
+    def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
+        if self._has_warned_of_unread:
+            return
+        self._has_warned_of_unread = True
+        _log.warning(
+            "batch %d: no action of the query read the rows of %s to their end; the query goes on after the batch's records, as "
+            "it does with other sources (logged once)",
+            start.batch,
+            ", ".join(sorted(unclaimed)[:5]),
+        )
+
+    def _claim_end(self, task: ShardTask) -> None:
+        for attempt in range(_CLAIM_ATTEMPTS_MAX):
+            try:
+                for _ in self._read(task, min(self._queries, default=None)):
+                    pass
+            except ClaimConflict:
+                if attempt == _CLAIM_ATTEMPTS_MAX - 1:
+                    raise
+            else:
+                return
+
+    def promote(self, shards: QueryShards) -> None:
+        """Write the claims of the done batch as checkpoints; only while the query is idle."""
+        shards.on_promoted(map_on(self._pool, self._condition(), self._promote_one, shards.promotions()))
+
+    def _promote_one(self, write: Promote) -> str:
+        """Write one promotion. Return its key if it is settled, or an empty text if it must be tried again."""
+        try:
+            outcome = self._table.write(write)
+        except ServiceError as error:
+            _log.warning("the checkpoint of shard %s could not be written yet: %s", write.key, error)
+            return ""
+        if isinstance(outcome, Refused):
+            if isinstance(apply_write(outcome.row, write), Applied):
+                return ""  # the current row does not explain the refusal
+            _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
+        return write.key
+
+    def close(self) -> None:
+        """End the threads after their calls."""
+        self._pool.close()
+
+
+def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:
+    until_ms = moment_ms if task.until_ms is None else min(task.until_ms, moment_ms)
+    return replace(task, until_ms=until_ms)
+
+
+def _explain(shard_id: str, unexpected: UnexpectedStart, batch: int) -> None:
+    match unexpected:
+        case UnexpectedStart.NOT_READ:
+            _log.warning(
+                "shard %s: batch %d did not read it to its end, so its records are offered again",
+                shard_id,
+                batch,
+            )
+        case UnexpectedStart.LEASE_GONE:
+            _log.warning(
+                "shard %s: its lease is gone; the shard is read again from the start of batch %d",
+                shard_id,
+                batch,
+            )

@@ -1,0 +1,256 @@
+"""Creates missing leases of a query, when it starts and while it runs. `penstock.core.batches.recreation` decides which."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.recreation import (
+    Recreation,
+    agrees_with,
+    find_lacking_ends,
+    find_missing,
+    plan_lost,
+    plan_recreation,
+)
+from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease_writes import Applied, Reset
+from penstock.core.leases.required_leases import find_holes
+from penstock.core.position import Position
+from penstock.core.shard import Shard
+from penstock.core.shard_graph import ShardGraph
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import (
+    AccessDenied,
+    ClaimConflict,
+    DataLossError,
+    NotFound,
+    OptionError,
+    Rejected,
+    ServiceError,
+    Unavailable,
+)
+from penstock.ports.clock import Clock
+from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.spark.options.spark_options import SourceOptions
+
+_log: Final = logging.getLogger("penstock.spark")
+_LISTINGS_MAX: Final = 8
+_LISTING_PAUSE_S: Final = 1.0
+_DENIALS_MIN: Final = 2  # a listing may lag, and skipping a shard is final
+_NAMED_MAX: Final = 5
+_NO_MARKS: Final[Mapping[str, TipMark]] = {}
+
+
+class LeaseRecreation:
+    """Creates the missing leases of one query. Called by one thread.
+
+    Args:
+        kinesis: The service.
+        table: The application's lease table.
+        options: The source's options.
+        clock: Time.
+        open_table: Opens the table under which an offset was written; it is only read.
+    """
+
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        table: LeaseTable,
+        options: SourceOptions,
+        clock: Clock,
+        open_table: Callable[[str], LeaseTable],
+    ) -> None:
+        self._kinesis = kinesis
+        self._table = table
+        self._options = options
+        self._clock = clock
+        self._open_table = open_table
+
+    def repair_at_start(self, rows: Mapping[str, Lease], known: StreamOffset, stream: StreamIdentity) -> bool:
+        """Bring the table into agreement with the offset that a query starts from; return True if anything was written.
+
+        Raises:
+            ClaimConflict: A lease changed during the repair; start the query again.
+            DataLossError: A shard left the stream before it was read to its end, and failOnDataLoss is on.
+            Unavailable: The service reads a shard and does not list it; or the earlier table does not answer.
+        """
+        before, why = None, ""
+        if known.lease_table not in ("", self._options.lease_table):
+            before, why = self._read_former(known)
+        elif agrees_with(rows, known):
+            return False
+        shards = self._list_with(find_missing(rows, known, {}))
+        plan = plan_recreation(rows, known, shards, stream, before)
+        return self._apply(plan, rows, shards, known, why)
+
+    def recreate_lost(
+        self,
+        rows: Mapping[str, Lease],
+        start: StreamOffset,
+        stream: StreamIdentity,
+        marks: Mapping[str, TipMark] = _NO_MARKS,
+    ) -> bool:
+        """Create the missing leases of shards in a running query's offset; return True if any were missing.
+
+        Args:
+            rows: The lease table.
+            start: The query's current positions.
+            stream: The stream that is read.
+            marks: Tip marks that the offset does not have.
+
+        Raises:
+            DataLossError: As above.
+            Unavailable: As above.
+        """
+        missing = find_missing(rows, start, {})
+        if not missing and not find_lacking_ends(rows, start):
+            return False
+        shards = self._list_with(missing)
+        self._apply(plan_lost(rows, start, shards, stream, marks), rows, shards, start, "")
+        return True
+
+    def _read_former(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
+        """Return the leases of the table under which an offset was written; or none, and why."""
+        try:
+            rows = {row.key: row for row in self._open_table(known.lease_table).scan().leases}
+        except (AccessDenied, NotFound, OptionError, Rejected) as error:
+            return {}, f"cannot be read: {error}"
+        except ServiceError as error:
+            raise Unavailable(
+                f"lease table {known.lease_table} does not answer. The query had its leases there before applicationName or "
+                f"leaseTable was changed, and needs them to go on behind batch {known.batch}. Start it again when the table "
+                f"answers: {error}",
+                operation=error.operation,
+                code=error.code,
+                resource=known.lease_table,
+            ) from error
+        return rows, "" if rows else "is empty"
+
+    def _apply(
+        self,
+        plan: Recreation,
+        rows: Mapping[str, Lease],
+        shards: Mapping[str, Shard],
+        known: StreamOffset,
+        why: str,
+    ) -> bool:
+        coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
+        is_followed = bool(rows) and not coverage.holes and not coverage.unknown
+        for key, position in plan.vanished.items():
+            # If leases cover every hash key, another worker has read on to the shards that follow this one.
+            self._report_vanished(key, position, is_followed=is_followed)
+        made = []
+        for write in plan.writes:
+            outcome = self._table.write(write)
+            if isinstance(outcome, Applied):
+                made += [] if isinstance(write, Reset) else [write.key]
+            elif isinstance(write, Reset):
+                raise ClaimConflict(
+                    f"lease {write.key} in table {self._table.name} changed while it was being set to this query's position "
+                    f"({outcome.reason.value}); start the query again"
+                )
+        self._log_plan(plan, made, known, why)
+        return bool(plan.writes)
+
+    def _log_plan(self, plan: Recreation, made: list[str], known: StreamOffset, why: str) -> None:
+        table, former = self._table.name, known.lease_table
+        is_moved = former not in ("", self._options.lease_table)
+        if plan.is_forked and plan.writes:
+            _log.warning(
+                "stream %s: lease table %s, which this query had before, has claims of batches that its checkpoint location has no record "
+                "of: the location is a copy, or was restored from one. The query goes on in %s from its location's positions, and "
+                "takes no other worker's positions from the earlier table",
+                self._options.stream,
+                former,
+                table,
+            )
+        if is_moved and plan.carried and not plan.repeated:
+            _log.info(
+                "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). They are copied "
+                "with the ends of batch %d: nothing is read again",
+                self._options.stream,
+                table,
+                former,
+                known.batch,
+            )
+        elif made and not is_moved:
+            _log.warning(
+                "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are created again at "
+                "this query's positions",
+                table,
+                _some(made),
+            )
+        if plan.repeated:
+            reason = (
+                f"the claims were in lease table {former}, which {why}" if why else "no lease has its claim"
+            )
+            _log.warning(
+                "stream %s: the end of batch %d in %s is unknown (%s). Its records are read again: from %s on",
+                self._options.stream,
+                known.batch,
+                _some(plan.repeated),
+                reason,
+                ", ".join(
+                    f"{position} in {key}" for key, position in sorted(plan.repeated.items())[:_NAMED_MAX]
+                ),
+            )
+
+    def _report_vanished(self, key: str, position: Position, *, is_followed: bool) -> None:
+        text = (
+            f"stream {self._options.stream}: shard {key} has left the stream (retention) and its lease is gone from table "
+            f"{self._table.name}; the query had read it up to {position}"
+        )
+        if is_followed:
+            _log.warning(
+                "%s. The leases of the table cover all hash keys: the shards that follow it are read", text
+            )
+            return
+        text += ", and the records after it are lost"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{text}. To go on with the shards that are left, from their beginning, set option failOnDataLoss=false"
+            )
+        _log.warning("%s; going on with the shards that are left, from their beginning", text)
+
+    def _list_with(self, keys: Collection[str]) -> dict[str, Shard]:
+        """List the shards until each of these is listed, or is known to be gone: unknown and unlisted, twice.
+
+        The open shards of the listing must also cover every hash key, unless the last attempt does not either.
+
+        Raises:
+            Unavailable: The service reads one of them and does not list it.
+        """
+        denials = dict.fromkeys(keys, 0)
+        for attempt in range(_LISTINGS_MAX):
+            if attempt:
+                self._clock.sleep(_LISTING_PAUSE_S)
+            listing = self._kinesis.fetch_shards(self._options.stream)
+            shards = {shard.shard_id: shard for shard in listing.shards}
+            unlisted = [key for key in keys if key not in shards]
+            for key in unlisted:
+                denials[key] += not self._is_known(key)
+            is_whole = not ShardGraph(listing.shards).open_cover().holes
+            is_last = attempt == _LISTINGS_MAX - 1
+            if all(denials[key] >= _DENIALS_MIN for key in unlisted) and (is_whole or is_last):
+                return shards
+        raise Unavailable(
+            f"stream {self._options.stream}: its listing leaves out {', '.join(unlisted[:5])}, which the service knows, and whose "
+            "leases must be created again. Start the query again when the listing is whole",
+            operation="ListShards",
+            resource=self._options.stream,
+        )
+
+    def _is_known(self, key: str) -> bool:
+        try:
+            self._kinesis.fetch_iterator(self._options.stream, key, IteratorStart(IteratorType.TRIM_HORIZON))
+        except NotFound:
+            return False
+        return True
+
+
+def _some(keys: Collection[str]) -> str:
+    return f"{', '.join(sorted(keys)[:_NAMED_MAX])}{' ...' if len(keys) > _NAMED_MAX else ''}"

@@ -1,0 +1,50 @@
+"""Opens a query's planner on the real service, in the process beside the driver."""
+
+from __future__ import annotations
+
+import random
+
+from msgspec.structs import replace
+
+from penstock.ports.metrics import ClosableMetrics, NoMetrics
+from penstock.runtime.metrics_log import LoggingMetrics
+from penstock.runtime.threads import SYSTEM_THREADS
+from penstock.spark.driver.planner import Planner
+from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.tasks.query_stream import known_to_query
+from penstock.spark.tasks.task_opening import rows_of
+from penstock.wiring import (
+    SystemClock,
+    open_cloudwatch,
+    open_fan_out,
+    open_kcl3_tables,
+    open_kinesis,
+    open_lease_table,
+)
+
+
+def open_planner(options: SourceOptions) -> Planner:
+    """Return the driver's side of a query. Makes no call."""
+    kinesis, clock = open_kinesis(options.connection), SystemClock()
+    return Planner(
+        options,
+        kinesis,
+        open_lease_table(options.lease_table, options.connection),
+        clock=clock,
+        chance=random.SystemRandom(),
+        threads=SYSTEM_THREADS,
+        open_metrics=_open_metrics,
+        open_table=lambda name: open_lease_table(name, options.connection),
+        read=lambda task, query: rows_of((replace(task, consumer_arn=None),), options, query),
+        kcl3=open_kcl3_tables(options.lease_table, options.connection),
+        fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
+        know_stream=lambda meant: known_to_query(options.stream, options.application, meant, kinesis, clock),
+    )
+
+
+def _open_metrics(options: SourceOptions, worker: str) -> ClosableMetrics:
+    if options.metrics == "log":
+        return LoggingMetrics(options.metrics_interval_s)
+    if options.metrics == "cloudwatch":
+        return open_cloudwatch(options.application, worker, options.connection, options.metrics_interval_s)
+    return NoMetrics()

@@ -1,0 +1,275 @@
+"""The query as one worker of its application: the consumer's lease loop, in the process beside the driver.
+
+The loop and its threads are the plain consumer's (`penstock.runtime.lease_loop`), so leases are renewed however long a
+batch takes. The query worker does not read shards itself. It keeps the coordinator's commands until the planner, on Spark's
+thread, takes them between two batches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader
+from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardDrained, StopRequested
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions, cold_start_jitter_s
+from penstock.core.leases.coordinator_stats import CoordinatorStats
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.starting import StartingPosition
+from penstock.errors import PenstockError
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kcl3_tables import Kcl3Tables
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.ports.metrics import Metrics
+from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.lease_loop import LeaseLoop
+from penstock.runtime.threads import Threads
+from penstock.spark.options.spark_options import SourceOptions
+
+STOP_S: Final = 10.0
+"""Longest time in which a query that ends releases its leases."""
+_HEARTBEAT_THREADS: Final = 4
+_CALL_THREADS: Final = 8
+
+
+class QueryWorker:
+    """One query among the workers of its application.
+
+    Args:
+        worker: The query's worker id.
+        options: As for every worker.
+        run_name: Distinguishes this driver process from others with the same worker id.
+        stream: Name or ARN.
+        table: The application's leases.
+        kinesis: For listings.
+        clock: Time.
+        chance: Jitter.
+        threads: Source of its threads.
+        metrics: Receives figures, under the same names as the consumer's.
+        kcl3: Tables of KCL 3 workers beside the leases; needed if the options ask for them.
+        known: Checks whether the name still means this stream; None checks nothing.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        options: CoordinatorOptions,
+        *,
+        run_name: str,
+        stream: str,
+        table: LeaseTable,
+        kinesis: Kinesis,
+        clock: Clock,
+        chance: Chance,
+        threads: Threads,
+        metrics: Metrics,
+        kcl3: Kcl3Tables | None = None,
+        known: KnownStream | None = None,
+    ) -> None:
+        self.worker = worker
+        self._clock = clock
+        self._known = known
+        self._changed = threads.condition()
+        self._commands: deque[StartReader | StopReader] = deque()
+        self._alive: set[tuple[str, int]] = set()
+        self._is_at_rest = False
+        self._failure: BaseException | None = None
+        self._refusal: PenstockError | None = None  # why the lease table cannot be used
+        self._pools = (
+            threads.pool("penstock-renew", _HEARTBEAT_THREADS),
+            threads.pool("penstock-lease", _CALL_THREADS),
+        )
+        self._loop = _WatchedLoop(
+            Coordinator(worker, options, run_name),
+            stream=stream,
+            table=table,
+            kinesis=kinesis,
+            clock=clock,
+            chance=chance,
+            metrics=metrics,
+            heartbeat_pool=self._pools[0],
+            call_pool=self._pools[1],
+            table_option="applicationName (or leaseTable)",
+            condition=threads.condition(),
+            kcl3=kcl3,
+            known={} if known is None else {"": known},
+        )
+        self._loop.on_unusable_table = self._refuse
+        self._loop.readers = self
+        self._loop.after_turn = self._after_turn
+        self._thread = threads.drive("penstock-leases", self._loop, clock, self._crash)
+
+    # --- the planner's side -----------------------------------------------------------------------------
+
+    def take_commands(self) -> Iterator[StartReader | StopReader]:
+        """Yield the coordinator's commands since the last call. A command is removed when the next one is requested.
+
+        So a command whose handling was cut short, because the process was asked to exit, is yielded again on the way out.
+
+        Raises:
+            StreamChanged: A listing was another stream's.
+            PenstockError: The coordinator itself failed, which is a defect; the query must not go on without it.
+        """
+        while True:
+            with self._changed:
+                self._raise_failure()
+                if not self._commands:
+                    return
+                command = self._commands[0]
+            yield command
+            with self._changed:
+                self._commands.popleft()
+
+    def report(self, events: Sequence[Event]) -> None:
+        """Post the planner's events to the coordinator."""
+        with self._changed:
+            for event in events:
+                self._is_at_rest = False
+                if isinstance(event, ShardDrained | ReaderStopped):
+                    self._alive.discard((event.key, event.epoch))
+                self._loop.post(event)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the coordinator has a command, or until the timeout."""
+        self._wait_for(lambda: bool(self._commands), timeout_s)
+
+    @property
+    def stats(self) -> CoordinatorStats:
+        """Return the figures of the leases, as of the last scan of the table."""
+        return self._loop.stats
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether this query has every lease that it can have for now."""
+        with self._changed:
+            return self._is_at_rest
+
+    def describe_unread(self) -> str | None:
+        """Return why some part of the stream may be read by no live worker, or None."""
+        return self._loop.describe_unread()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The calls about leases that keep failing, each with its last error."""
+        return self._loop.snapshot().failing
+
+    def wait_until_at_rest(self, timeout_s: float) -> bool:
+        """Wait until this query has every lease that it can have for now; return False after the timeout."""
+        return self._wait_for(lambda: self._is_at_rest, timeout_s)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Release the leases of all released shards, and end; return False if that took too long."""
+        self._loop.post(StopRequested())
+        self._thread.join(timeout_s)
+        is_done = not self._thread.is_alive()
+        self.abandon()
+        return is_done
+
+    def abandon(self) -> None:
+        """End at once: the leases keep this worker's name until they expire or it returns."""
+        self._loop.finish()
+        for pool in self._pools:
+            pool.close()
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with self._changed:
+            is_met = self._changed.wait_for(
+                lambda: condition() or self._failure is not None or self._refusal is not None, timeout_s
+            )
+            self._raise_failure()
+        return is_met
+
+    def _raise_failure(self) -> None:
+        if self._known is not None and self._known.changed is not None:
+            raise self._known.changed
+        if self._refusal is not None:
+            raise self._refusal
+        if self._failure is not None:
+            raise PenstockError(
+                f"the lease coordinator of worker {self.worker} failed, and the query must not go on without it: "
+                f"{self._failure!r}"
+            ) from self._failure
+
+    # --- the coordinator's side (`penstock.runtime.lease_loop.Readers`), on its thread -------------------
+
+    def start_reader(self, effect: StartReader) -> None:
+        """Keep the command for the planner."""
+        with self._changed:
+            self._alive.add((effect.key, effect.epoch))
+            self._commands.append(effect)
+            self._changed.notify_all()
+
+    def stop_reader(self, effect: StopReader) -> None:
+        """Keep the command for the planner."""
+        with self._changed:
+            self._commands.append(effect)
+            self._changed.notify_all()
+
+    def extend_delivery(self, effect: ExtendDelivery) -> None:
+        """Do nothing: a task's claim is refused if another worker has the lease, whatever the clocks say."""
+
+    def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
+        """Do nothing: promotions are the planner's own writes."""
+
+    def alive(self) -> frozenset[tuple[str, int]]:
+        """Return the shards that the planner has not released."""
+        with self._changed:
+            return frozenset(self._alive)
+
+    def _after_turn(self, *, is_at_rest: bool) -> None:
+        with self._changed:
+            is_at_rest = is_at_rest and not self._loop.has_events  # `report` posts under this lock
+            if is_at_rest != self._is_at_rest:
+                self._is_at_rest = is_at_rest
+                self._changed.notify_all()
+
+    def _refuse(self, error: PenstockError) -> None:
+        with self._changed:
+            self._refusal = self._refusal or error
+            self._changed.notify_all()
+
+    def _crash(self, error: BaseException) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+
+class _WatchedLoop(LeaseLoop):
+    """Calls `after_turn` after each turn with whether anything is under way."""
+
+    after_turn: Callable[..., None]
+
+    @property
+    def stats(self) -> CoordinatorStats:
+        return self._coordinator.stats
+
+    def handle_events(self, events: list[Event], now_s: float) -> None:
+        super().handle_events(events, now_s)
+        self.after_turn(is_at_rest=self._coordinator.is_at_rest)
+
+
+def coordinator_options(options: SourceOptions, *, is_new: bool, open_shard_count: int) -> CoordinatorOptions:
+    """Return the coordinator's options for a query: those of a plain consumer, with the additions that Spark needs.
+
+    Args:
+        options: The query's.
+        is_new: The query has never read anything. An older query starts unknown shards at their beginning, even if the
+            whole lease table is missing.
+        open_shard_count: The stream's, when the query started.
+    """
+    return CoordinatorOptions(
+        lease_duration_s=options.lease_duration_s,
+        policy=BalancePolicy(options.balance),
+        max_leases=options.leases_max,
+        leases_to_acquire=options.leases_to_acquire,
+        keeps_claims=True,
+        start=options.starting if is_new else StartingPosition(default=TRIM_HORIZON),
+        # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
+        cold_start_jitter_s=cold_start_jitter_s(min(1.0, options.lease_duration_s / 10), open_shard_count),
+        shutdown_timeout_s=STOP_S / 2,
+        # A batch may last for hours, and Spark itself shows a query that makes no progress.
+        stall_after_s=86_400.0,
+    )

@@ -1,0 +1,183 @@
+"""`penstock.spark.lag(query)`: how far behind a running query is, shard by shard.
+
+The figures are the source's own, from the progress that Spark keeps of every query, so they are there wherever the query
+runs: in this process, on a cluster, behind Spark Connect.
+
+Spark asks for them when a batch is planned and shows them when it is done; while a query is idle it shows new ones every
+ten seconds only. Spark 4.0 and 4.1 do not ask: there the offset of each batch carries them, and an idle query shows those of its
+last batch. What has become of them since, the query's state tells: nothing is unread while it waits for data, and after a
+batch that was to read everything only what came after its planning can be.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from penstock.spark.monitoring.html_table import html_table
+
+_WAITING: Final = "Waiting for data to arrive"
+_CARRIED: Final = "report"
+
+
+class _Query(Protocol):
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
+        """The newest progress, or None before the first batch."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        """Whether the query runs."""
+
+    @property
+    def status(self) -> Any:
+        """What the query does now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLag:
+    """One Kinesis source of a query.
+
+    Args:
+        stream: Name or ARN, as the query's options have it.
+        millis_behind_latest: Shard id to the age of its oldest unread record in milliseconds, 0 where everything is read;
+            shards that the query holds.
+        record_count: User records of the last batch.
+        bytes_count: Bytes of data of the last batch.
+        held_leases: Leases that the query holds.
+        total_leases: Unfinished leases of the application.
+        taken_leases: Leases taken since the query started.
+        lost_leases: Leases lost since the query started.
+    """
+
+    stream: str
+    millis_behind_latest: Mapping[str, int]
+    record_count: int
+    bytes_count: int
+    held_leases: int
+    total_leases: int
+    taken_leases: int
+    lost_leases: int
+
+    @property
+    def max_millis_behind_latest(self) -> int:
+        """The lag of the shard that is furthest behind; 0 when the query holds none."""
+        return max(self.millis_behind_latest.values(), default=0)
+
+
+class StreamLags(list[StreamLag]):
+    """The Kinesis sources of a query; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        names = ("stream", "shard", "lag in s", "records", "bytes", "leases held", "of")
+        return html_table(
+            names,
+            [
+                (
+                    lag.stream,
+                    shard,
+                    millis / 1000,
+                    lag.record_count,
+                    lag.bytes_count,
+                    lag.held_leases,
+                    lag.total_leases,
+                )
+                for lag in self
+                for shard, millis in sorted(lag.millis_behind_latest.items()) or [("-", 0)]
+            ],
+        )
+
+
+def lag(query: _Query) -> StreamLags:
+    """Return how far behind each Kinesis source of a streaming query is.
+
+    Args:
+        query: A running or ended `StreamingQuery`.
+
+    Returns:
+        A list with one entry per Kinesis source, in the query's order; empty before the query's first progress.
+    """
+    progress = query.lastProgress
+    if progress is None:
+        return StreamLags()
+    return lags_of_progress(progress, is_waiting=_waits_for_data(query))
+
+
+def lags_of_progress(progress: Any, *, is_waiting: bool = False) -> StreamLags:
+    """Return how far behind each Kinesis source was when Spark told a progress.
+
+    Args:
+        progress: A `StreamingQueryProgress`, or what its JSON says.
+        is_waiting: The query has found nothing to read since.
+    """
+    batch_ms = _duration_of_batch(progress)
+    found = StreamLags()
+    for source in _field(progress, "sources"):
+        report = report_of(source)
+        if report is not None:
+            found.append(_lag_of(report, 0 if is_waiting else batch_ms if report.get("readsToTip") else None))
+    return found
+
+
+def with_report(offset: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an offset that carries the source's figures; its keys stay sorted."""
+    return dict(sorted({**offset, _CARRIED: report}.items()))
+
+
+def report_of(source: Any) -> Mapping[str, Any] | None:
+    """Return a Kinesis source's figures from its progress; None for another source, or where there are none yet."""
+    report = _field(source, "latestOffset")
+    if isinstance(report, str):
+        report = _parse(report)
+    if isinstance(report, Mapping):
+        report = report.get(_CARRIED, report)
+    return (
+        report if isinstance(report, Mapping) and report.keys() >= {"millisBehindLatest", "leases"} else None
+    )
+
+
+def _waits_for_data(query: _Query) -> bool:
+    """Whether no source of a running query had anything to read when it was asked last."""
+    if not query.isActive:
+        return False
+    status = query.status
+    return not _field(status, "isDataAvailable") and _field(status, "message") == _WAITING
+
+
+def _duration_of_batch(progress: Any) -> int | None:
+    """Return how long the progress's batch took, or None where no batch ran."""
+    took = _field(progress, "durationMs")
+    return int(took["triggerExecution"]) if "addBatch" in took and "triggerExecution" in took else None
+
+
+def _field(holder: Any, name: str) -> Any:
+    return holder[name] if isinstance(holder, Mapping) else getattr(holder, name)
+
+
+def _parse(text: str) -> Any:
+    # PySpark 4.0 and 4.1 show an offset as Python writes it. Another source's need not be either.
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return parse(text)
+    return None
+
+
+def _lag_of(report: Mapping[str, Any], millis_max: int | None) -> StreamLag:
+    leases = report["leases"]
+    behind = dict(report["millisBehindLatest"])
+    return StreamLag(
+        stream=report["stream"],
+        millis_behind_latest=behind
+        if millis_max is None
+        else {shard: min(millis, millis_max) for shard, millis in behind.items()},
+        record_count=report["records"],
+        bytes_count=report["bytes"],
+        held_leases=leases["held"],
+        total_leases=leases["total"],
+        taken_leases=leases["taken"],
+        lost_leases=leases["lost"],
+    )

@@ -1,0 +1,90 @@
+"""Render the option table for `penstock options` and docs/options.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.core.option_table import Option
+from penstock.spark.options.foreign_options import REFUSED, WITHOUT_EFFECT
+from penstock.spark.options.spark_options import OPTIONS
+
+_SCOPES: Final = (("source", "streaming read"), ("batch", "batch read"), ("sink", "write"))
+_UNBOUNDED: Final = {f"1..{2**53}": "1 or more"}
+
+
+def option_rows() -> list[dict[str, Any]]:
+    """Return one row per option, as plain values."""
+    return [
+        {
+            "name": option.name,
+            "form": option.kind.form,
+            "default": None if option.default is None else _show(option),
+            "scopes": [scope for scope, _ in _SCOPES if scope in option.scopes],
+            "aliases": [alias.partition("=")[0] for alias in option.aliases],
+            "meaning": option.meaning,
+        }
+        for option in OPTIONS
+    ]
+
+
+def render_markdown() -> str:
+    """Return the text of docs/options.md."""
+    lines = [
+        "# Options of the Spark source and sink",
+        "",
+        "Generated from the code by `make docs`; `penstock options` prints the same. Names are case-insensitive.",
+        "An unknown name is an error that suggests the nearest known one.",
+        "",
+        "| option | form | default | for | meaning | also accepted as |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in option_rows():
+        where = ", ".join(row["scopes"])
+        default = "" if row["default"] is None else f"`{row['default']}`"
+        aliases = ", ".join(f"`{alias}`" for alias in row["aliases"])
+        lines.append(
+            f"| `{row['name']}` | {_UNBOUNDED.get(row['form'], row['form'])} | {default} | {where} | {row['meaning']} | {aliases} |"
+        )
+    lines += [
+        "",
+        "`source` is `spark.readStream`, `batch` is `spark.read`, `sink` is `write` and `writeStream`. Write durations as",
+        "`200ms`, `1s`, `5m` and sizes as `512k`, `10m`. A bare number in an alias that names its unit (`...Ms`) has that",
+        "unit.",
+        "",
+        "## Accepted without effect",
+        "",
+        "Options of other connectors that are not needed. A query that sets one runs and logs the reason.",
+        "",
+        "| option | reason |",
+        "|---|---|",
+    ]
+    lines += _rows(WITHOUT_EFFECT)
+    lines += [
+        "",
+        "## Refused options",
+        "",
+        "Options of other connectors and of Spark's Kafka source without an equivalent. A query that sets one ends with this message.",
+        "",
+        "| option | instead |",
+        "|---|---|",
+    ]
+    lines += _rows({f"{name}*" if name.endswith(".") else name: way_out for name, way_out in REFUSED.items()})
+    return "\n".join(lines) + "\n"
+
+
+def _rows(options: Mapping[str, str]) -> list[str]:
+    return [
+        f"| `{name}` | {text} |" for name, text in sorted(options.items(), key=lambda each: each[0].lower())
+    ]
+
+
+def _show(option: Option) -> str:
+    value = option.default
+    if isinstance(value, bool):
+        return str(value).lower()
+    if option.kind.form == "duration":
+        return f"{value:g}s" if value >= 1 else f"{value * 1000:g}ms"
+    if option.kind.form == "size" and value % 2**20 == 0:
+        return f"{value // 2**20}m"
+    return str(value)

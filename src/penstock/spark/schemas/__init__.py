@@ -1,0 +1,1 @@
+"""Columns of records with schemas of the AWS Glue Schema Registry."""

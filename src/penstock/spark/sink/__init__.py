@@ -1,0 +1,1 @@
+"""The sink: rows to records, dead letters, and the report of written records."""

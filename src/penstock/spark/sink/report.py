@@ -1,0 +1,234 @@
+"""`penstock.spark.sink_report(query)`: the records that the sink has written, by stream and shard.
+
+Spark ends the sink's Python process after each commit, and a sink cannot add to the query's progress. So the commit writes
+its counts to a small file in the query's checkpoint location, which outlives the query and is readable wherever the
+checkpoint is. The query itself never reads it. If it cannot be written, a warning is logged for the batch and the query
+goes on.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from penstock.errors import UsageError
+from penstock.producer.write_report import ShardCounts, WriteReport
+from penstock.spark.monitoring.html_table import html_table
+from penstock.spark.sink.folder import FileFolder, Folder
+
+_log: Final = logging.getLogger("penstock.spark")
+FILE_NAME: Final = "penstock-sink.json"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    """Counts of a streaming query's sink.
+
+    Args:
+        batch: Spark's number of the last batch that was committed.
+        last: Writes of that batch, by stream.
+        total: Writes of all batches since the checkpoint location was created, by stream.
+        dead_letters: Rows of the last batch that became dead letters.
+        dead_letters_total: The same over all batches.
+        overruled: Rows of the last batch whose column `streamName` names another stream than the option, which decides.
+        overruled_total: The same over all batches.
+    """
+
+    batch: int
+    last: Mapping[str, WriteReport] = field(default_factory=dict)
+    total: Mapping[str, WriteReport] = field(default_factory=dict)
+    dead_letters: int = 0
+    dead_letters_total: int = 0
+    overruled: int = 0
+    overruled_total: int = 0
+
+    def _repr_html_(self) -> str:
+        """Return a table of the counts, for a notebook."""
+        return html_table(
+            (
+                "of",
+                "stream",
+                "user records",
+                "Kinesis records",
+                "bytes",
+                "refused",
+                "perhaps twice",
+                "paused, s",
+            ),
+            [
+                (
+                    what,
+                    stream,
+                    report.user_record_count,
+                    report.kinesis_record_count,
+                    report.bytes_count,
+                    report.refused_count,
+                    report.possible_duplicate_count,
+                    report.pause_s,
+                )
+                for what, reports in ((f"batch {self.batch}", self.last), ("all", self.total))
+                for stream, report in reports.items()
+            ]
+            + [
+                (of, name, count, "", "", "", "", "")
+                for name, of_batch, of_all in (
+                    ("(dead letters)", self.dead_letters, self.dead_letters_total),
+                    ("(column streamName overruled)", self.overruled, self.overruled_total),
+                )
+                if of_all or name == "(dead letters)"
+                for of, count in ((f"batch {self.batch}", of_batch), ("all", of_all))
+            ],
+        )
+
+
+def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkReport | None:
+    """Return a streaming query's writes to Kinesis.
+
+    Args:
+        query: A `StreamingQuery`, running or ended. It may be None if the location is given.
+        checkpoint_location: The query's checkpoint location. It is needed with Spark Connect, whose query does not have it,
+            and if this process reaches it under another name.
+
+    Returns:
+        The report of the last committed batch and of all of them; None before the first.
+
+    Raises:
+        UsageError: The location is not known, or not reachable from here.
+    """
+    location = checkpoint_location or _location_of(query)
+    return read_report(location)
+
+
+def read_report(location: str, open_folder: Callable[[str], FileFolder] = Folder) -> SinkReport | None:
+    """Return the report in a checkpoint location; None before the first commit.
+
+    Raises:
+        UsageError: The location cannot be read from here.
+    """
+    known = _read(location, open_folder)
+    return None if known is None else _from_json(known)
+
+
+def _location_of(query: Any) -> str:
+    try:
+        # The classic session's own handle; Spark Connect has none.
+        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001 - there is no public way
+    except AttributeError:
+        raise UsageError(
+            "this query does not show its checkpoint location (Spark Connect): pass it, "
+            "sink_report(query, checkpoint_location=...)"
+        ) from None
+
+
+def merge(reports: Iterable[WriteReport]) -> WriteReport:
+    """Add up the reports of several writers to one stream."""
+    total = WriteReport()
+    for report in reports:
+        total.add(report)
+    return total
+
+
+def record_commit(
+    location: str, batch: SinkReport, open_folder: Callable[[str], FileFolder] = Folder
+) -> SinkReport | None:
+    """Add a committed batch to the file, unless it was added before. Never raises.
+
+    Args:
+        location: The query's checkpoint location.
+        batch: The batch's report, whose totals are those of the batch.
+        open_folder: Opens the location.
+
+    Returns:
+        The report in the file before; None if the file cannot be read or written.
+    """
+    try:
+        known = _read(location, open_folder)
+        before = SinkReport(-1) if known is None else _from_json(known)
+        _write(open_folder(location), _add(before, batch))
+    except Exception as error:  # noqa: BLE001 - a report is never worth a batch
+        _log.warning(
+            "batch %d: the sink's counts could not be written to %s/%s, and sink_report does not show them: %s",
+            batch.batch,
+            location,
+            FILE_NAME,
+            error,
+        )
+        return None
+    return before
+
+
+def _add(before: SinkReport, batch: SinkReport) -> SinkReport:
+    # If the driver fails between this commit and Spark's own, the batch is committed again after a restart.
+    return before if batch.batch <= before.batch else _sum(before, batch)
+
+
+def _sum(before: SinkReport, batch: SinkReport) -> SinkReport:
+    streams = {**before.total, **batch.total}
+    return replace(
+        batch,
+        total={
+            stream: merge(each.total[stream] for each in (before, batch) if stream in each.total)
+            for stream in streams
+        },
+        dead_letters_total=before.dead_letters_total + batch.dead_letters_total,
+        overruled_total=before.overruled_total + batch.overruled_total,
+    )
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def reports_to_json(reports: Mapping[str, WriteReport]) -> dict[str, Any]:
+    """Return the reports by stream as JSON values."""
+    return {stream: asdict(report) for stream, report in reports.items()}
+
+
+def reports_of_json(document: Mapping[str, Any]) -> dict[str, WriteReport]:
+    """Parse the result of `reports_to_json`."""
+    return {stream: _report_of(entry) for stream, entry in document.items()}
+
+
+def _to_json(report: SinkReport) -> dict[str, Any]:
+    return {"v": _VERSION, **asdict(report)}
+
+
+def _from_json(document: Mapping[str, Any]) -> SinkReport:
+    if document.get("v") != _VERSION:
+        raise UsageError(f"{FILE_NAME} has format {document.get('v')!r}, and this version reads {_VERSION}")
+    return SinkReport(
+        batch=document["batch"],
+        last=reports_of_json(document["last"]),
+        total=reports_of_json(document["total"]),
+        dead_letters=document["dead_letters"],
+        dead_letters_total=document["dead_letters_total"],
+        # A file of version 0.1.0 has no such counts.
+        overruled=document.get("overruled", 0),
+        overruled_total=document.get("overruled_total", 0),
+    )
+
+
+def _report_of(entry: Mapping[str, Any]) -> WriteReport:
+    report = WriteReport(**{key: value for key, value in entry.items() if key != "by_shard"})
+    return replace(
+        report, by_shard={shard: ShardCounts(**counts) for shard, counts in entry["by_shard"].items()}
+    )
+
+
+def _read(location: str, open_folder: Callable[[str], FileFolder] = Folder) -> Any:
+    import pyarrow as pa
+
+    try:
+        return json.loads(open_folder(location).read(FILE_NAME))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UsageError(f"{location}/{FILE_NAME} cannot be read from here: {error}") from error
+
+
+def _write(folder: FileFolder, report: SinkReport) -> None:
+    folder.replace(FILE_NAME, io.BytesIO(json.dumps(_to_json(report)).encode()))

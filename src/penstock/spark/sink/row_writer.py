@@ -1,0 +1,60 @@
+"""The sink's task in Spark: `sink_task` over the service, real folders and the system's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.errors import UsageError
+from penstock.spark.options.spark_options import SinkOptions
+from penstock.spark.sink.folder import Folder
+from penstock.spark.sink.ports import SinkPorts
+from penstock.spark.sink.task import SinkTask
+from penstock.spark.sink.task_report import TaskReport
+from penstock.spark.worker_memory import freeze_once
+from penstock.wiring import open_kinesis
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RowWriter:
+    """Writes the rows of one task, batch or streaming.
+
+    Args:
+        options: The sink's options.
+        columns: As `check_columns` returned them.
+        write_id: Distinguishes this write from others of the same micro-batch; None if there is no other.
+    """
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> None:
+        self._options = options
+        self._columns = columns
+        self._write_id = write_id
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Send every row and wait until each is acknowledged.
+
+        Raises:
+            RecordError: The service can never accept a row; the message names the row and the way out.
+            DeliveryFailed: The service did not acknowledge in time, or refused permanently.
+        """
+        ports = SinkPorts(open_kinesis, Folder, partial(_name_letters, self._write_id))
+        try:
+            return SinkTask(self._options, self._columns, ports).write(batches)
+        finally:
+            freeze_once()
+
+
+def _name_letters(write_id: str | None) -> str:
+    from pyspark import TaskContext
+
+    from penstock.spark.sink.dead_letters import file_name
+
+    context = TaskContext.get()
+    if context is None:
+        raise UsageError("dead letters are written by Spark tasks, and this is none")
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    return file_name(query, batch, write_id, context.partitionId())

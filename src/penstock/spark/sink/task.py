@@ -1,0 +1,173 @@
+"""A task of the sink: sends rows to their streams, over ports, so that the simulator runs it too.
+
+`penstock.producer.task_writer` sends: requests within every limit, order, flow control, retries of refused entries only.
+This module routes rows by stream, checks them and counts them. `row_writer` opens the ports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import RecordError
+from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
+from penstock.spark.options.spark_options import SinkOptions
+from penstock.spark.sink.dead_letters import DeadLetters
+from penstock.spark.sink.ports import SinkPorts
+from penstock.spark.sink.task_report import TaskReport
+from penstock.spark.sink.values import Text, Values, values_of_batches
+from penstock.spark.spark_errors import explained
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WAY_OUT: Final = "filter such rows out, give a value, or put them aside with onError=deadLetter"
+_STREAM: Final = re.compile(
+    r"[a-zA-Z0-9_.-]{1,128}|arn:[^:]+:kinesis:[^:]*:[^:]*:stream/[a-zA-Z0-9_.-]{1,128}"
+)
+"""What names a stream (Kinesis API reference, StreamName and StreamARN)."""
+
+
+class SinkTask:
+    """Writes the rows of one task, batch or streaming.
+
+    Args:
+        options: The sink's options.
+        columns: The result of `check_columns`.
+        ports: The task's ports.
+    """
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...], ports: SinkPorts) -> None:
+        self._options = options
+        self._columns = columns
+        self._ports = ports
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Send every row and wait until each is acknowledged.
+
+        Raises:
+            RecordError: The service can never accept a row; the message names the row and the way out.
+            DeliveryFailed: The service did not acknowledge in time, or refused permanently.
+        """
+        return self._write_all(values_of_batches(batches, self._columns))
+
+    @explained
+    def _write_all(self, rows: Iterator[Values]) -> TaskReport:
+        memory = TaskMemory(self._options.buffer_bytes_max)
+        if not self._options.keeps_dead_letters:
+            return self._write(rows, memory, None)
+        with contextlib.closing(DeadLetters(self._options, self._ports, memory)) as dead:
+            return self._write(rows, memory, dead)
+
+    def _write(self, rows: Iterator[Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
+        writers: dict[str, TaskWriter] = {}
+        router = _Router(self._options.stream)
+        for row_number, values in enumerate(rows):
+            stream: str | None = None
+            try:
+                stream = router.stream_of(values[3], row_number)
+                writer = writers.get(stream)
+                if writer is None:
+                    writer = writers[stream] = self._open(stream, memory)
+                self._send(writer, stream, row_number, values)
+            except RecordError as error:
+                if dead is None:
+                    raise
+                dead.add(stream, row_number, values[:3], str(error))
+        reports = {stream: writer.finish() for stream, writer in writers.items()}
+        # The records first: a task that fails here is repeated, and its dead letters are then written once, by the repeat.
+        if dead is not None:
+            dead.finish()
+        return TaskReport(
+            reports, 0 if dead is None else dead.count, router.overruled_count, router.overruled_stream
+        )
+
+    def _open(self, stream: str, memory: TaskMemory) -> TaskWriter:
+        options = self._options
+        return TaskWriter(
+            self._ports.open_kinesis(options.connection),
+            stream,
+            TaskWriterOptions(
+                aggregation=options.aggregation,
+                ordering=options.ordering,
+                rate_limit_percent=options.rate_limit_percent,
+                request_record_count_max=options.request_record_count_max,
+                no_progress_deadline_s=options.write_deadline_s,
+            ),
+            clock=self._ports.clock,
+            chance=self._ports.chance,
+            memory=memory,
+            placements=self._ports.placements,
+        )
+
+    @staticmethod
+    def _send(writer: TaskWriter, stream: str, row_number: int, values: Values) -> None:
+        data, key, hash_key, _ = values
+        if data is None or not isinstance(key, str) or isinstance(hash_key, bytes):
+            raise RecordError(
+                f"stream {stream}, row {row_number} of the task: {_refusal(values)}; {_WAY_OUT}"
+            )
+        try:
+            writer.write(data, key, hash_key)
+        except RecordError as error:
+            raise RecordError(f"stream {stream}, row {row_number} of the task: {error}") from None
+
+
+class _Router:
+    """Decides the stream of each row: the option's; without one, the stream that its column names.
+
+    Args:
+        stream: The option's.
+    """
+
+    def __init__(self, stream: str | None) -> None:
+        self._stream = stream
+        self._named: set[str] = set()
+        """Streams that the column has named, which a stream can be called."""
+        self.overruled_count = 0
+        """Rows whose column names another stream than the option."""
+        self.overruled_stream = ""
+        """One of the streams that it names."""
+
+    def stream_of(self, named: Text, row_number: int) -> str:
+        """Return the stream of a row whose column has this value.
+
+        Raises:
+            RecordError: There is no option, and the column names no stream.
+        """
+        if self._stream is not None:
+            if named is not None and named != self._stream and not _is_same(named, self._stream):
+                self.overruled_count += 1
+                self.overruled_stream = self.overruled_stream or _shown(named)
+            return self._stream
+        if named not in self._named:
+            if not isinstance(named, str) or not _STREAM.fullmatch(named):
+                why = "is null" if named is None else f"does not name a stream ({_shown(named)})"
+                raise RecordError(
+                    f"row {row_number} of the task: the column streamName {why}, and option streamName is not set; {_WAY_OUT}"
+                )
+            self._named.add(named)
+        return str(named)
+
+
+def _is_same(named: Text, stream: str) -> bool:
+    """Whether a name and an ARN may mean the same stream."""
+    return (
+        isinstance(named, str)
+        and named.startswith("arn:") != stream.startswith("arn:")
+        and named.rpartition("/")[2] == stream.rpartition("/")[2]
+    )
+
+
+def _shown(value: str | bytes) -> str:
+    return f"{value!r:.80}"
+
+
+def _refusal(values: Values) -> str:
+    data, key, hash_key, _ = values
+    if data is None or key is None:
+        return f"the column {'data' if data is None else 'partitionKey'} is null"
+    name, value = ("partitionKey", key) if isinstance(key, bytes) else ("explicitHashKey", hash_key)
+    return f"the column {name} is not UTF-8 text ({_shown(value or b'')}); encode it, for instance with base64(...)"

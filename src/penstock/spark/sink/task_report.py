@@ -1,0 +1,99 @@
+"""Reports of the sink's tasks, and their sum. Loaded for every commit, so it is kept small."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import Struct, field
+
+from penstock.producer.write_report import WriteReport
+from penstock.spark.sink.folder import FileFolder, Folder
+from penstock.spark.sink.report import SinkReport, merge, record_commit
+
+_log: Final = logging.getLogger("penstock.spark")
+
+
+class TaskReport(Struct, frozen=True):
+    """Writes of one task, or of several together.
+
+    Args:
+        reports: Its writes by stream.
+        dead_letter_count: Rows that became dead letters.
+        overruled_count: Rows whose column streamName names another stream than the option, which decides.
+        overruled_stream: One of the streams that it names, as text for messages.
+    """
+
+    reports: dict[str, WriteReport] = field(default_factory=dict)
+    dead_letter_count: int = 0
+    overruled_count: int = 0
+    overruled_stream: str = ""
+
+
+def sum_up(written: Iterable[TaskReport], what: str) -> TaskReport:
+    """Add up and log the reports of the tasks."""
+    written = list(written)
+    by_stream: dict[str, list[WriteReport]] = {}
+    for message in written:
+        for stream, report in message.reports.items():
+            by_stream.setdefault(stream, []).append(report)
+    total = TaskReport(
+        {stream: merge(reports) for stream, reports in sorted(by_stream.items())},
+        sum(message.dead_letter_count for message in written),
+        sum(message.overruled_count for message in written),
+        next((message.overruled_stream for message in written if message.overruled_count), ""),
+    )
+    for stream, report in total.reports.items():
+        _log.info("%s to stream %s: %s", what, stream, report)
+    if total.dead_letter_count:
+        _log.warning(
+            "%s: %d rows that the service can never accept went to the dead letters",
+            what,
+            total.dead_letter_count,
+        )
+    return total
+
+
+def report_of(batch: int, total: TaskReport) -> SinkReport:
+    """Return the report of a batch, whose totals are its own."""
+    dead, overruled = total.dead_letter_count, total.overruled_count
+    return SinkReport(batch, total.reports, total.reports, dead, dead, overruled, overruled)
+
+
+def warn_of_overruled(total: TaskReport, what: str) -> None:
+    """Warn if the column streamName of written rows names another stream than the option."""
+    if total.overruled_count:
+        _log.warning(
+            "%s: the column streamName of %d rows names another stream (%s) than the option, which decides: they were "
+            "written to %s. Rows that the source reads have this column. To route rows by it, leave out option streamName",
+            what,
+            total.overruled_count,
+            total.overruled_stream,
+            ", ".join(total.reports) or "no stream",
+        )
+
+
+def commit_batch(
+    written: Iterable[TaskReport],
+    batch: int,
+    checkpoint_location: str | None,
+    open_folder: Callable[[str], FileFolder] = Folder,
+) -> frozenset[str]:
+    """Log a micro-batch's writes and keep them for `sink_report`. After a restart Spark may commit it again.
+
+    Returns:
+        The streams that the query wrote to for the first time, according to its checkpoint location.
+    """
+    total = sum_up(written, f"micro-batch {batch}")
+    before = None
+    if checkpoint_location is not None:
+        before = record_commit(checkpoint_location, report_of(batch, total), open_folder)
+    if before is None or not before.overruled_total:
+        warn_of_overruled(total, f"micro-batch {batch}")
+    return frozenset(total.reports if before is None else total.reports.keys() - before.total.keys())
+
+
+def abort_batch(written: Iterable[TaskReport], batch: int) -> None:
+    """Log the writes of a failed micro-batch's finished tasks; the batch will be written again (at least once)."""
+    sum_up(written, f"failed micro-batch {batch}, acknowledged before the failure")

@@ -1,0 +1,92 @@
+"""The sink, `write.format("kinesis")`, batch and streaming: a task ends when all of its records are acknowledged.
+
+Delivery is at least once: a task that Spark repeats sends its rows again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from penstock.spark.engine import StreamWriter
+from penstock.spark.options.spark_options import SinkOptions
+from penstock.spark.sink.task_report import TaskReport, abort_batch, commit_batch, sum_up, warn_of_overruled
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.spark.sink.row_writer import RowWriter
+
+
+@dataclass
+class KinesisCommitMessage(WriterCommitMessage):
+    """What one task reports to the driver."""
+
+    report: TaskReport = field(default_factory=TaskReport)
+
+
+def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
+    return [message.report for message in messages if isinstance(message, KinesisCommitMessage)]
+
+
+def _open(options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> RowWriter:
+    # Only a task writes rows. A commit, for which Spark starts a process too, does without what that takes.
+    from penstock.spark.sink.row_writer import RowWriter
+
+    return RowWriter(options, columns, write_id)
+
+
+class KinesisBatchWriter(DataSourceArrowWriter):
+    """The sink of `df.write`."""
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._write_id = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
+        """Write one task's rows."""
+        return KinesisCommitMessage(_open(self._options, self._columns, self._write_id).write(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what was written."""
+        warn_of_overruled(sum_up(_reports(messages), "batch write"), "batch write")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what was written although the job failed: nothing is removed from a stream."""
+        sum_up(_reports(messages), "failed batch write, acknowledged before the failure")
+
+
+class KinesisStreamWriter(StreamWriter):
+    """The sink of `df.writeStream`."""
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
+        """Write one task's rows of a micro-batch."""
+        return KinesisCommitMessage(_open(self._options, self._columns).write(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again."""
+        location = self._options.checkpoint_location
+        new_streams = commit_batch(_reports(messages), batchId, location)
+        if new_streams and location is not None:
+            from penstock.spark.sink.own_source import warn_of_own_source
+            from penstock.wiring import open_kinesis
+
+            warn_of_own_source(
+                new_streams,
+                location,
+                batchId,
+                lambda stream: open_kinesis(self._options.connection).fetch_summary(stream),
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Log what was written; the batch will be written again (at least once)."""
+        abort_batch(_reports(messages), batchId)

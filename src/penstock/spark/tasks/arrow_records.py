@@ -1,0 +1,216 @@
+"""Raw records to Arrow columns: the last step of the data plane, with as few Python objects per field as possible.
+
+Imported only by users of Arrow (the Spark source, the benches): `import penstock` does not need pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserColumns, take_apart
+from penstock.core.aggregation import deaggregate as take_apart_blob
+from penstock.core.position import Position
+from penstock.frames import SCHEMA
+from penstock.ports.kinesis import RawRecord
+from penstock.spark.tasks.arrow_columns import (
+    binaries,
+    booleans,
+    decimals,
+    integers,
+    repeated,
+    same_number,
+    same_text,
+    texts,
+)
+
+MISPLACED: Final = "penstock.isMisplaced"
+"""A column that is there only where a page holds misplaced records. They have their rows until a batch is cut and its
+end is fixed, so that positions count them; `delivered` takes them out."""
+
+ROWS_MAX: Final = 50_000
+"""Where a slice of a page ends: about 20 MB of rows without data. A page of plain records has 10,000 at most."""
+
+
+def records_to_slices(
+    stream_name: str,
+    shard_id: str,
+    records: Sequence[RawRecord],
+    *,
+    after: Position | None = None,
+    deaggregate: bool = True,
+    counts: DecodeCounts | None = None,
+    rule: MisplacedRule | None = None,
+    rows_max: int = ROWS_MAX,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the rows of a page in slices, so that memory is bounded by a slice and not by the page's unpacked size.
+
+    A user record of no bytes takes six in an aggregate and hundreds as a row: a page of 10 MiB can hold over a million.
+
+    Args:
+        stream_name: For the column of that name.
+        shard_id: For the column of that name.
+        records: In sequence order.
+        after: Leave out everything up to and including it; None keeps all. If aggregates are not taken apart, an aggregate
+            that is partly left is kept whole.
+        deaggregate: Whether aggregates are taken apart.
+        counts: Added to.
+        rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
+        rows_max: A slice ends with the Kinesis record that reaches it.
+
+    Yields:
+        Rows, and how many of `records` are read after them; at least one slice, also for no records.
+    """
+    counts = DecodeCounts() if counts is None else counts
+    data = binaries([record.data for record in records])
+    if deaggregate and pc.any(pc.starts_with(data, pattern=MAGIC)).as_py():
+        slices = _mixed(stream_name, shard_id, records, counts, rule, rows_max)
+    else:
+        slices = iter([(_plain(stream_name, shard_id, records, data), len(records))])
+    for batch, count in slices:
+        done = 0 if after is None else _count_done(batch, after)
+        if after is not None and done > 0 and not deaggregate and _is_begun(batch, done - 1, after):
+            done -= 1
+        yield batch.slice(done), count
+
+
+def _plain(
+    stream_name: str, shard_id: str, records: Sequence[RawRecord], data: pa.BinaryArray
+) -> pa.RecordBatch:
+    return _batch(
+        stream_name,
+        shard_id,
+        texts([record.sequence_number for record in records]),
+        None,
+        texts([record.partition_key for record in records]),
+        None,
+        decimals([record.arrival_s for record in records]),
+        data,
+    )
+
+
+def delivered(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows without those that are misplaced, in Spark's schema."""
+    if rows.num_columns == len(SCHEMA):
+        return rows
+    return rows.filter(pc.invert(rows.column(MISPLACED))).select(SCHEMA.names)
+
+
+def _mixed(  # noqa: PLR0917 - the arguments of `records_to_slices`
+    stream_name: str,
+    shard_id: str,
+    records: Sequence[RawRecord],
+    counts: DecodeCounts,
+    rule: MisplacedRule | None,
+    rows_max: int,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    found = _Slice()
+    for count, record in enumerate(records, 1):
+        columns, is_misplaced = take_apart(record.data, record.partition_key, counts, rule)
+        found.add(record, columns, is_misplaced=is_misplaced)
+        if len(found.data) >= rows_max or count == len(records):
+            rows = found.rows(stream_name, shard_id)
+            found = _Slice()  # while the slice is used, its raw form must not take room
+            yield rows, count
+
+
+class _Slice:
+    """User records of some Kinesis records; values shared by one Kinesis record are kept once, until Arrow repeats them."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self._keys: list[str | None] = []
+        self._hash_keys: list[str | None] = []
+        self._has_hash_keys = False
+        self._subs: list[int] = []
+        self._row_counts: list[int] = []  # of each Kinesis record
+        self._sequence: list[str] = []
+        self._arrivals: list[float] = []
+        self._misplaced: list[bool] = []
+
+    def add(self, record: RawRecord, columns: UserColumns, *, is_misplaced: bool) -> None:
+        """Add the user records of one Kinesis record."""
+        row_count = len(columns.data)
+        self.data += columns.data
+        self._keys += columns.partition_keys
+        self._hash_keys += columns.explicit_hash_keys or repeat(None, row_count)
+        self._has_hash_keys = self._has_hash_keys or columns.explicit_hash_keys is not None
+        self._subs += range(row_count)
+        self._row_counts.append(row_count)
+        self._sequence.append(record.sequence_number)
+        self._arrivals.append(record.arrival_s)
+        self._misplaced.append(is_misplaced)
+
+    def rows(self, stream_name: str, shard_id: str) -> pa.RecordBatch:
+        """Return all rows, with the column `MISPLACED` if any is misplaced."""
+        batch = _batch(
+            stream_name,
+            shard_id,
+            repeated(texts(self._sequence), self._row_counts),
+            integers(self._subs),
+            texts(self._keys),
+            texts(self._hash_keys) if self._has_hash_keys else None,
+            repeated(decimals(self._arrivals), self._row_counts),
+            binaries(self.data),
+        )
+        if True not in self._misplaced:
+            return batch
+        misplaced = repeated(booleans(self._misplaced), self._row_counts)
+        schema = SCHEMA.append(pa.field(MISPLACED, pa.bool_()))
+        return pa.RecordBatch.from_arrays([*batch.columns, misplaced], schema=schema)
+
+
+def _batch(  # noqa: PLR0917 - one argument per column
+    stream_name: str,
+    shard_id: str,
+    sequence: pa.StringArray,
+    subs: pa.Int64Array | None,
+    keys: pa.StringArray,
+    hash_keys: pa.StringArray | None,
+    arrivals: pa.DoubleArray,
+    data: pa.BinaryArray,
+) -> pa.RecordBatch:
+    count = len(sequence)
+    # The service gives milliseconds as a decimal number of seconds; rounding undoes the binary fraction.
+    millis = pc.round(pc.multiply(arrivals, same_number(1000.0, pa.float64(), count))).cast(pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [
+            same_text(stream_name, count),
+            same_text(shard_id, count),
+            sequence,
+            same_number(0, pa.int64(), count) if subs is None else subs,
+            keys,
+            pa.nulls(count, pa.string()) if hash_keys is None else hash_keys,
+            millis.cast(pa.timestamp("ms", tz="UTC")).cast(SCHEMA.field("approximateArrivalTimestamp").type),
+            data,
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _is_begun(batch: pa.RecordBatch, index: int, after: Position) -> bool:
+    """Whether a row is a whole aggregate of which the position leaves only a part."""
+    if int(batch.column("sequenceNumber")[index].as_py()) != int(after.sequence_number or 0):
+        return False
+    inner = take_apart_blob(batch.column("data")[index].as_py())
+    return inner is not None and after.sub_sequence_number < len(inner) - 1
+
+
+def _count_done(batch: pa.RecordBatch, after: Position) -> int:
+    """Count the leading rows up to and including a position."""
+    if after.sequence_number is None:
+        return 0
+    number, sub = int(after.sequence_number), after.sub_sequence_number
+    sequence, subs = batch.column("sequenceNumber"), batch.column("subSequenceNumber")
+    low, high = 0, batch.num_rows
+    while low < high:
+        middle = (low + high) // 2
+        if (int(sequence[middle].as_py()), subs[middle].as_py()) <= (number, sub):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,504 @@
+"""A task's execution of a batch in one shard: fetch the lease, read the shard, claim the end.
+
+`penstock.core.batches.claims` decides; this is the loop around it. Rows are emitted while they are read, so memory is
+bounded by one page. The claim is written last. If its claim is refused and disagrees with the rows that it emitted, the
+execution fails and Spark repeats the task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from penstock.core.aggregation import deaggregate
+from penstock.core.batches.claims import (
+    PAST_CLAIMS_MAX,
+    ClaimedElsewhere,
+    ClaimNote,
+    Execution,
+    ReadFreely,
+    ReadNothing,
+    ReadTo,
+    ReadUnclaimed,
+    RefusedClaim,
+    judge_refused_claim,
+    plan_dropped_claims,
+    plan_read,
+)
+from penstock.core.leases.lease import BatchClaim, Lease
+from penstock.core.leases.lease_writes import Applied, Claim, Refusal
+from penstock.core.limits import RETENTION_DEFAULT_MS
+from penstock.core.position import SHARD_END, Position, at_record
+from penstock.core.shard import ChildShard
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, StreamChanged
+from penstock.ports.clock import Clock
+from penstock.ports.lease_table import LeaseTable
+from penstock.spark.tasks.page_limits import (
+    arrival_ms_of,
+    bytes_of,
+    count_before_ms,
+    count_up_to,
+    count_within_bytes,
+    data_of,
+    is_whole_record,
+    position_of,
+)
+from penstock.spark.tasks.shard_range import ShardPage, ShardRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log: Final = logging.getLogger("penstock.spark")
+_CLAIMS_MAX: Final = 8
+
+
+class Bounds(Struct, frozen=True):
+    """Limits of one execution of a batch in one shard, if no end is claimed.
+
+    Args:
+        record_count_max: User records, or None.
+        bytes_max: Bytes of data; a record that would exceed them stays for later. None for no bound.
+        may_exceed: The first record is read even if it alone exceeds `bytes_max`.
+        until_ms: Records that arrived at or after this moment stay for later. None for no bound.
+        planned_ms: Moment of the plan: a record that arrived later ends the batch at its page, so that a busy shard does
+            not hold the batch open.
+        duration_max_s: Time after which no further page is fetched, or None.
+    """
+
+    record_count_max: int | None = None
+    bytes_max: int | None = None
+    may_exceed: bool = True
+    until_ms: int | None = None
+    planned_ms: int | None = None
+    duration_max_s: float | None = None
+
+
+class QueryContext(Struct, frozen=True):
+    """The query's values for an execution, beside its batch and limits.
+
+    Args:
+        stream: The stream that is read; a lease of another one is refused. None checks nothing.
+        query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
+        process: Identifies this process among those that read the batch.
+        deaggregates: Whether aggregates are taken apart. Positions count user records either way.
+        retention_ms: The stream's retention: older claims are not needed any more.
+        tip_ms: Moment at which nothing was left behind the batch's start, or None.
+        fail_on_data_loss: Whether an end that has left the stream is an error.
+    """
+
+    stream: StreamIdentity | None = None
+    query: str | None = None
+    process: str | None = None
+    deaggregates: bool = True
+    retention_ms: int = RETENTION_DEFAULT_MS
+    tip_ms: int | None = None
+    fail_on_data_loss: bool = True
+
+
+class _Progress(Struct):
+    """The records emitted so far."""
+
+    end: Position
+    record_count: int = 0
+    bytes_count: int = 0
+    last_arrival_ms: int | None = None
+    whole_record: bool = True
+    millis_behind_latest: int | None = 0
+    has_more: bool = True
+    tip_ms: int | None = None
+    children: tuple[ChildShard, ...] = ()
+    pushed_count: int = 0
+
+    def add(self, rows: pa.RecordBatch, end: Position, *, whole_record: bool, is_pushed: bool) -> None:
+        if rows.num_rows == 0:
+            return
+        self.end = end
+        self.record_count += rows.num_rows
+        self.pushed_count += rows.num_rows if is_pushed else 0
+        self.bytes_count += bytes_of(rows)
+        self.last_arrival_ms = arrival_ms_of(rows, rows.num_rows - 1)
+        self.whole_record = whole_record
+
+
+class ClaimedRead:
+    """One execution of one batch in one shard.
+
+    Args:
+        table: The lease table.
+        shard: The shard, opened at the batch's start.
+        shard_id: Its id, the lease's key.
+        execution: The batch.
+        bounds: Limits.
+        context: Further values of the query.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        shard: ShardRange,
+        *,
+        shard_id: str,
+        execution: Execution,
+        bounds: Bounds,
+        context: QueryContext,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._shard = shard
+        self._shard_id = shard_id
+        self._execution = execution
+        self._batch = execution.batch
+        self._start = execution.start
+        self._bounds = bounds
+        self._context = context
+        self._clock = clock
+        self._progress = _Progress(end=execution.start)
+        self._pages: Generator[ShardPage, None, None] | None = None
+        self._rest: ShardPage | None = None  # the part of the last page behind the batch's end
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the batch. When this ends without an error, the end is claimed.
+
+        Raises:
+            ClaimConflict: Another execution claimed an end before the last row that was emitted here, or the lease was lost
+                before an end was claimed; Spark repeats the task.
+            AnotherDriver: Another query works from the same checkpoint location.
+            DataLossError: The start or a claimed end has left the stream, and the policy is to fail.
+        """
+        for _ in range(_CLAIMS_MAX):
+            lease = self._fetch_lease()
+            self._shard.on_hash_range(None if lease is None else lease.hash_range)
+            plan = plan_read(lease, self._execution)
+            match plan:
+                case ReadTo(end):
+                    yield from self._read_to(end)
+                    return
+                case ReadNothing(reason):
+                    if lease is not None and self._claim_nothing(lease, reason.value):
+                        return
+                case ClaimedElsewhere(claim):
+                    raise self._another_driver(claim)
+                case ReadFreely():
+                    if lease is not None and self._is_recreated(lease):
+                        self._warn_recreated()
+                    # The claim is written last. An attempt that claimed first and failed midway would have fixed an end
+                    # whose rows Spark never got; one that reads and fails leaves the batch open for the next attempt.
+                    yield from self._read_freely()
+                    yield from self._claim(lease)
+                    return
+                case ReadUnclaimed():
+                    self._warn_unclaimed()
+                    yield from self._read_freely()
+                    return
+        raise self._too_many_changes()
+
+    def keep_subscription(self) -> None:
+        """Keep the shard's subscription for the next batch; only after the end of this one is claimed."""
+        if not self._progress.end.is_shard_end:
+            self._shard.keep_subscription(self._progress.end, is_cut=self._rest is not None)
+
+    def close(self) -> None:
+        """Drop the last page, and end the subscription unless it is kept."""
+        self._rest = None
+        if self._pages is not None:
+            self._pages.close()
+        self._shard.close()
+
+    def _fetch_lease(self) -> Lease | None:
+        try:
+            return self._table.fetch(self._shard_id)
+        except NotFound:  # the whole table was deleted; the driver creates it again
+            return None
+
+    def _warn_unclaimed(self) -> None:
+        _log.warning(
+            "lease table %s has no lease for shard %s any more: batch %d reads it from the offset's start without "
+            "a claim, and its records will be read again (at-least-once for this batch)",
+            self._table.name,
+            self._shard_id,
+            self._batch,
+        )
+
+    def _is_recreated(self, lease: Lease) -> bool:
+        return self._execution.seen is not None and lease.claim_of(self._execution.worker) is None
+
+    def _warn_recreated(self) -> None:
+        _log.warning(
+            "lease table %s: the lease of shard %s was created again and its claims are gone (was the table emptied?): batch %d "
+            "reads it from the offset's start, at-least-once if it was read before",
+            self._table.name,
+            self._shard_id,
+            self._batch,
+        )
+
+    def _another_driver(self, claim: BatchClaim) -> AnotherDriver:
+        if claim.run == self._execution.run and claim.batch < self._batch:
+            return AnotherDriver(
+                f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: its lease in table {self._table.name} was "
+                f"set back to batch {claim.batch} of this very run: the table was restored from a backup. This "
+                "execution stops before any sink sees it. Start the query again: it goes on from its checkpoint location, and "
+                "nothing is lost"
+            )
+        return AnotherDriver(
+            f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: another query works from the same "
+            f"checkpoint location (batch {claim.batch} was claimed from elsewhere), or this one was paused while its successor "
+            "went on. This execution stops before any sink sees it; make sure that one query at a time uses a checkpoint "
+            "location, and give a second one a location of its own"
+        )
+
+    def _too_many_changes(self) -> ClaimConflict:
+        return ClaimConflict(
+            f"shard {self._shard_id}, batch {self._batch}: the lease changed {_CLAIMS_MAX} times while its end was being "
+            "claimed; the task is repeated"
+        )
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def _next_page(self, *, is_free: bool = False) -> ShardPage | None:
+        if self._pages is None:
+            self._pages = self._shard.pages(is_free=is_free)
+        return next(self._pages, None)
+
+    def _read_freely(self) -> Iterator[pa.RecordBatch]:
+        if self._bounds.record_count_max == 0 or self._start.is_shard_end:
+            return
+        began_s = self._clock.monotonic_s()
+        while True:
+            page = self._next_page(is_free=True)
+            if page is None:
+                return
+            self._progress.millis_behind_latest = page.millis_behind_latest
+            count = self._cut(page.rows)
+            taken = self._emit(page, count)
+            if taken.num_rows:
+                yield taken
+            if count < page.rows.num_rows:
+                self._keep_rest(page, count)
+                return
+            if page.is_end:
+                self._progress.end = SHARD_END
+                self._progress.children = page.children
+                self._on_tip(page)
+                return
+            if self._is_enough(page, began_s):
+                self._shard.keep_iterator(self._progress.end)
+                return
+
+    def _emit(self, page: ShardPage, count: int) -> pa.RecordBatch:
+        """Count the first rows of a page as emitted, and return them."""
+        taken = page.rows.slice(0, count)
+        self._progress.add(
+            taken,
+            self._position_after(taken),
+            whole_record=is_whole_record(page.rows, count),
+            is_pushed=page.is_pushed,
+        )
+        return taken
+
+    def _keep_rest(self, page: ShardPage, count: int) -> None:
+        self._rest = page.tail(count)
+        # The service's lag is that behind the page. The oldest unread record is in the page, so its age counts.
+        arrival_ms = arrival_ms_of(self._rest.rows, 0)
+        self._progress.millis_behind_latest = max(1, page.service_ms - arrival_ms)
+        until_ms = self._bounds.until_ms
+        if until_ms is not None and arrival_ms >= until_ms:
+            self._progress.has_more = False
+
+    def _on_tip(self, page: ShardPage) -> None:
+        self._progress.has_more = False
+        self._progress.tip_ms = page.service_ms
+
+    def _position_after(self, rows: pa.RecordBatch) -> Position:
+        """Return the position of the last row; an aggregate in one row counts with all its user records."""
+        if rows.num_rows == 0:
+            return self._progress.end
+        last = position_of(rows, rows.num_rows - 1)
+        if self._context.deaggregates or last.sequence_number is None:
+            return last
+        inner = deaggregate(data_of(rows, rows.num_rows - 1))
+        return last if inner is None else at_record(last.sequence_number, max(0, len(inner) - 1))
+
+    def _cut(self, rows: pa.RecordBatch) -> int:
+        bounds, so_far = self._bounds, self._progress
+        count: int = rows.num_rows
+        if bounds.until_ms is not None:
+            count = min(count, count_before_ms(rows, bounds.until_ms))
+        if bounds.record_count_max is not None:
+            count = min(count, bounds.record_count_max - so_far.record_count)
+        if bounds.bytes_max is not None:
+            fitting = count_within_bytes(rows, bounds.bytes_max - so_far.bytes_count)
+            if fitting == 0 and so_far.record_count == 0 and bounds.may_exceed:
+                fitting = 1
+            count = min(count, fitting)
+        return count
+
+    def _is_enough(self, page: ShardPage, began_s: float) -> bool:
+        bounds, so_far = self._bounds, self._progress
+        if page.millis_behind_latest == 0:
+            self._on_tip(page)
+            return True
+        if bounds.record_count_max is not None and so_far.record_count >= bounds.record_count_max:
+            return True
+        if bounds.bytes_max is not None and so_far.bytes_count >= bounds.bytes_max:
+            return True
+        late = bounds.planned_ms is not None and (so_far.last_arrival_ms or 0) > bounds.planned_ms
+        return late or (
+            bounds.duration_max_s is not None and self._clock.monotonic_s() - began_s > bounds.duration_max_s
+        )
+
+    def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
+        """Yield the rows after those that were emitted, up to a claimed end."""
+        self._shard.poll_only()
+        if end <= self._progress.end:
+            return
+        while True:
+            page = self._take_rest() or self._next_page()
+            if page is None:
+                return
+            count = page.rows.num_rows if end.is_shard_end else count_up_to(page.rows, end)
+            taken = self._emit(page, count)
+            if taken.num_rows:
+                yield taken
+            if self._progress.end == end:
+                if count == page.rows.num_rows and not page.is_end:
+                    self._shard.keep_iterator(end)
+                return
+            if page.is_end and end.is_shard_end:
+                return
+            is_at_tip = page.millis_behind_latest == 0
+            if count < page.rows.num_rows or page.is_end or (is_at_tip and not self._shard.read_again()):
+                self._end_is_gone(end)
+                return
+
+    def _take_rest(self) -> ShardPage | None:
+        rest, self._rest = self._rest, None
+        return rest
+
+    def _end_is_gone(self, end: Position) -> None:
+        text = (
+            f"shard {self._shard_id}: batch {self._batch} was claimed to end at {end}, and that record has left the "
+            f"stream (retention): the batch cannot be repeated in full, its records from {self._start} on are lost "
+            "as far as they were not processed"
+        )
+        if self._context.fail_on_data_loss:
+            raise DataLossError(f"{text}. To go on without them set option failOnDataLoss=false")
+        _log.warning("%s; going on (failOnDataLoss=false)", text)
+
+    # --- claiming -----------------------------------------------------------------------------------------
+
+    def _note(self) -> ClaimNote:
+        so_far = self._progress
+        return ClaimNote(
+            has_more=so_far.has_more,
+            tip_ms=so_far.tip_ms,
+            whole_record=so_far.whole_record,
+            record_count=so_far.record_count,
+            bytes_count=so_far.bytes_count,
+            millis_behind_latest=so_far.millis_behind_latest,
+            last_arrival_ms=so_far.last_arrival_ms,
+            children=so_far.children,
+            kept_iterator=self._shard.began_with_kept_iterator,
+            query=self._context.query,
+            process=self._context.process,
+            pushed_count=so_far.pushed_count,
+            push_ends=self._shard.push_ends,
+        )
+
+    def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:
+        execution, known, now_ms = self._execution, self._context, self._clock.wall_ms()
+        own = lease.claim_of(execution.worker)
+        claim = BatchClaim(
+            worker=execution.worker,
+            batch=execution.batch,
+            run=execution.run,
+            start=execution.start,
+            end=end,
+            note=note,
+            made_ms=now_ms,
+            earlier=() if own is None else own.past(PAST_CLAIMS_MAX),
+            planned_by=execution.planned_by,
+        )
+        return Claim(
+            key=self._shard_id,
+            claim=claim,
+            checkpoint_seen=lease.checkpoint,
+            before=None if own is None else own.identity,
+            tip_ms=known.tip_ms,
+            # Without the lease, leave the other claims: those workers still read here.
+            dropped=plan_dropped_claims(lease, execution.worker, now_ms - known.retention_ms) if note else (),
+            stream=known.stream,
+        )
+
+    def _claim_nothing(self, lease: Lease, why: str) -> bool:
+        """Claim that the batch holds nothing of the shard; return False if the lease has changed and must be read again."""
+        outcome = self._table.write(self._claim_of(lease, self._start, b""))
+        if isinstance(outcome, Applied):
+            _log.warning("shard %s, batch %d: nothing is read, %s", self._shard_id, self._batch, why)
+            return True
+        self._check_stream(outcome.reason, lease)
+        return False
+
+    def _check_stream(self, reason: Refusal, lease: Lease) -> None:
+        if reason is Refusal.STREAM:
+            raise StreamChanged(
+                f"shard {self._shard_id}: lease table {self._table.name} belongs to the stream {lease.stream}, and this query "
+                f"reads {self._context.stream}: choose another applicationName"
+            )
+
+    def _claim(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:
+        """Claim the end; yield further rows if another execution has claimed one further on."""
+        for _ in range(_CLAIMS_MAX):
+            if lease is None:
+                self._warn_unclaimed()
+                return
+            claim = self._claim_of(lease, self._progress.end, self._note().to_bytes())
+            outcome = self._table.write(claim)
+            if isinstance(outcome, Applied):
+                return
+            self._check_stream(outcome.reason, lease)
+            # Another attempt claimed between this one's read of the lease and its write. The first claim is final.
+            lease = self._fetch_lease()
+            meaning, end = judge_refused_claim(lease, self._execution, self._progress.end, claim.before)
+            if meaning is RefusedClaim.READ_ON:
+                yield from self._read_to(end)
+                return
+            if meaning is RefusedClaim.AGREES or (meaning is RefusedClaim.LOST and self._lose(lease)):
+                return
+            self._refuse(meaning, lease, end)
+        raise self._too_many_changes()
+
+    def _lose(self, lease: Lease | None) -> bool:
+        """Leave the shard out of this batch, if nothing was emitted yet; return False if that could not be claimed."""
+        if lease is None or self._progress.record_count > 0:
+            return False
+        return self._claim_nothing(lease, "the lease was lost meanwhile")
+
+    def _refuse(self, meaning: RefusedClaim, lease: Lease | None, end: Position) -> None:
+        """Raise the error of a refused claim, unless the claim is to be written again."""
+        if meaning is RefusedClaim.ANOTHER_DRIVER:
+            claim = None if lease is None else lease.claim_of(self._execution.worker)
+            assert claim is not None, (
+                f"shard {self._shard_id}: another driver's claim was seen and is not there"
+            )
+            raise self._another_driver(claim)
+        if meaning is RefusedClaim.ROW_RECREATED:
+            raise ClaimConflict(
+                f"shard {self._shard_id}, batch {self._batch}: the claim of the batch before was removed from the lease during this "
+                "read: the query was started from an earlier state of its checkpoint location, or the lease was created again. "
+                "The task is repeated"
+            )
+        if meaning is RefusedClaim.REPEAT:
+            raise ClaimConflict(
+                f"shard {self._shard_id}, batch {self._batch}: another execution of the batch claimed its end at {end}, before "
+                f"{self._progress.end}, the end of this read; the task is repeated and reads up to there"
+            )
+        if meaning is RefusedClaim.LOST and self._progress.record_count > 0:
+            raise ClaimConflict(
+                f"shard {self._shard_id}, batch {self._batch}: another worker took the lease before the batch's end could be "
+                "claimed; the task is repeated, and that worker reads the records"
+            )

@@ -1,0 +1,447 @@
+"""Reads one shard from a position, page by page, as Arrow batches: the blocking driver of tasks and batch reads.
+
+`penstock.core.reading.shard_reader` plans the steps and judges answers and failures; this module makes the calls and waits.
+The caller decides where a batch ends: it gets each page with the service's lag and the end of the shard, and cuts or stops.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.aggregation import DecodeCounts, MisplacedRule
+from penstock.core.hash_key import HashRange
+from penstock.core.position import Position
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import (
+    SUBSCRIBED,
+    Failed,
+    FetchIterator,
+    FetchListing,
+    FetchPage,
+    Finished,
+    Page,
+    PossibleLoss,
+    Wait,
+    find_listed,
+    place_of_whole,
+)
+from penstock.core.reading.resume import plan_iterator
+from penstock.core.reading.service_clock import ServiceClock
+from penstock.core.reading.shard_reader import ShardReader
+from penstock.core.shard import ChildShard
+from penstock.errors import ExpiredIterator, PenstockError
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage
+from penstock.spark.tasks.arrow_records import records_to_slices
+from penstock.spark.tasks.concurrent_read import HoldPage
+from penstock.spark.tasks.iterator_cache import IteratorCache, KeptIterator
+from penstock.spark.tasks.pushed_reading import PushedReading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log: Final = logging.getLogger("penstock.spark")
+_data_of: Final = attrgetter("data")
+_key_of: Final = attrgetter("partition_key")
+
+Slices: TypeAlias = "Iterator[tuple[pa.RecordBatch, int]]"
+"""The rows of a page in parts, each with the number of the page's Kinesis records that are read after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ArrowPage(Page[Slices]):
+    records: Sequence[RawRecord]
+    decode: Callable[[Sequence[RawRecord], Position | None], Slices]
+
+    def rows_after(self, done: Position | None) -> Slices:
+        return self.decode(self.records, done)
+
+
+class ShardPage(Struct, frozen=True):
+    """One answer, or a part of a large one, as rows.
+
+    Args:
+        rows: User records after the start, in order; may have no rows. The caller cuts them first and then emits them
+            through `penstock.spark.tasks.arrow_records.delivered`.
+        millis_behind_latest: 0 if nothing is left to read; None if this page does not show it.
+        is_end: The shard is closed and read to its end.
+        children: The child shards; only with `is_end`.
+        service_ms: The moment of the answer by the service's clock.
+        is_pushed: A subscription delivered it.
+    """
+
+    rows: pa.RecordBatch
+    millis_behind_latest: int | None
+    is_end: bool
+    children: tuple[ChildShard, ...]
+    service_ms: int
+    is_pushed: bool = False
+
+    def tail(self, count: int) -> ShardPage:
+        """Return the page behind its first `count` rows, without a lag: the service's lag is that behind the whole page."""
+        return replace(self, rows=self.rows.slice(count), millis_behind_latest=None)
+
+
+class ShardRange:
+    """One shard, from one position on. Not thread-safe; used by one task at a time.
+
+    Args:
+        kinesis: The service.
+        stream: Name or ARN.
+        shard_id: The shard.
+        start: Everything up to and including it is left out.
+        options: How to read.
+        clock: Time.
+        chance: Jitter.
+        tip_ms: Moment, by the service's clock, at which nothing was left to read behind the start, if known.
+        is_foreign: The start is the checkpoint of a worker that does not record tip marks.
+        deaggregate: Whether KPL aggregates are taken apart.
+        rule: Which misplaced aggregates are not delivered.
+        iterators: Kept between batches by the worker process.
+        hold_page: Entered for as long as a page, or the rows of an event, are in memory.
+        pushes: Subscription for reads without a claimed end, or None.
+        check_stream: Called with the moment of an answer that another stream of this name could have given, too; raises an
+            error if the name means another stream now.
+    """
+
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        stream: str,
+        shard_id: str,
+        start: Position,
+        *,
+        options: ReaderOptions,
+        clock: Clock,
+        chance: Chance,
+        tip_ms: int | None = None,
+        is_foreign: bool = False,
+        deaggregate: bool = True,
+        rule: MisplacedRule | None = None,
+        iterators: IteratorCache | None = None,
+        hold_page: HoldPage = nullcontext,
+        pushes: PushedReading | None = None,
+        check_stream: Callable[[int], None] | None = None,
+    ) -> None:
+        self._kinesis = kinesis
+        self._stream = stream
+        self._shard_id = shard_id
+        self._start = start
+        self._options = options
+        self._clock = clock
+        self._chance = chance
+        self._tip_ms = tip_ms
+        self._is_foreign = is_foreign
+        self._deaggregate = deaggregate
+        self._rule = rule
+        self._iterators = IteratorCache() if iterators is None else iterators
+        self._hold_page = hold_page
+        self._pushes = pushes
+        self._check_stream = check_stream or _believe
+        self._begins_anywhere = False  # not at a record, so another stream of this name has the position too
+        self._is_pushed = False  # the subscription delivers the pages now
+        # Rows arrived, or the service was polled. Without either, an empty event may be older than the news that this task
+        # reads.
+        self._may_show_tip = False
+        self._pause_ms: int | None = None  # from the tip before the start to the first answer
+        self._service_clock = ServiceClock()
+        self._reader: ShardReader | None = None
+        self._is_inside_page = False  # the iterator is behind rows that were not emitted yet
+        self.began_with_kept_iterator = False
+        self.decode_counts = DecodeCounts()
+
+    def pages(self, *, is_free: bool = False) -> Generator[ShardPage, None, None]:
+        """Yield pages until the shard's end; the caller stops earlier by requesting no further page.
+
+        Args:
+            is_free: No end is claimed, so a subscription may deliver pages.
+
+        Raises:
+            DataLossError: The start or the shard is gone, and the policy is to fail.
+            StreamChanged: The position is not one of this stream.
+            NotFound: The stream is gone.
+            Throttled: The shard was refused for longer than the deadline.
+            ServiceError: As in the port's documentation.
+        """
+        if not is_free:
+            self._pushes = None
+        reader = self._reader = self._open()
+        while True:
+            now_s = self._clock.monotonic_s()
+            match reader.plan_step(now_s):
+                case Failed(error):
+                    raise error
+                case Finished(children):
+                    rows, _ = next(self._decode((), None))
+                    yield ShardPage(
+                        rows, 0, True, children, self._service_clock.now_ms(self._clock.wall_ms())
+                    )
+                    return
+                case FetchListing() as step:
+                    self._ask(reader, step)
+                case step:
+                    if self._pushes is not None and self._turns_to_events(reader, self._pushes):
+                        yield from self._fetch_event(reader, self._pushes)
+                    elif isinstance(step, Wait):
+                        self._wait(step, now_s)
+                    elif isinstance(step, FetchIterator):
+                        self._ask(reader, step)
+                    else:
+                        yield from self._fetch_page(reader, step)
+                    if isinstance(reader.final, Finished):
+                        return  # its last page had the end
+
+    def keep_iterator(self, position: Position) -> None:
+        """Remember the iterator behind the last page for a next read that starts at `position`.
+
+        `position` must be the last user record of the last page, or the start if nothing was read.
+        """
+        if self._is_pushed or self._is_inside_page:
+            return
+        reader = self._reader
+        if reader is not None and reader.iterator is not None:
+            kept = KeptIterator(reader.iterator, reader.unread_since_ms, self._clock.monotonic_s())
+            self._iterators.put(self._kinesis, self._stream, self._shard_id, position, kept)
+
+    def keep_subscription(self, end: Position, *, is_cut: bool) -> None:
+        """Keep the subscription, if there is one, for a next read without a claimed end that starts at `end`.
+
+        Args:
+            end: The claimed end.
+            is_cut: Rows of the last page were left for later.
+        """
+        if self._pushes is not None:
+            unread_since_ms = None if self._reader is None else self._reader.unread_since_ms
+            self._pushes.keep(end, unread_since_ms, is_cut=is_cut or self._is_inside_page)
+
+    def poll_only(self) -> None:
+        """End the subscription and read on by GetRecords, because an end is claimed now."""
+        if self._pushes is None:
+            return
+        self._pushes.close()
+        self._pushes = None
+        if self._is_pushed and self._reader is not None:
+            self._leave_events(self._reader)
+
+    def close(self) -> None:
+        """End the subscription, unless it is kept for a next read."""
+        if self._pushes is not None:
+            self._pushes.close()
+
+    @property
+    def push_ends(self) -> Mapping[str, int]:
+        """Number of subscriptions that ended during the read, by reason."""
+        return {} if self._pushes is None else self._pushes.ends
+
+    def read_again(self) -> bool:
+        """Read again from the last record, a little later, after an answer that nothing is left.
+
+        For a caller that knows that more records must follow: one such answer is not enough then.
+
+        Returns:
+            False after enough reads without a record.
+        """
+        return self._reader is not None and self._reader.look_again(self._clock.monotonic_s())
+
+    def on_hash_range(self, hash_range: HashRange | None) -> None:
+        """Handle the shard's hash range from its lease: the rule of misplaced aggregates needs it."""
+        if self._rule is not None and hash_range is not None:
+            self._rule = replace(self._rule, known_range=hash_range)
+
+    def report_dropped(self) -> None:
+        """Log how many misplaced records were read and not delivered, if there were any."""
+        counts = self.decode_counts
+        if counts.misplaced_records:
+            _log.warning(
+                "stream %s, shard %s: %d records of %d aggregates that a reshard left in the wrong shard were dropped; "
+                "their producer sends them again",
+                self._stream,
+                self._shard_id,
+                counts.misplaced_records,
+                counts.misplaced_aggregates,
+            )
+
+    # --- the machine's steps ------------------------------------------------------------------------------
+
+    def _open(self) -> ShardReader:
+        if self._pushes is not None and self._pushes.resume(self._start):
+            self._is_pushed = True
+            return self._reader_at(SUBSCRIBED, self._pushes.unread_since_ms)
+        kept = self._iterators.take(
+            self._kinesis, self._stream, self._shard_id, self._start, self._clock.monotonic_s()
+        )
+        self.began_with_kept_iterator = kept is not None
+        return self._reader_at(None) if kept is None else self._reader_at(kept.iterator, kept.unread_since_ms)
+
+    def _reader_at(self, iterator: str | None, unread_since_ms: int | None = None) -> ShardReader:
+        return ShardReader(
+            self._stream,
+            self._shard_id,
+            self._start,
+            self._options,
+            tip_ms=self._tip_ms,
+            is_foreign=self._is_foreign,
+            iterator=iterator,
+            unread_since_ms=unread_since_ms,
+        )
+
+    def _wait(self, step: Wait, now_s: float) -> None:
+        assert step.until_s is not None, "nothing that was read waits for delivery here"
+        if self._pushes is None:
+            self._clock.sleep(step.until_s - now_s)
+        else:
+            self._pushes.wait(step.until_s - now_s)
+
+    def _ask(self, reader: ShardReader, step: FetchIterator | FetchListing) -> None:
+        started_s = self._clock.monotonic_s()
+        try:
+            if isinstance(step, FetchIterator):
+                start = plan_iterator(step.position)
+                self._begins_anywhere = not step.position.is_record
+                iterator = self._kinesis.fetch_iterator(self._stream, self._shard_id, start)
+                reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
+                return
+            listing = self._kinesis.fetch_shards(self._stream)
+        except PenstockError as error:
+            self._on_failure(reader, error, started_s)
+            return
+        here_ms = self._service_clock.now_ms(self._clock.wall_ms())
+        self._check_stream(here_ms if listing.server_ms is None else listing.server_ms)
+        listed = find_listed(self._shard_id, listing.shards)
+        _log.info(
+            "stream %s, shard %s: %s; %s", self._stream, self._shard_id, step.reason, listed.state.value
+        )
+        self._report_loss(reader, reader.on_listing(listed, self._clock.monotonic_s(), self._chance.random()))
+
+    def _fetch_page(self, reader: ShardReader, step: FetchPage) -> Iterator[ShardPage]:
+        with self._hold_page():
+            started_s = self._clock.monotonic_s()
+            try:
+                answer = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
+            except PenstockError as error:
+                self._on_failure(reader, error, started_s)
+                if self._pushes is not None:
+                    self._pushes.on_poll_failure(error, started_s)
+                return
+            service_ms = self._service_clock.on_answer(self._clock.wall_ms(), answer.server_ms)
+            if self._begins_anywhere:
+                self._check_stream(service_ms)
+                self._begins_anywhere = False
+            self._may_show_tip = True
+            yield from self._give(reader, answer, started_s, service_ms)
+
+    def _give(
+        self, reader: ShardReader, answer: RecordPage, started_s: float, service_ms: int
+    ) -> Iterator[ShardPage]:
+        records, is_pushed = answer.records, self._is_pushed
+        page = _ArrowPage(
+            records=records,
+            decode=self._decode,
+            first_sequence_number=records[0].sequence_number if records else None,
+            last=place_of_whole(records[-1].sequence_number, records[-1].data) if records else None,
+            read_bytes=0 if self._options.read_bytes_per_s_max is None else _read_bytes(records),
+            next_iterator=SUBSCRIBED if is_pushed and answer.next_iterator else answer.next_iterator,
+            millis_behind_latest=answer.millis_behind_latest,
+            children=answer.child_shards,
+            service_ms=service_ms,
+            is_pushed=is_pushed,
+        )
+        kept = reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
+        if kept.warning is not None:
+            _log.warning("%s", kept.warning)
+        self._report_loss(reader, kept.loss)
+        if self._pushes is not None:
+            if not is_pushed:
+                self._pushes.on_poll(started_s, _read_bytes(records))
+            if self._pause_ms is None:
+                self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
+            # A reader may poll twice as fast as a shard takes records in. So a reader that was at the tip and paused (a
+            # trigger every half minute) is back there in half the pause and needs no subscription for it.
+            self._pushes.on_lag(answer.millis_behind_latest - self._pause_ms)
+            if is_pushed and (kept.rows is None or (answer.next_iterator is None and not reader.is_final)):
+                self._pushes.close()  # the reader cannot accept the event as it is, so it polls
+                self._is_pushed = False
+        end = reader.final
+        for rows, count in kept.rows or ():
+            self._may_show_tip |= rows.num_rows > 0
+            self._is_inside_page = count < len(records)
+            if self._is_inside_page:
+                yield ShardPage(rows, None, False, (), service_ms, is_pushed)
+            elif isinstance(end, Finished):
+                yield ShardPage(rows, answer.millis_behind_latest, True, end.children, service_ms, is_pushed)
+            else:
+                # If the page is the last one and does not name the children, its lag does not count either.
+                has_lag = answer.next_iterator is not None and self._may_show_tip
+                behind_ms = answer.millis_behind_latest if has_lag else None
+                yield ShardPage(rows, behind_ms, False, (), service_ms, is_pushed)
+
+    # --- the subscription ---------------------------------------------------------------------------------
+
+    def _turns_to_events(self, reader: ShardReader, pushes: PushedReading) -> bool:
+        """Whether the subscription delivers the next page; subscribe if it pays."""
+        if self._is_pushed:
+            return True
+        pushes.consider(reader.position)
+        if pushes.is_open:
+            # It starts at a record that was read, so its first event shows whether that record is still there.
+            reader.on_iterator(SUBSCRIBED, self._clock.monotonic_s(), self._clock.wall_ms())
+            self._is_pushed = True
+        return self._is_pushed
+
+    def _fetch_event(self, reader: ShardReader, pushes: PushedReading) -> Iterator[ShardPage]:
+        event = pushes.fetch()
+        if event is None:
+            self._leave_events(reader)
+            return
+        # Wait for the event and take its moment before holding a page: other shards may hold all pages for long.
+        came_s = self._clock.monotonic_s()
+        service_ms = self._service_clock.on_answer(self._clock.wall_ms(), event.server_ms)
+        with self._hold_page():
+            yield from self._give(reader, event, came_s, service_ms)
+
+    def _leave_events(self, reader: ShardReader) -> None:
+        self._is_pushed = False
+        over = ExpiredIterator(f"shard {self._shard_id}: the subscription has ended")
+        reader.on_failure(over, self._clock.monotonic_s(), self._chance.random())
+
+    def _decode(self, records: Sequence[RawRecord], after: Position | None) -> Slices:
+        return records_to_slices(
+            self._stream.rpartition("/")[2],
+            self._shard_id,
+            records,
+            after=after,
+            deaggregate=self._deaggregate,
+            counts=self.decode_counts,
+            rule=self._rule,
+        )
+
+    def _on_failure(self, reader: ShardReader, error: PenstockError, started_s: float) -> None:
+        reader.on_failure(error, self._clock.monotonic_s(), self._chance.random(), started_s)
+        _log.debug(
+            "stream %s, shard %s: reading failed %d times in a row: %s",
+            self._stream,
+            self._shard_id,
+            reader.failure_count,
+            error,
+        )
+
+    def _report_loss(self, reader: ShardReader, loss: PossibleLoss | None) -> None:
+        if loss is not None and not isinstance(reader.final, Failed):
+            _log.warning("%s. It goes on (failOnDataLoss=false)", loss.error)
+
+
+def _believe(service_ms: int) -> None:
+    """Accept the stream of the plan unchecked."""
+
+
+def _read_bytes(records: Sequence[RawRecord]) -> int:
+    """Return the bytes that the service counts for a page, without a loop in Python."""
+    return sum(map(len, map(_data_of, records))) + sum(map(len, filter(None, map(_key_of, records))))

@@ -1,0 +1,60 @@
+"""Opens a task's shards on the real service, in an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.runtime.threads import SYSTEM_THREADS
+from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
+from penstock.spark.tasks.process_resources import kept_subscriptions, reading_process, shard_iterators
+from penstock.spark.tasks.pushed_reading import PushedReading
+from penstock.spark.tasks.shard_opening import ReadingProcess
+from penstock.spark.tasks.shard_task import ShardTask, read_shard
+from penstock.wiring import open_fan_out, open_lease_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.ports.fan_out import FanOut
+
+
+def _pushes(
+    task: ShardTask, options: SourceOptions, process: ReadingProcess, fan_out: FanOut | None
+) -> PushedReading | None:
+    if task.consumer_arn is None or fan_out is None:
+        return None
+    return PushedReading(
+        kept_subscriptions(),
+        fan_out,
+        (process.kinesis, task.consumer_arn, task.shard_id),
+        is_eager=options.consumer_type == "fan-out",
+        clock=process.clock,
+        chance=process.chance,
+        threads=SYSTEM_THREADS,
+    )
+
+
+def rows_of(
+    tasks: Sequence[ShardTask], options: SourceOptions, query: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some shards of a batch, and claim their ends; `query` is Spark's id of the streaming query."""
+    table = open_lease_table(options.lease_table, options.connection)
+    process, iterators = reading_process(options), shard_iterators()
+    is_pushed = any(task.consumer_arn is not None for task in tasks)
+    fan_out = open_fan_out(options.connection) if is_pushed else None
+
+    def read(task: ShardTask, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
+        return read_shard(
+            task,
+            options,
+            process,
+            table=table,
+            iterators=iterators,
+            query=query,
+            hold_page=hold_page,
+            pushes=_pushes(task, options, process, fan_out),
+        )
+
+    return read_concurrently(tasks, read, SYSTEM_THREADS)
