@@ -1,1 +1,1 @@
-"""The service, over boto3: the only package that knows the SDK."""
+"""The service, over boto3: the only package that imports the SDK."""

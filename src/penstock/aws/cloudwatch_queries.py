@@ -1,4 +1,4 @@
-"""What CloudWatch knows of streams, by the minute."""
+"""Queries of CloudWatch's metrics of streams, by the minute."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Sums = Mapping[int, float]
 
 
 class QueryAnswer(Struct, frozen=True):
-    """What CloudWatch has answered.
+    """Answers of CloudWatch.
 
     Args:
         sums: In the order of the queries; None for one that failed, of which nothing is known.
@@ -106,7 +106,7 @@ class CloudWatchQueries:
         for page in pages:
             messages += [_sentence_of(message) for message in page.get("Messages", ())]
             for result in page["MetricDataResults"]:
-                # PartialData on one page only says that a later one has more.
+                # PartialData on one page only means that a later one has more.
                 statuses[result["Id"]] = result.get("StatusCode", _COMPLETE)
                 messages += [_sentence_of(message) for message in result.get("Messages", ())]
                 for at, value in zip(result["Timestamps"], result["Values"], strict=True):

@@ -110,7 +110,7 @@ def _root(error: Exception) -> BaseException | None:
 
 def _steps(error: Exception) -> Iterator[BaseException]:
     """Yield an error of the SDK, then its causes, step by step."""
-    # What Python notes as context may be of an earlier call, which failed in another way.
+    # Python's exception context may be of an earlier call, which failed in another way.
     step: BaseException | None = error
     for _ in range(_STEPS_MAX):
         if step is None:

@@ -2,7 +2,7 @@
 
 boto3's credential chain, regions and endpoint variables (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, ...) count
 wherever nothing is set here, and `AWS_REGION` counts before `AWS_DEFAULT_REGION`. The SDK's own retries are off: `penstock.aws.service_calls` does the retrying, with full jitter, a
-bound and a deadline, and by what each error means.
+bound and a deadline, and by the meaning of each error.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
 
     Raises:
         OptionError: There is no region, or the region, the endpoint or the environment's proxy cannot be one.
-        CredentialRetrievalError: What issues the credentials failed.
+        CredentialRetrievalError: The provider of the credentials failed.
     """
     key = (service, options, _environment_of(service))
     client = _clients.get(key)

@@ -42,7 +42,7 @@ def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
 
 
 def _of_fetched(error: Exception) -> str | None:
-    """Return our text if botocore's own error says too little or too much."""
+    """Return our text if botocore's own error has too little or too much."""
     if isinstance(error, RuntimeError) and _STILL_EXPIRED in str(error):
         return f"{error} {_FETCHED_EXPIRED}"
     if isinstance(error, sdk.CredentialRetrievalError) and _OTHER_VERSION in str(error):
@@ -64,7 +64,7 @@ def _of_unreadable(error: Exception) -> str | None:
 
 
 def sdk_error(raised: Exception) -> Exception | None:
-    """Return what failed in a call: an error of the SDK or of the system, or one of credentials in its place; None: a defect."""
+    """Return the failure of a call: an error of the SDK or of the system, or one of credentials in its place; None: a defect."""
     error = credentials_error(raised) or raised
     return error if isinstance(error, (*_OF_THE_SDK, OSError)) else None
 

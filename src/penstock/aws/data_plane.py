@@ -185,7 +185,7 @@ class PageParser:
         return getattr(self._parser, name)
 
     def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
-        """Return what botocore expects, with the whole answer under one key.
+        """Return an answer in botocore's form, with all of it under one key.
 
         Raises:
             ResponseParserError: The answer cannot be read, whatever is wrong with it.
@@ -297,7 +297,7 @@ class SignedAndHeld(Exception):  # noqa: N818 - no error: a request as it would 
 
 
 def hold_subscriptions(client: Any) -> None:
-    """Make a client hand its SubscribeToShard requests over instead of sending them: botocore knows no HTTP/2."""
+    """Make a client hand its SubscribeToShard requests over instead of sending them: botocore has no HTTP/2."""
     client.meta.events.register_last("before-send.kinesis.SubscribeToShard", _hold)
 
 

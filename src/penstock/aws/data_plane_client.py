@@ -111,7 +111,7 @@ class DataPlaneClient:
             setattr(self, method, _Operation(client, method, operation, credentials, exchange))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what boto3's client has under a name."""
+        """Return an attribute of boto3's client."""
         return getattr(self._client, name)
 
 

@@ -184,7 +184,7 @@ class Receiver:
             self.connection.drop(self)
 
     def _give_back(self) -> None:
-        # What waits here unasked for stays in the window.
+        # Unrequested events stay in the window.
         kept_bytes = 0 if self._is_asked else len(self.frames)
         freed_bytes = self.unreturned_bytes - kept_bytes
         if self.connection is not None and (

@@ -74,7 +74,7 @@ class DynamoKcl3Tables:
     # --- reading ------------------------------------------------------------------------------------------
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Read what there is; the leader's metrics are always among it."""
+        """Read the rows; the leader's metrics are always among them."""
         status = self._index_status()
         if status is None:
             return Kcl3Rows()

@@ -73,7 +73,7 @@ def has_lease_key(key_schema: Iterable[Mapping[str, str]]) -> bool:
 
 
 class NotALease(ValueError):  # noqa: N818 - names the row, not a fault
-    """The row is not a lease, or a broken one; the message says why."""
+    """The row is not a lease, or a broken one; the message has the reason."""
 
 
 def read_item(item: Item) -> Lease:
@@ -133,7 +133,7 @@ def _why_unreadable(item: Item, missing: str) -> str:
 
     Args:
         item: The row.
-        missing: The name of an attribute or of a type that was looked for.
+        missing: The name of a missing attribute or type.
     """
     for name, kind in _KIND_OF.items():
         if name in item and kind not in item[name]:

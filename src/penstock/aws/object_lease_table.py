@@ -31,7 +31,7 @@ _SUFFIX: Final = ".json"
 
 
 class _Row(Struct, frozen=True):
-    """A lease, the tag of its object, and the attributes that this version does not know."""
+    """A lease, the tag of its object, and the attributes that are unknown to this version."""
 
     lease: Lease
     tag: str
@@ -64,7 +64,7 @@ class ObjectLeaseTable:
         self._row_count = 0
 
     def __repr__(self) -> str:
-        """Show where it is."""
+        """Show the bucket or folder."""
         return f"ObjectLeaseTable({self._store.url!r})"
 
     @property

@@ -180,7 +180,7 @@ def _send(connection: socket.socket, request: bytes) -> bool:
 
 
 class _Reader:
-    """Reads from a socket what belongs to one answer.
+    """Reads one answer from a socket.
 
     Args:
         connection: With its timeout, which holds for each wait.

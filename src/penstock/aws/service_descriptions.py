@@ -41,7 +41,7 @@ class Descriptions(botocore.loaders.Loader):
         )
 
     def list_available_services(self, type_name: str) -> Any:
-        """Return what knows whether there is a service, and lists all only when it is asked to."""
+        """Return a collection that checks for one service, and lists all only on iteration."""
         return _Services(self, type_name, super().list_available_services)
 
 

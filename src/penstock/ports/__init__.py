@@ -1,1 +1,1 @@
-"""What Penstock needs from outside, as protocols that know no SDK."""
+"""The services that Penstock uses, as protocols without SDK types."""

@@ -121,7 +121,7 @@ class Kinesis(Protocol):
         """
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
-        """Call PutRecords once, without any retry: only the caller knows which order it has to keep.
+        """Call PutRecords once, without any retry: only the caller can keep the order.
 
         Args:
             stream: Name or ARN.

@@ -61,7 +61,7 @@ class LeaseTable(Protocol):
 
         The rows that KCL 3 keeps beside the leases (`penstock.ports.kcl3_tables`) are left out.
 
-        Every row is in one part of as many as `part.count` says, always in the same.
+        Every row is in exactly one of `part.count` parts, always the same.
         """
 
     def fetch(self, key: str) -> Lease | None:

@@ -27,7 +27,7 @@ class Metrics(Protocol):
 
 
 def check_measures(metrics: object) -> None:
-    """Refuse what takes no measurements; None measures nothing.
+    """Refuse an object without the methods of metrics; None measures nothing.
 
     Raises:
         UsageError: A method of `Metrics` is missing.

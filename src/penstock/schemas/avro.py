@@ -34,8 +34,8 @@ def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -
     """Return a schema that is ready to read and write with.
 
     Args:
-        definition: The schema as JSON text, or what that means.
-        what: Whose schema it is, for the message.
+        definition: The schema as JSON text, or parsed.
+        what: The schema's owner, for the message.
 
     Raises:
         UnsupportedSchema: It is not an Avro schema.
@@ -82,7 +82,7 @@ class AvroCodec:
 
     Args:
         schema: Of the writer, as `parse_avro` returns it.
-        what: Whose payloads they are, for messages.
+        what: The payloads' owner, for messages.
         reader_schema: The schema that a payload is read into, by Avro's rules of resolution; without it the writer's.
         names_branches: Whether a value of a union that has a named type is read as the pair of name and value.
         value_count_max: A payload with more values is refused.

@@ -1,4 +1,4 @@
-"""What fastavro writes although it does not fit: numbers out of their range, fractions of an int, truth as a number, long decimals."""
+"""Checks of values that fastavro writes although they do not fit: numbers out of range, fractions, truth values, long decimals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ALONE: Final[Mapping[type, tuple[str, ...]]] = {
 
 
 def check_of(schema: Any) -> Check:
-    """Return what raises ValueError for a value that a schema's numbers and truth values do not take.
+    """Return a check that raises ValueError for a value that does not fit a schema's numbers and truth values.
 
     All else is left to fastavro, which checks it when it writes: missing fields, and the matching branch of a union.
 

@@ -54,14 +54,14 @@ class Decoded(NamedTuple):
 class SchemaDecoder:
     """Decodes records that were written with the AWS Glue Schema Registry. Safe to use from several threads.
 
-    Each version of a schema is fetched once and kept: versions never change. An error says what can be done about the
+    Each version of a schema is fetched once and kept: versions never change. An error has the way out for the
     record. A `SchemaError` is raised whenever this record is decoded, so skip it or set it aside. A
-    `ServiceError` speaks of the registry (`Throttled`, `Unavailable`, `AccessDenied`) and not of the record.
+    `ServiceError` is about the registry (`Throttled`, `Unavailable`, `AccessDenied`) and not of the record.
 
     Args:
         reader_schema: Avro records are read into this schema, by Avro's rules, whatever version they were written with;
             without it each has the form of its own version.
-        without_header: What happens to a record that does not begin with the registry's header: `error` raises
+        without_header: The handling of a record that does not begin with the registry's header: `error` raises
             `NoSchemaHeader`; `pass` returns its bytes, as the KCL does.
         validate_json: Whether JSON records are checked against their schema when they are read. They were when they were
             written.

@@ -24,8 +24,8 @@ class JsonCodec:
     """Reads and writes payloads of one schema.
 
     Args:
-        definition: The JSON Schema as text, or what that means. Draft 7, unless its `$schema` names another.
-        what: Whose payloads they are, for messages.
+        definition: The JSON Schema as text, or parsed. Draft 7, unless its `$schema` names another.
+        what: The payloads' owner, for messages.
         value_count_max: A payload with more values is refused.
         checks: Whether values are checked against the schema. A writer has to; the Java reference does not when it
             reads.

@@ -18,7 +18,7 @@ _Value = TypeVar("_Value")
 class VersionCache(Generic[_Key, _Value]):
     """Values that never change, and refusals for a while. Safe to use from several threads.
 
-    What failed for any other reason than a `SchemaError` is not kept: the next caller asks again.
+    Failures other than a `SchemaError` are not kept: the next caller asks again.
 
     Args:
         fetch: Fetches a missing version; called by one thread at a time for one key.
@@ -53,7 +53,7 @@ class VersionCache(Generic[_Key, _Value]):
         Raises:
             SchemaError: Raised by the fetch, now or a while ago.
             Unavailable: Another thread has asked, and got no answer in time or was interrupted.
-            PenstockError: What else the fetch raised.
+            PenstockError: Any other error of the fetch.
         """
         with self._lock:
             if key in self._found:

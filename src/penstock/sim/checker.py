@@ -43,4 +43,4 @@ class Checker:
         self.options = options
 
     def at_end(self) -> None:
-        """Judge what can only be judged at the end."""
+        """Check what can only be checked at the end."""

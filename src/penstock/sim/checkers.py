@@ -48,7 +48,7 @@ class NothingLost(Checker):
     invariant = "S1"
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Look at every checkpoint that moves."""
+        """Check every checkpoint that moves."""
         if after is None or (before is not None and before.checkpoint == after.checkpoint):
             return
         if after.checkpoint.sequence_number is None and not after.checkpoint.is_shard_end:
@@ -70,7 +70,7 @@ class NothingLost(Checker):
 class OneOwner(Checker):
     """S2: no accepted owner's write from anybody but the latest to take; no live lease is taken unasked.
 
-    A worker that has let a whole hand-over time pass need not be asked: it may not know hand-overs.
+    A worker that has let a whole hand-over time pass need not be asked: it may not support hand-overs.
     """
 
     invariant = "S2"
@@ -84,7 +84,7 @@ class OneOwner(Checker):
         self._stood_still: dict[str, tuple[float, float]] = {}
 
     def on_pause(self, who: str, until_s: float) -> None:
-        """Remember who does not see what happens."""
+        """Remember the workers that are paused."""
         self._stood_still[who] = self.history.now, until_s
 
     def on_second_driver(self, name: str) -> None:
@@ -206,7 +206,7 @@ class ParentsFirst(Checker):
             self._set_back.discard(write.key)
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        """Look at the parents of a reader's first delivery."""
+        """Check the parents of a reader's first delivery."""
         reader = self.history.readers.get((who, key, epoch))
         if reader is None or reader.deliveries:
             return
@@ -227,7 +227,7 @@ class EndIsTheEnd(Checker):
     invariant = "S5"
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Look at every SHARD_END."""
+        """Check every SHARD_END."""
         if after is None or not after.is_ended or (before is not None and before.is_ended):
             return
         if isinstance(write, Create):
@@ -307,7 +307,7 @@ class FewDuplicates(Checker):
     on_redeliver = on_deliver
 
     def on_raised(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        """What failed is not done."""
+        """Records of a failed call are not done."""
         del sequences
         reader = self.history.readers.get((who, key, epoch))
         if reader is not None:
@@ -524,7 +524,7 @@ class Suite:
         more: Checkers beside those of every fleet.
         retention_ms: How long the stream keeps a record; None is for ever.
         limits: How many leases a worker holds at most, if it has a limit.
-        foreign: Workers that know only the KCL's attributes of a lease.
+        foreign: Workers with only the KCL's attributes of a lease.
         kcl3: Workers of a native KCL 3 fleet.
         producers: Workers that put records.
         first: Checkers that judge each line before all others: the others can rely on them.
@@ -572,7 +572,7 @@ class Suite:
         self.history.take_in(entry)
 
     def is_settled(self, kinds: Sequence[type[Checker]] = LIVENESS) -> bool:
-        """Whether these checkers have nothing to say, as a rule those of liveness."""
+        """Whether these checkers are without a verdict; usually those of liveness."""
         try:
             for kind in kinds:
                 self.checkers[kind].at_end()

@@ -230,7 +230,7 @@ class Environment:
         return is_denied
 
     def table_problem(self) -> Problem | None:
-        """Draw what keeps a call to the lease table from being served, or None."""
+        """Draw the problem of a call to the lease table, or None."""
         if self.now < self.throttled_until and self.chance.random() < 0.8:
             self.met["fault: throttle_bursts_per_min"] += 1
             return Problem.THROTTLED

@@ -1,4 +1,4 @@
-"""Enhanced fan-out as a simulated process sees it: the service's rules, and what goes wrong with a subscription.
+"""Enhanced fan-out as a simulated process sees it: the service's rules, and the faults of a subscription.
 
 Events hold one to five Kinesis records. A subscription may be refused, fall silent, break, end, be taken over, and bring an
 event twice; events under way when its process ends are lost.
@@ -32,7 +32,7 @@ class SimFanOut:
     """Implements `penstock.ports.fan_out.FanOut` for one process; the consumer is registered already.
 
     Args:
-        kinesis: What else the process sees of the service.
+        kinesis: The process's other calls to the service.
         stream: The stream to read.
     """
 
@@ -70,7 +70,7 @@ class SimSubscription:
     """Implements `penstock.ports.fan_out.EventStream`: one subscription, as the service has it.
 
     Args:
-        kinesis: What else the subscriber sees of the service.
+        kinesis: The subscriber's other calls to the service.
         stream: The stream to read.
         key: The registered consumer and the shard: there is one subscription for each.
         start: Where it begins.

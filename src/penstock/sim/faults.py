@@ -84,7 +84,7 @@ class Scenario(Struct, frozen=True):
 
     Args:
         queries: The workers that are Spark queries.
-        query_plan: What happens to them.
+        query_plan: Events and faults of the queries.
         foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing. Unless it is the rule
             of all, they neither ask nor answer.
         limits: The workers that hold at most so many leases.

@@ -32,7 +32,7 @@ _PEAK_S: Final = 10
 
 
 class FleetScenario(Enum):
-    """What happens."""
+    """The kinds of events."""
 
     START = "start"
     CALM = "calm"
@@ -130,7 +130,7 @@ def run_fleet(
         worker_count: Workers, in three zones.
         lease_count: Leases.
         policy: Who gets how many.
-        scenarios: What happens.
+        scenarios: The events.
         progress: Told how far it is.
     """
     wanted = [scenario for scenario in FleetScenario if scenario in set(scenarios)]
@@ -250,7 +250,7 @@ class WatchedFleet:
             unread=tuple(unread),
         )
 
-    # --- what happens -----------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------
 
     def _plan(self, scenario: FleetScenario) -> None:
         match scenario:

@@ -64,7 +64,7 @@ class LeftToTheLeader(Checker):
             self._ended.add((who, key))
 
     def on_write(self, who: str, write: Any, before: Lease | None, _after: Lease | None) -> None:
-        """Look at every move."""
+        """Check every move."""
         name = name_of(who)
         if isinstance(write, End):
             self._ended.add((who, write.key))

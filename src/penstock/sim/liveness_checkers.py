@@ -1,4 +1,4 @@
-"""What holds once the faults are over: every shard has a reader, the leases are even and stay, every record is read.
+"""Checks of liveness after the faults: every shard has a reader, the leases are even and stay, every record is read.
 
 These checkers ask the checked code only which of two equal workers is first.
 """
@@ -24,7 +24,7 @@ class Covered(Checker):
     invariant = "L1"
 
     def at_end(self) -> None:
-        """Look at every unfinished row."""
+        """Check every unfinished row."""
         history = self.history
         names = {name_of(who) for who in history.alive}
         read = {(name_of(reader.who), reader.key) for reader in history.readers.values()}
@@ -96,7 +96,7 @@ class AllConsumed(Checker):
     invariant = "L3"
 
     def at_end(self) -> None:
-        """Look at every shard that the application should know."""
+        """Check every shard that the application should know."""
         history = self.history
         for key, shard in history.shards.items():
             if not shard.stream.is_owed:

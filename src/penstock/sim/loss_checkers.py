@@ -176,12 +176,12 @@ class OnlyFailuresAreGivenUp(Checker):
         self._failed_alone: set[tuple[str, str, int]] = set()
 
     def on_raised(self, who: str, key: str, _epoch: int, sequences: tuple[int, ...]) -> None:
-        """Remember what failed alone."""
+        """Remember the records that failed alone."""
         if len(sequences) == 1:
             self._failed_alone.add((who, key, sequences[0]))
 
     def on_dead(self, who: str, key: str, _epoch: int, sequences: tuple[int, ...]) -> None:
-        """Look at every dead letter."""
+        """Check every dead letter."""
         for number in sequences:
             if (who, key, number) not in self._failed_alone:
                 raise Broken(f"{who} gives up {number} of {key}, on which the handler did not fail alone")

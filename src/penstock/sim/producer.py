@@ -41,7 +41,7 @@ class SimPuts:
 
     Args:
         world: Time, chance and the stream.
-        plan: What goes wrong.
+        plan: The faults.
         stream: The stream to put into; None for the world's.
     """
 

@@ -27,7 +27,7 @@ class AcknowledgedIsThere(Checker):
         self._open.add(text)
 
     def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
-        """Remember what readers see."""
+        """Remember the records that readers see."""
         if is_read:
             self._stored[key, number] = texts
 
@@ -113,7 +113,7 @@ class RarelyTwice(Checker):
         self._allowed.update(texts)
 
     def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
-        """Count what readers see."""
+        """Count the copies that readers see."""
         for text in texts if is_read else ():
             self._seen[text] += 1
             if self._seen[text] > 1 + self._allowed[text]:

@@ -32,7 +32,7 @@ class PutFaults(Struct, frozen=True):
 
 
 class ProducerPlan(PutFaults, frozen=True):
-    """What producers put, and what happens to it.
+    """The records of producers, and the faults of their calls.
 
     Args:
         workers: The workers that are producers. Any others are consumers of their records.

@@ -1,6 +1,6 @@
 """A simulated Spark query: the production's planner in a separate process, driven as Spark drives it.
 
-What Spark keeps (the log of offsets, the log of commits) survives the driver; everything else dies with it, at any moment,
+Spark's logs of offsets and commits survive the driver; everything else dies with it, at any moment,
 also in the middle of a call. Tasks run in executors (`executor`), which its death does not touch.
 """
 
@@ -339,7 +339,7 @@ class _DriverTable(SimLeaseTable):
         return seen
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        """Read every row; the planner's own looks have a name of theirs in the history."""
+        """Read every row; the planner's own scans have another name in the history."""
         return self.scan_as("planner scan" if self._is_on_main() else "scan", part)
 
     def fetch_many(self, keys: Any) -> LeaseScan:
@@ -349,7 +349,7 @@ class _DriverTable(SimLeaseTable):
         return scan
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Count what becomes of the driver's own writes."""
+        """Count the outcomes of the driver's own writes."""
         outcome = super().write(write)
         self.caller.world.met[f"driver: {type(write).__name__} {type(outcome).__name__}"] += 1
         return outcome

@@ -172,13 +172,13 @@ class OnceEach(Checker):
         self._begins_s.setdefault(key, []).append(self.history.now)
 
     def on_committed(self, name: str, batch: int, results: Results) -> None:
-        """Look at every record of a batch."""
+        """Check every record of a batch."""
         self._committed.add((name, batch))
         for key, rows in results:
             self._give(name, batch, key, rows)
 
     def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
-        """Look at every record that a plain worker has handled."""
+        """Check every record that a plain worker has handled."""
         if epoch >= 0:
             self._give(name_of(who), -1, key, rows)
 
@@ -235,7 +235,7 @@ class ParentsInEarlierBatches(Checker):
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
     ) -> None:
-        """Look at the parents of the shards that a batch reads."""
+        """Check the parents of the shards that a batch reads."""
         del starts
         for key in read:
             for parent in self.history.shards[key].parents:
@@ -280,7 +280,7 @@ class NothingSkipped(Checker):
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
     ) -> None:
-        """Look at every shard's start."""
+        """Check every shard's start."""
         del read
         for key, start in () if name_of(who) in self._copied else starts:
             undone = self.history.first_undone(key, self.history.index_after(key, start))

@@ -75,7 +75,7 @@ class EndsWhenAllIsRead(Checker):
             self._handed_s[write.key] = self.history.now
 
     def on_down(self, who: str, how: str) -> None:
-        """Look at every shard when a query ends of itself."""
+        """Check every shard when a query ends of itself."""
         self._down_s[name_of(who)] = self.history.now
         up_s = self._up_s.get(who, 0.0)
         is_excused = name_of(who) in self._excused or name_of(who).startswith(_EXTRAS)

@@ -107,7 +107,7 @@ class QueryLossesTold(LossesTold):
             self._judge(who, key[0], text)
 
     def on_task_failed(self, who: str, executor: str, error: str, text: str) -> None:
-        """Look at a loss at which a task ends."""
+        """Check a loss at which a task ends."""
         del who
         key = _SHARD.search(text)
         if key is not None and error == "DataLossError":

@@ -1,4 +1,4 @@
-"""A world with Spark queries: their drivers and executors, and what goes wrong around them."""
+"""A world with Spark queries: their drivers and executors, and their faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class QueryWorld(World):
         self._other = SimStream(random.Random(scenario.seed), 2, EPOCH_MS)
 
     def begin(self) -> None:
-        """Prepare what happens by itself."""
+        """Schedule the recurring events and faults."""
         self._journal.open()
         for place in range(self.scenario.query_plan.executor_count):
             self._start_executor(f"executor{place}")

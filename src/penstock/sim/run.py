@@ -52,7 +52,7 @@ class SeedResult(Struct, frozen=True):
         digest: Hash of the whole history; the same for the same seed.
         settled_s: Seconds from the end of the faults until everything was read and balanced.
         virtual_s: Seconds that passed in the simulated world.
-        history: What happened, line by line.
+        history: All events, line by line.
         met: How often each fault, decision and situation happened.
     """
 

@@ -75,7 +75,7 @@ def _changed(value: Any, default: Any) -> list[str]:
 
 
 def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]) -> str:
-    """Return a test that runs a scenario, written as what differs from the one that its seed draws."""
+    """Return a test that runs a scenario, written as the differences from the one that its seed draws."""
     changes = [f"        {name}={_show(getattr(scenario, name))}," for name in _changed(scenario, drawn)]
     return "\n".join(
         [

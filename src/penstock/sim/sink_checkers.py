@@ -87,7 +87,7 @@ class _SinkChecker(Checker):
         self.attempts[name].excused.update(texts)
 
     def on_sink_stored(self, name: str, _stream: str, texts: tuple[str, ...], is_read: bool) -> None:
-        """Count what readers see."""
+        """Count the copies that readers see."""
         if is_read:
             self.attempts[name].seen.update(texts)
 
@@ -121,7 +121,7 @@ class NothingLostInSilence(_SinkChecker):
         self._planned[query, batch] = texts
 
     def on_sink_task_done(self, name: str, counts: tuple[tuple[str, int], ...], *_: int) -> None:
-        """Compare an attempt's word with what readers see of it."""
+        """Compare an attempt's message with the records that readers see."""
         del counts
         self._done.add(name)
         attempt = self.attempts[name]
@@ -194,7 +194,7 @@ class TwiceWithCause(_SinkChecker):
     invariant = "K3"
 
     def on_sink_stored(self, name: str, stream: str, texts: tuple[str, ...], is_read: bool) -> None:
-        """Count what readers see."""
+        """Count the copies that readers see."""
         super().on_sink_stored(name, stream, texts, is_read)
         attempt = self.attempts[name]
         for text in texts if is_read else ():
@@ -209,7 +209,7 @@ class TwiceWithCause(_SinkChecker):
     def on_sink_task_done(
         self, name: str, counts: tuple[tuple[str, int], ...], twice_count: int, letter_count: int
     ) -> None:
-        """Compare an attempt's report with what happened."""
+        """Compare an attempt's report with the stored records."""
         attempt = self.attempts[name]
         copies = sum(count - 1 for count in attempt.seen.values() if count)
         if copies > twice_count:
@@ -371,7 +371,7 @@ class EndsInTime(_SinkChecker):
         self.on_sink_stored(name)
 
     def on_pause(self, who: str, until_s: float) -> None:
-        """A paused process makes no progress, and does not know it."""
+        """A paused process makes no progress, and does not notice."""
         for name in [name for name, executor in self._executor_of.items() if executor == who]:
             if name in self._tried_s:
                 self._tried_s[name] = max(self._tried_s[name], until_s)

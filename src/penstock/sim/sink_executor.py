@@ -66,7 +66,7 @@ class SinkExecutor(SimProcess):
         world: Its surroundings.
         name: Its name.
         incarnation: Names this life.
-        plan: What goes wrong.
+        plan: The faults.
         streams: By name.
         files: The files of all folders.
     """

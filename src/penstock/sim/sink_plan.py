@@ -22,7 +22,7 @@ class SinkPlan(PutFaults, frozen=True):
         hash_keys: Rows have explicit hash keys.
         task_count_max: Partitions of a batch.
         row_count_max: Rows of a partition.
-        padding_bytes: Bytes of a row beside what names it.
+        padding_bytes: Bytes of a row beside its name.
         record_bytes_max: The largest record that the streams accept.
         large_row: A row is larger than most streams take, but not too large for this one.
         bad_row: The service can never accept a row.

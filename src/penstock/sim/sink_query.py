@@ -1,6 +1,6 @@
 """A simulated Spark query that writes to Kinesis: Spark's loop around the production's sink.
 
-What Spark keeps (the log of batches, the log of commits) survives the driver; everything else dies with it, at any moment.
+Spark's logs of batches and commits survive the driver; everything else dies with it, at any moment.
 Tasks run in executors (`sink_executor`), which its death does not touch.
 """
 

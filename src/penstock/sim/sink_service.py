@@ -34,7 +34,7 @@ class SinkStream(Struct):
 
     Args:
         name: Its name.
-        stream: What lies in it.
+        stream: Its shards and records.
         deleted_until: Until then it does not exist.
         silent_until: Until when each shard refuses every record.
     """
@@ -147,7 +147,7 @@ class SinkKinesis(SimKinesis):
     Args:
         process: The executor.
         streams: By name.
-        plan: What goes wrong.
+        plan: The faults.
         attempt: Which attempt it is.
     """
 
@@ -225,7 +225,7 @@ class SinkFolder:
         process: Who reads and writes.
         location: Which folder it is.
         files: The files of all folders.
-        plan: What goes wrong.
+        plan: The faults.
     """
 
     def __init__(self, process: SimProcess, location: str, files: dict[str, bytes], plan: SinkPlan) -> None:

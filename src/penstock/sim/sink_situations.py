@@ -108,7 +108,7 @@ class SinkSituations:
         self._done: set[tuple[str, str]] = set()
 
     def see(self, entry: HistoryEntry) -> None:
-        """Look at one line."""
+        """Handle one line."""
         handler = getattr(self, f"_on_{entry[1]}", None)
         if handler is not None:
             handler(*entry[2:])

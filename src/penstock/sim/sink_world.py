@@ -1,4 +1,4 @@
-"""A world of Spark queries that write: their drivers and executors, the streams, and what goes wrong around them.
+"""A world of Spark queries that write: their drivers and executors, the streams, and their faults.
 
 In some worlds consumers read their rows.
 """
@@ -42,7 +42,7 @@ class SinkWorld(World):
         }
 
     def begin(self) -> None:
-        """Prepare what happens by itself."""
+        """Schedule the recurring events and faults."""
         self._journal.open()
         for place in range(self._plan.executor_count):
             self._start_executor(f"executor{place}")

@@ -231,7 +231,7 @@ class Situations:
         self._number_of: dict[str, int] = {}
 
     def see(self, entry: HistoryEntry) -> None:
-        """Look at one line."""
+        """Handle one line."""
         kind = entry[1]
         if kind in _BY_HISTORY:
             self._met[f"fault: {_BY_HISTORY[kind]}"] += 1
@@ -299,7 +299,7 @@ class Situations:
             self._met[f"fleet: {reason.upper()}"] += 1
 
     def _see_change(self, who: str, write: Any, before: Lease, after: Lease) -> None:
-        """Count what changes hands in a fleet of KCL 3 workers."""
+        """Count the moves of leases in a fleet of KCL 3 workers."""
         if isinstance(write, Release) and after.owner is not None:
             pair = (name_of(who) in self._kcl3, after.owner in self._kcl3)
             self._met[_TO_PENSTOCK] += pair == (True, False)

@@ -1,4 +1,4 @@
-"""A failing seed's history in plain words: what happened to the shards and workers that its violation names."""
+"""A failing seed's history in plain words: the events of the shards and workers that its violation names."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class SimBlob(NamedTuple):
 
 
 class SimShard(Struct):
-    """One shard and what lies in it.
+    """One shard and its records.
 
     Args:
         sequences: The number of each user record: the sequence number of its Kinesis record plus its place in it.

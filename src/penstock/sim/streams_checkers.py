@@ -35,7 +35,7 @@ class OwnStreamOnly(Checker):
         self._read_by[who] = stream_ids
 
     def on_write(self, who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
-        """Look at whose lease it is, and whose shards and streams it names."""
+        """Check the lease's stream, and those of the shards that it names."""
         key = write.key
         if key not in self.history.shards:
             raise Broken(f"{type(write).__name__} of {who} is of {key}, which is no shard")
@@ -54,7 +54,7 @@ class OwnStreamOnly(Checker):
             raise Broken(f"{type(write).__name__} of {who} marks {key} as of {after.stream}")
 
     def on_start(self, who: str, key: str, _epoch: int, _position: Position) -> None:
-        """Look at whose shard is read."""
+        """Check the stream of the shard that is read."""
         if _stream_id(key) not in self._read_by[who]:
             raise Broken(f"{who} reads {key}, whose stream is not in its list")
 
@@ -135,7 +135,7 @@ class OthersGoOn(Checker):
         )
 
     def on_put(self, key: str, sequence: int, arrival_ms: int) -> None:
-        """Look at the records whose time is over."""
+        """Check the records whose time is over."""
         self._due.append((self.history.now + READ_WITHIN_S, key, sequence, arrival_ms))
         while self._due and self._due[0][0] <= self.history.now:
             _, put_into, number, came_ms = self._due.popleft()

@@ -1,4 +1,4 @@
-"""What happens to the streams of one application that reads several, and to the lists of its workers."""
+"""Plans of the streams of one application that reads several, and of its workers' lists."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Deletion(Struct, frozen=True):
 
 
 class StreamsPlan(Struct, frozen=True):
-    """The streams, and what happens to them.
+    """The streams, and their events.
 
     Args:
         streams: All that there are, in some list or not.
@@ -106,7 +106,7 @@ class StreamsPlan(Struct, frozen=True):
 
 
 def draw_streams_plan(chance: random.Random, safety_s: float, began_ms: int, *, is_calm: bool) -> StreamsPlan:
-    """Draw two to four streams, and what happens to them within the safety phase.
+    """Draw two to four streams, and their events within the safety phase.
 
     Args:
         chance: The seed's generator for these worlds.

@@ -145,7 +145,7 @@ class StreamsWorld(World):
     # --- what happens to them -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Prepare what happens by itself."""
+        """Schedule the recurring events and faults."""
         super().begin()
         for deletion in self.plan.deletions:
             self.schedule(deletion.at_s, self._delete, deletion.name)

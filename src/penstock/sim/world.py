@@ -49,7 +49,7 @@ class World(Environment):
     # --- the course of things -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Prepare what happens by itself."""
+        """Schedule the recurring events and faults."""
         chance = self.chance
         for _ in range(chance.randint(0, 3)):
             self.reshard()

@@ -1,1 +1,1 @@
-"""Reading one shard: where it resumes, its next request, and how records reach user code."""
+"""Reading one shard: its resumption, its next request, and the delivery of records to user code."""

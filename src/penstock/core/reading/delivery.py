@@ -76,7 +76,7 @@ class ShardDelivery(Generic[R]):
         shard_id: For messages.
         start: The checkpoint at which the shard was taken.
         options: How to deliver.
-        memory_of: What records count against the limits on memory: the sum of their `memory_bytes`.
+        memory_of: Returns the bytes that records count against the limits on memory: the sum of their `memory_bytes`.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class ShardDelivery(Generic[R]):
 
         Args:
             call_id: Of the call.
-            error: What user code raised.
+            error: The error of user code.
             now_s: Monotonic seconds.
             chance: In [0, 1), for full jitter.
 

@@ -100,7 +100,7 @@ class DeliveryOptions(Struct, frozen=True):
 
 
 class CallKind(Enum):
-    """What user code is called for."""
+    """The kinds of calls of user code."""
 
     START = "a shard begins"
     BATCH = "records"
@@ -115,7 +115,7 @@ class Call(Struct, Generic[R], frozen=True):
 
     Args:
         id: Names the call in the answers.
-        kind: What for.
+        kind: The purpose.
         records: In stream order; empty for all but BATCH and DEAD_LETTER.
         ordinals: The place of each record among the added ones.
         attempt: 1 for the first time.
@@ -154,7 +154,7 @@ class SendToDeadLetter(Struct, frozen=True):
 
 
 class StopDelivery(Struct, frozen=True):
-    """The policy says stop: the shard, or the whole worker."""
+    """The policy is to stop the shard, or the whole worker."""
 
     scope: Literal["shard", "worker"]
     error: HandlerFailed

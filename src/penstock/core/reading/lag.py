@@ -21,7 +21,7 @@ NEAR_TIP_MS_MAX: Final = 10_000
 
 
 class ArrivedRecord(Protocol):
-    """What must be known of a Kinesis record."""
+    """The needed fields of a Kinesis record."""
 
     @property
     def sequence_number(self) -> str:

@@ -26,7 +26,7 @@ _POSITION_WORDS: Final = ("SequenceNumber", "equence number", "did not come from
 
 
 class FailureMeaning(Enum):
-    """What to do after a failed call."""
+    """The reactions to a failed call."""
 
     PASSES = "nothing happened, and a later call may succeed"
     ITERATOR_EXPIRED = "the iterator is too old: fetch another one at the last record that was read"

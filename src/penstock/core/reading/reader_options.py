@@ -1,4 +1,4 @@
-"""How one shard is read: pace, retries, and what happens when records are gone."""
+"""Options of reading one shard: pace, retries, and the reaction to lost records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WayOut(Struct, frozen=True):
 
     Args:
         of_loss: How to go on when records are gone.
-        of_new_stream: What to do when the stream was deleted and created again.
+        of_new_stream: Advice if the stream was deleted and created again.
     """
 
     of_loss: str = "Set on_data_loss='warn' to go on"
@@ -47,7 +47,7 @@ class ReaderOptions(Struct, frozen=True):
         deadline_s: The reader gives a shard up that brings no page for so long; None for a reader that waits without a limit.
         stubborn_failures_max: Refusals that waiting seldom cures (policy, wrong request) before the reader gives the shard up.
         prefetch_bytes_max: No read is planned while this much waits undelivered; one page may exceed it.
-        on_data_loss: What happens when records are gone that were not read: `fail` or `warn`.
+        on_data_loss: The reaction when unread records have left the stream: `fail` or `warn`.
         retention_s: How long the stream keeps records, or None when unknown. With it a record that left a quiet
             stream is not mistaken for a loss.
         way_out: The advice at the end of errors.

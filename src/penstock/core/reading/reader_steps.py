@@ -35,7 +35,7 @@ class FetchPage(Struct, frozen=True):
 
 
 class FetchListing(Struct, frozen=True):
-    """Ask ListShards about this shard: the reads do not say clearly whether and how it ended."""
+    """Ask ListShards about this shard: the reads do not show clearly whether and how it ended."""
 
     reason: str
 
@@ -58,13 +58,13 @@ class Wait(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """The shard is closed and read to its end; `children` continue it (empty when the stream knows none)."""
+    """The shard is closed and read to its end; `children` continue it (empty when the stream lists none)."""
 
     children: tuple[ChildShard, ...]
 
 
 class Failed(Struct, frozen=True):
-    """The shard cannot be read further; the error says why and what to do."""
+    """The shard cannot be read further; the error has the reason and the way out."""
 
     error: PenstockError
 
@@ -113,7 +113,7 @@ def place_of_whole(sequence_number: str, data: bytes) -> Position:
 
 
 class PlacedRecord(Protocol):
-    """What must be known of a record to leave out those that are done."""
+    """The needed fields of a record, to skip those that are done."""
 
     @property
     def sequence_number(self) -> str:

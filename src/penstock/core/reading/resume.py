@@ -1,11 +1,11 @@
-"""How a shard is resumed from a position: where the iterator begins, which records are skipped, and how a loss is noticed.
+"""How a shard is resumed from a position: the start of the iterator, the records to skip, and the detection of a loss.
 
-A checkpoint on a record says that everything up to and including it is done. The iterator begins AT that record all the
+With a checkpoint on a record, everything up to and including it is done. The iterator begins AT that record all the
 same, for two reasons: an aggregate may have more user records behind the checkpoint, and the record must still be
 there. If it is not, retention has removed it, and perhaps unread records behind it.
 
 Source:
-    Kinesis API reference, GetShardIterator. KCL resumes aggregates in the same way; the look whether the record is
+    Kinesis API reference, GetShardIterator. KCL resumes aggregates in the same way; the check that the record is
     still there is Penstock's own.
 """
 
@@ -125,7 +125,7 @@ def check_resume(position: Position, first_sequence_number: str | None, *, at_en
 
 
 class MissingRecord(Enum):
-    """The meaning of a missing record at the position where reading should go on."""
+    """The meaning of a missing record at the position from which reading should go on."""
 
     HARMLESS = "nothing that was still to be read can have left the stream"
     UNSURE = "the shard is open and empty, and the foreign worker that wrote the checkpoint did not note when it was at the tip"
@@ -172,7 +172,7 @@ def judge_missing_record(
             stream ever since.
 
     Returns:
-        HARMLESS: go on. UNSURE, HORIZON: warn and go on. LOSS: fail, or warn and go on, as the user's policy says.
+        HARMLESS: go on. UNSURE, HORIZON: warn and go on. LOSS: fail, or warn and go on, by the user's policy.
     """
     if not position.is_record:
         return MissingRecord.HARMLESS

@@ -3,7 +3,7 @@
 A shard is polled first. The machine gets the outcome of each call, and decides when to change, and why. Its driver makes the change
 between two calls: the reader then begins in the new way at the last record that it read, so no record is left out or read twice.
 
-| what happens | answer |
+| event | answer |
 |---|---|
 | every fifth of the last reads is refused, though the quota had room for this reader alone | in time: fan-out |
 | reads are refused that this reader's own rate explains | nothing: the reader slows down by itself |
@@ -34,7 +34,7 @@ from penstock.errors import ExpiredIterator, OptionError, PenstockError, Throttl
 _CALLS_MAX: Final = 20  # the last ones count: after refusals they are few, so time would be no measure
 _CALLS_MIN: Final = 5
 _REFUSED_SHARE_MIN: Final = 0.2
-_FORGOTTEN_S: Final = 60.0  # calls so long ago say nothing; no pause after a refusal is longer
+_FORGOTTEN_S: Final = 60.0  # older calls do not count; no pause after a refusal is longer
 _TRIAL_SHARE: Final = 1 / 3  # of the time before a change, while on trial
 _HOLD_GROWTH_MAX: Final = 8
 _PUSH_FAILURES_MAX: Final = 2

@@ -89,7 +89,7 @@ class SteadyServiceClock:
 
         Args:
             now_s: Monotonic seconds now.
-            unheard_ms: What counts before the first answer.
+            unheard_ms: Returned until the service has answered once.
         """
         if self._heard is None:
             return unheard_ms

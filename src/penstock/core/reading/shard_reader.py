@@ -2,7 +2,7 @@
 
 Its driver (the consumer's pools, a blocking loop in a Spark task, the simulator in virtual time) calls `plan_step`,
 does the call, and answers with `on_iterator`, `on_page`, `on_failure` or `on_listing`. One call is under way at a time. Time
-and chance are arguments; the machine never waits, it says until when there is nothing to do. It never looks into rows: a page
+and chance are arguments; the machine never waits, it returns until when there is nothing to do. It never reads rows: a page
 gives those that are new in whatever form its driver wants them.
 
 A place in the shard is kept as the last sequence number that was read, never as an iterator: iterators are disposable, and a
@@ -155,7 +155,7 @@ class ShardReader:
         return self._iterator if self._skip_through is None else None
 
     def plan_step(self, now_s: float, waiting_bytes: int = 0, has_room: bool = True) -> Step:
-        """Return what to do now. Asking changes nothing.
+        """Return the next step. The call changes nothing.
 
         Args:
             now_s: Monotonic seconds.
@@ -323,7 +323,7 @@ class ShardReader:
     def look_again(self, now_s: float) -> bool:
         """Ask again from the last record on, a little later, if the service answers that nothing is left.
 
-        For a driver that knows that something must follow: one such answer is not enough then.
+        For a driver that knows that a record must follow: one such answer is not enough then.
 
         Returns:
             False if it was asked often enough without a record.
@@ -356,7 +356,7 @@ class ShardReader:
         return position.whole_record
 
     def _done_through(self, page: Page[Rows_co]) -> Position | None:
-        """Return up to where a page was read before; None if all of it is new. A subscription may bring an event twice."""
+        """Return the position up to which a page was read before; None if all of it is new. A subscription may repeat an event."""
         if self._skip_through is not None or page.first_sequence_number is None:
             return self._skip_through
         number = self.position.sequence_number
@@ -371,7 +371,7 @@ class ShardReader:
             # Sequence numbers rise: one page that has records is behind the done ones.
             self._skip_through = None
             self._is_foreign = False
-            # Doubts are about one record. It is there, or known to be missing, and the next one deserves as many.
+            # Unclear ends are counted for one record. It is there, or known to be missing, so the count begins again for the next.
             self._unclear_ends = 0
             self.position = page.last if done is None else max(done, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)

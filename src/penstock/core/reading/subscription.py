@@ -5,7 +5,7 @@ The reader asks as it asks for GetRecords: for an iterator at a position (`on_be
 when the service ends a connection: it connects again behind the last event that was given. Events of earlier connections
 are known by their number and ignored. Time and chance are arguments.
 
-| what happens | answer |
+| event | answer |
 |---|---|
 | the connection ends (the service ends each after five minutes) | connect again behind the last event, at once |
 | refused, since another connection is young or the consumer is not active yet | no error: again after a second |
@@ -52,7 +52,7 @@ class SubscriptionOptions(Struct, frozen=True):
         refused_pause_s: Time before another try after a refusal, and up to half as much on top.
         refusals_max: Refusals in a row before the reader gets a failure.
         takeover_pause_s: Time before another try after another subscriber took over; longer than between two renewals
-            of a lease, so that a worker whose lease is gone knows it by then.
+            of a lease, so that a worker has noticed by then that its lease is gone.
     """
 
     silence_s: float = 35.0
@@ -290,7 +290,7 @@ class Subscription(Generic[P]):
         start = self._start
         if start is None or self._wanted is _Wanted.PAGE:
             if start is None or start.type is not IteratorType.AFTER_SEQUENCE_NUMBER:
-                # Begun there again, LATEST would be a later moment. The reader knows its position better.
+                # LATEST would be a later moment after a restart. The reader has the exact position.
                 return self._expire("the connection ended before its first event")
             if now_s > self._start_until_s:
                 # Records may have left the stream since. The reader finds out by beginning at its own record.

@@ -211,14 +211,14 @@ class Batcher:
         """Whether records are packed into aggregates."""
         return self._aggregates
 
-    # --- what to do next ----------------------------------------------------------------------------------
+    # --- planning -----------------------------------------------------------------------------------------
 
     def plan_step(self, now_s: float, *, flushes: bool = False) -> Step:
-        """Plan what to do now.
+        """Plan the next step.
 
         Args:
             now_s: Now.
-            flushes: Send also what could still linger.
+            flushes: Send also records that could still linger.
         """
         if not self.waiting_count:
             return WaitUntil(None, "no record waits")
@@ -354,7 +354,7 @@ class Batcher:
     def drop_expired(self, came_before_s: float) -> list[PendingRecord]:
         """Give up records that have waited since before a moment (none in flight); return them in the order of arrival.
 
-        Every pending record is looked at, so this is not for every step.
+        Every pending record is visited, so this is not for every step.
         """
         _, expired = self._sift(lambda record: record.came_s < came_before_s)
         self._forget(expired)

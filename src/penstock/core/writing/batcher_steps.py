@@ -1,4 +1,4 @@
-"""A batcher's settings, the steps that it plans, and what became of entries. Plain values."""
+"""A batcher's settings, the steps that it plans, and the outcomes of entries. Plain values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BatcherSettings(Struct, frozen=True):
     no_progress_deadline_s: float = 600.0
 
 
-# --- what to do -----------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------------------
 
 
 class PutRequest(Struct, eq=False):
@@ -85,7 +85,7 @@ class Failure(Enum):
     UNKNOWN = "sent, no answer"
 
 
-# --- what became of them ------------------------------------------------------------------------------------------
+# --- outcomes -----------------------------------------------------------------------------------------------------
 
 
 class DeliveredEntry(NamedTuple):
@@ -104,7 +104,7 @@ class RefusedEntry(NamedTuple):
 
 
 class PutResult(Struct):
-    """What became of entries.
+    """Outcomes of entries.
 
     Args:
         delivered: Acknowledged; readers see all of their records.

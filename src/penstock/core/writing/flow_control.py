@@ -1,6 +1,6 @@
 """How fast to write into one shard: without a limit until the service refuses, then half as fast, and slowly faster.
 
-A shard accepts 1,000 records and 1 MiB per second from all writers together, and no writer knows how many others there
+A shard accepts 1,000 records and 1 MiB per second from all writers together, and a writer cannot see how many others there
 are. So each finds its rate by trying, as TCP does. The cost of a record is one number: how many seconds of the shard's
 whole capacity it uses, by bytes or by records, whichever is more. A rate is then a share of the shard: 1.0 is all of
 it. After a refusal the rate falls by a fixed factor and recovers along a cubic curve. The curve is flat around the rate

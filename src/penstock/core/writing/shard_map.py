@@ -83,7 +83,7 @@ class ShardMap:
         self._unlisted.add(shard_id)
 
     def on_shards(self, shards: Iterable[Shard], now_s: float, misrouted_ids: Collection[str]) -> bool:
-        """Take over a listing.
+        """Handle a listing.
 
         Args:
             shards: As listed; closed ones may be among them.
@@ -91,7 +91,7 @@ class ShardMap:
             misrouted_ids: Shards that accepted aggregates meant for others.
 
         Returns:
-            Whether all of these are known now, or have been looked for often enough.
+            Whether all of these are listed now, or have been listed for often enough.
         """
         listed = list(shards)
         self.ranges.update((shard.shard_id, shard.hash_range) for shard in listed)

@@ -21,7 +21,7 @@ class ShardQueue:
         shard_id: The predicted shard; empty if there is no prediction.
         flow: How fast it may be written.
         aggregates: Whether records are packed into aggregates.
-        keeps_key_order: Whether a request takes only what may be accepted in any order.
+        keeps_key_order: Whether a request takes only entries that may be accepted in any order.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
     """
@@ -81,7 +81,7 @@ class ShardQueue:
     @property
     def failing_s(self) -> float:
         """Seconds from the first try to the last one, since the last acknowledgement."""
-        # Not up to now: records may wait for others before they are sent, and a process that was paused knows nothing of the shard
+        # Counted not to now: records may wait for others before they are sent, and a process that was paused has no news of the shard
         # until it has tried again.
         return 0.0 if self.tried_s is None else self.failed_s - self.tried_s
 
@@ -112,7 +112,7 @@ class ShardQueue:
                 self._waits_since_s = self._queue[0].came_s
             else:
                 # The key whose turn is next may have a younger record than one behind it. While records linger they are
-                # fewer than a request holds, so looking at each of them is quick.
+                # fewer than a request holds, so visiting each of them is quick.
                 self._waits_since_s = min([record.came_s for record in self._ready], default=float("-inf"))
         return self._waits_since_s
 
