@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from core.leases.coordinator_bench import WHOLE, Bench
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import FetchLease, ListShards, ScanTable, WriteLease
 from penstock.core.leases.coordinator_events import UNKNOWN, Problem, ScanFailed, TableReady, Tick, WriteDone
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
@@ -15,6 +16,7 @@ from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Take
+from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.scan_plan import estimate_workers, plan_first_scans, plan_scans
 from penstock.core.leases.scan_schedule import ScanSchedule
 from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
@@ -155,7 +157,10 @@ class Watcher:
         self.turn, self.view = Turn(), LeaseView(OPTIONS.lease_duration_s)
         self.scans = TableScans(OPTIONS, self.turn)
         self.scans.on_table_ready(0.0)
-        self.schedule = ScanSchedule("w0", OPTIONS, self.view, self.turn, self.scans)
+        writes = PendingWrites(self.turn, 5)
+        self.schedule = ScanSchedule(
+            CoordinatorContext("w0", OPTIONS, self.view, self.turn, writes, self.scans)
+        )
         self.look_at_table(0.0, names(100))
         self.home = self.schedule.part
         self.mine = [lease for lease in self.leases if self.home.holds(lease.key)]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.late_checkpoints import LateCheckpoints
@@ -14,6 +15,7 @@ from penstock.core.leases.lease_writes import (
     Refused,
 )
 from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
 from penstock.core.position import LATEST, at_record
 
@@ -28,7 +30,9 @@ class Bench:
         self.writes = PendingWrites(self.turn, 5)
         view = LeaseView(10.0)
         view.on_row(ROW, 0.0)
-        self.late = LateCheckpoints(CoordinatorOptions(), view, self.turn, self.writes)
+        options = CoordinatorOptions()
+        scans = TableScans(options, self.turn)
+        self.late = LateCheckpoints(CoordinatorContext("w", options, view, self.turn, self.writes, scans))
 
     def written(self, now_s):
         self.turn.begin(0.5)

@@ -6,18 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.coordinator_events import Unknown, WriteOutcome, row_of
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Acquisition, Reason
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Refused, Renew, RequestHandover, Take
-from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.stream_check import StreamCheck
-from penstock.core.leases.table_scans import TableScans
-from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForAcquisition
 
 _LEFT_DURATIONS: Final = 10  # lease durations for which a shard that failed here is left to others
@@ -27,32 +25,24 @@ class Acquisitions:
     """The acquisitions of one worker. Not thread-safe.
 
     Args:
-        me: The worker's id.
-        options: As for the coordinator.
-        turn: Where effects go.
-        writes: Sends writes.
-        scans: Scans the table when an answer leaves an owner unknown.
+        context: Shared by the parts of the coordinator.
         held_leases: The leases that this worker holds.
         requested: The leases that it has requested.
         stream_check: The coordinator's.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of one coordinator
+    def __init__(
         self,
-        me: str,
-        options: CoordinatorOptions,
-        turn: Turn,
-        writes: PendingWrites,
-        scans: TableScans,
+        context: CoordinatorContext,
         held_leases: HeldLeases,
         requested: RequestedLeases,
         stream_check: StreamCheck,
     ) -> None:
-        self.me = me
-        self.options = options
-        self._turn = turn
-        self._writes = writes
-        self._scans = scans
+        self.me = context.me
+        self.options = context.options
+        self._turn = context.turn
+        self._writes = context.writes
+        self._scans = context.scans
         self._held_leases = held_leases
         self._requested = requested
         self._stream_check = stream_check

@@ -43,6 +43,7 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from penstock.core.leases.acquisitions import Acquisitions
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
     Effect,
@@ -144,42 +145,26 @@ class Coordinator:
         self._twins = twins = TwinWatch(worker, run_name, view)
         self._writes = writes = PendingWrites(turn, options.writes_in_flight_max, twins)
         self._scans = scans = TableScans(options, turn)
-        self._late_checkpoints = LateCheckpoints(options, view, turn, writes)
-        self._failing = failing = FailingCalls(
+        context = CoordinatorContext(worker, options, view, turn, writes, scans)
+        self._failing = FailingCalls(
             turn, options.lease_duration_s, options.lease_duration_s - options.margin_s
         )
-        self.held_leases = HeldLeases(
-            worker, options, view, turn, writes, scans, self._late_checkpoints, failing
-        )
-        self._stream_check = StreamCheck(options, view)
+        self._late_checkpoints = late = LateCheckpoints(context)
+        self.held_leases = held = HeldLeases(context, late, self._failing)
+        self._stream_check = stream_check = StreamCheck(options, view)
         self._damaged_rows = DamagedRows(view, turn)
-        self._streams = streams_of(worker, options, view, turn, writes, scans)
-        self._membership = Kcl3Membership(worker, options, turn)
-        self._requested = RequestedLeases(
-            worker, options, view, turn, writes, self._stream_check, self._membership, twins
-        )
-        self._reacquisition = Reacquisition(
-            worker,
-            options,
-            view,
-            writes,
-            self.held_leases,
-            self._requested,
-            self._late_checkpoints,
-            self._stream_check,
-            self._membership,
-            twins,
-        )
-        self._acquisitions = Acquisitions(
-            worker, options, turn, writes, scans, self.held_leases, self._requested, self._stream_check
-        )
+        self._streams = streams_of(context)
+        self._membership = membership = Kcl3Membership(context)
+        self._requested = requested = RequestedLeases(context, stream_check, membership, twins)
+        self._reacquisition = Reacquisition(context, held, requested, late, stream_check, membership, twins)
+        self._acquisitions = Acquisitions(context, held, requested, stream_check)
         self._row_fetches = RowFetches(turn)
-        self._schedule = ScanSchedule(worker, options, view, turn, scans)
+        self._schedule = ScanSchedule(context)
         self._planner = MovePlanner(worker, options)
+        self._stop = GracefulStop(context, held, requested, membership)
         self.stats = CoordinatorStats()
         self._live: frozenset[str] = frozenset()  # as of the last scan of the whole table
         self._is_refused = False
-        self._stop = GracefulStop(options, turn, writes, self.held_leases, self._requested, self._membership)
 
     # --- the interface --------------------------------------------------------------------------------
 

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import math
 
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, Stopped, Topic
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.kcl3_membership import Kcl3Membership
-from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.requested_leases import RequestedLeases
-from penstock.core.leases.turn import Turn
 
 
 class GracefulStop:
     """The progress of one worker's graceful stop. Not thread-safe.
 
     Args:
-        options: As for the coordinator.
-        turn: Where effects go.
-        writes: Sends writes.
+        context: Shared by the parts of the coordinator.
         held_leases: The leases that the worker holds.
         requested: The leases that it has requested.
         membership: Its coordination with KCL 3 workers.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of one coordinator
+    def __init__(
         self,
-        options: CoordinatorOptions,
-        turn: Turn,
-        writes: PendingWrites,
+        context: CoordinatorContext,
         held_leases: HeldLeases,
         requested: RequestedLeases,
         membership: Kcl3Membership,
     ) -> None:
-        self.options = options
-        self._turn = turn
-        self._writes = writes
+        self.options = context.options
+        self._turn = context.turn
+        self._writes = context.writes
         self._held_leases = held_leases
         self._requested = requested
         self._membership = membership

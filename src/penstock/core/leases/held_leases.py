@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, StopReader, StopWhy, Topic
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
@@ -23,7 +24,6 @@ from penstock.core.leases.coordinator_events import (
     WriteOutcome,
     row_of,
 )
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.failing_calls import FailingCalls
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.held_lease import HeldLease, LeasePhase, RenewalPace
@@ -44,7 +44,6 @@ from penstock.core.leases.held_lease_reports import (
 )
 from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
     Applied,
     Create,
@@ -52,10 +51,8 @@ from penstock.core.leases.lease_writes import (
     Refused,
     Take,
 )
-from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.shard_end import free_children
-from penstock.core.leases.table_scans import TableScans
-from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForAcquisition, ForChildOf, ForHeldLease
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
@@ -67,34 +64,21 @@ class HeldLeases:
     """Every lease held by one worker. Not thread-safe.
 
     Args:
-        me: The worker's id.
-        options: As for the coordinator.
-        view: The coordinator's; gets every row that an answer shows.
-        turn: Where effects go.
-        writes: Sends writes.
-        scans: Informed when a lease's owner is unknown.
+        context: Shared by the parts of the coordinator.
         late_checkpoints: Keeps the last positions in shards whose leases are lost.
         failing: Informed of leases that were lost for failing writes.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of one coordinator
-        self,
-        me: str,
-        options: CoordinatorOptions,
-        view: LeaseView,
-        turn: Turn,
-        writes: PendingWrites,
-        scans: TableScans,
-        late_checkpoints: LateCheckpoints,
-        failing: FailingCalls,
+    def __init__(
+        self, context: CoordinatorContext, late_checkpoints: LateCheckpoints, failing: FailingCalls
     ) -> None:
-        self.me = me
-        self.options = options
-        self.view = view
+        self.me = context.me
+        self.options = context.options
+        self.view = context.view
         self.lost_count = 0
-        self._turn = turn
-        self._writes = writes
-        self._scans = scans
+        self._turn = context.turn
+        self._writes = context.writes
+        self._scans = context.scans
         self._late_checkpoints = late_checkpoints
         self._failing = failing
         self._is_stopping = False
@@ -102,7 +86,7 @@ class HeldLeases:
         self._due: list[tuple[float, str, int]] = []
         self._orphans: dict[str, int] = {}  # readers without a lease that have not stopped: key -> epoch
         self._last_epoch = 0
-        self._pace = RenewalPace(options)
+        self._pace = RenewalPace(context.options)
         self._expired: list[Expiry] = []  # leases that could not be renewed in time; not reported yet
         self._expired_due_s = -math.inf
         self._lateness_due_s = -math.inf

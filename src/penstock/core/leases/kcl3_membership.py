@@ -8,6 +8,7 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import (
     FetchFleet,
     FindOwnLeases,
@@ -27,7 +28,6 @@ from penstock.core.leases.coordinator_events import (
     Problem,
     WorkerReported,
 )
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Acquisition, tie
 from penstock.core.leases.kcl3_fleet import (
     CPU,
@@ -44,7 +44,6 @@ from penstock.core.leases.kcl3_fleet import (
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_keys import stream_id_of
 from penstock.core.leases.move_planner import RoundPlan
-from penstock.core.leases.turn import Turn
 
 _JITTER: Final = 0.1
 _AGAIN_S: Final = 2.0  # after a failed first read: the worker begins only after one has succeeded
@@ -58,20 +57,18 @@ class Kcl3Membership:
     """One worker's coordination with KCL 3 workers, if there are any. Not thread-safe.
 
     Args:
-        me: The worker's id.
-        options: As for the coordinator.
-        turn: Where effects go.
+        context: Shared by the parts of the coordinator.
     """
 
-    def __init__(self, me: str, options: CoordinatorOptions, turn: Turn) -> None:
-        self.me = me
-        self.options = options
-        self._turn = turn
+    def __init__(self, context: CoordinatorContext) -> None:
+        self.me = context.me
+        self.options = context.options
+        self._turn = context.turn
         self.is_refused = False
         self._wall_s = 0.0  # as of the last read
-        self._judge = FleetJudge(me)
+        self._judge = FleetJudge(context.me)
         self.mode = FleetMode.OWN
-        self.is_known = not options.kcl3
+        self.is_known = not context.options.kcl3
         """Whether the fleet's mode is known: the worker begins only then."""
         self._rows = Kcl3Rows()
         self._fetch_s = math.inf

@@ -6,12 +6,9 @@ never loss, so retries are not urgent.
 
 from __future__ import annotations
 
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_events import NotDone, Unknown, WriteOutcome
-from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import LateCheckpoint
-from penstock.core.leases.pending_writes import PendingWrites
-from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForLateCheckpoint
 from penstock.core.position import Position
 
@@ -20,19 +17,14 @@ class LateCheckpoints:
     """The late checkpoints of one worker's readers. Not thread-safe.
 
     Args:
-        options: As for the coordinator.
-        view: The coordinator's.
-        turn: Chance.
-        writes: Sends writes.
+        context: Shared by the parts of the coordinator.
     """
 
-    def __init__(
-        self, options: CoordinatorOptions, view: LeaseView, turn: Turn, writes: PendingWrites
-    ) -> None:
-        self.options = options
-        self.view = view
-        self._turn = turn
-        self._writes = writes
+    def __init__(self, context: CoordinatorContext) -> None:
+        self.options = context.options
+        self.view = context.view
+        self._turn = context.turn
+        self._writes = context.writes
         self._kept: dict[str, Position] = {}
         self._due_s = 0.0
 

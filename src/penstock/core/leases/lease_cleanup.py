@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.coordinator_events import ListingPurpose, WriteOutcome
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease_writes import Applied
 from penstock.core.leases.listing_under_way import ListingUnderWay
-from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.required_leases import DeletionReason, find_vanished, plan_deletions
 from penstock.core.leases.stream_rows import Rows
-from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForCleanup
 from penstock.core.shard import Shard
 
@@ -30,28 +28,17 @@ class LeaseCleanup:
     """Deletes leases that are not needed any more. Not thread-safe.
 
     Args:
-        me: The worker's id.
-        options: As for the coordinator.
+        context: Shared by the parts of the coordinator.
         view: The last known rows of the stream.
-        turn: Where effects go.
-        writes: Sends writes.
         listing: Shared with the shard syncer.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of one coordinator
-        self,
-        me: str,
-        options: CoordinatorOptions,
-        view: Rows,
-        turn: Turn,
-        writes: PendingWrites,
-        listing: ListingUnderWay,
-    ) -> None:
-        self.me = me
-        self.options = options
+    def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingUnderWay) -> None:
+        self.me = context.me
+        self.options = context.options
         self.view = view
-        self._turn = turn
-        self._writes = writes
+        self._turn = context.turn
+        self._writes = context.writes
         self._listing = listing
         self._vanished_before: frozenset[str] | None = None
         self._vanished: frozenset[str] = frozenset()

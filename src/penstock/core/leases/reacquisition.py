@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import LeaseWrite, Release, Renew, Take
-from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.twin_watch import TwinWatch
@@ -27,10 +25,7 @@ class Reacquisition:
     """Reacquires one worker's own leases. Not thread-safe.
 
     Args:
-        me: The worker's id.
-        options: As for the coordinator.
-        view: The coordinator's.
-        writes: Sends writes.
+        context: Shared by the parts of the coordinator.
         held_leases: The leases that this worker holds.
         requested: The leases that it has requested.
         late_checkpoints: The last positions in shards whose leases were lost.
@@ -41,10 +36,7 @@ class Reacquisition:
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
         self,
-        me: str,
-        options: CoordinatorOptions,
-        view: LeaseView,
-        writes: PendingWrites,
+        context: CoordinatorContext,
         held_leases: HeldLeases,
         requested: RequestedLeases,
         late_checkpoints: LateCheckpoints,
@@ -52,10 +44,10 @@ class Reacquisition:
         membership: Kcl3Membership,
         twins: TwinWatch,
     ) -> None:
-        self.me = me
-        self.options = options
-        self.view = view
-        self._writes = writes
+        self.me = context.me
+        self.options = context.options
+        self.view = context.view
+        self._writes = context.writes
         self._held_leases = held_leases
         self._requested = requested
         self._late_checkpoints = late_checkpoints

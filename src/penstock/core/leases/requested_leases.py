@@ -6,16 +6,14 @@ from collections.abc import Collection, Container
 
 from msgspec import Struct
 
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import FetchLease
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import Release, Renew, Take
-from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.stream_check import StreamCheck
-from penstock.core.leases.turn import Turn
 from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.leases.write_purposes import ForAcquisition
 
@@ -30,32 +28,24 @@ class RequestedLeases:
     """The hand-over requests of one worker. Not thread-safe.
 
     Args:
-        me: The worker's id.
-        options: As for the coordinator.
-        view: The coordinator's.
-        turn: Where effects go.
-        writes: Sends writes.
+        context: Shared by the parts of the coordinator.
         stream_check: The coordinator's.
         membership: The coordinator's.
         twins: The coordinator's.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of one coordinator
+    def __init__(
         self,
-        me: str,
-        options: CoordinatorOptions,
-        view: LeaseView,
-        turn: Turn,
-        writes: PendingWrites,
+        context: CoordinatorContext,
         stream_check: StreamCheck,
         membership: Kcl3Membership,
         twins: TwinWatch,
     ) -> None:
-        self.me = me
-        self.options = options
-        self.view = view
-        self._turn = turn
-        self._writes = writes
+        self.me = context.me
+        self.options = context.options
+        self.view = context.view
+        self._turn = context.turn
+        self._writes = context.writes
         self.stream_check = stream_check
         self.membership = membership
         self._twins = twins

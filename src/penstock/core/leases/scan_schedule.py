@@ -6,13 +6,11 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.fleet_view import FleetLease
-from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.scan_plan import ScanPlan, estimate_workers, plan_first_scans, plan_scans
 from penstock.core.leases.table_part import TablePart
-from penstock.core.leases.table_scans import TableScans
-from penstock.core.leases.turn import Turn
 
 _JITTER: Final = 0.2  # of the interval, to both sides
 _EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest time between extra scans, in rounds
@@ -23,23 +21,17 @@ class ScanSchedule:
     """Schedules one worker's scans of the lease table. Not thread-safe.
 
     Args:
-        me: The worker's id.
-        options: As for the coordinator.
-        view: The coordinator's.
-        turn: Source of jitter.
-        scans: Begins the scans.
+        context: Shared by the parts of the coordinator.
     """
 
-    def __init__(
-        self, me: str, options: CoordinatorOptions, view: LeaseView, turn: Turn, scans: TableScans
-    ) -> None:
-        self.me = me
-        self.options = options
-        self.view = view
+    def __init__(self, context: CoordinatorContext) -> None:
+        self.me = context.me
+        self.options = context.options
+        self.view = context.view
         self.has_seen_whole = False
-        self.plan = plan_first_scans(options, me, 0)
-        self._turn = turn
-        self._scans = scans
+        self.plan = plan_first_scans(context.options, context.me, 0)
+        self._turn = context.turn
+        self._scans = context.scans
         self._owners: set[str] | None = None  # other owners in the first scan of a part
         self._is_visiting = False  # the last scan was of a part that others watch
         self._is_needed = False  # the last scan of the whole table showed free leases in the part

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.core.hash_key import HashRange
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.coordinator_events import (
     ListingDone,
@@ -22,12 +23,11 @@ from penstock.core.leases.coordinator_events import (
     Unknown,
     WriteOutcome,
 )
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Create, Refused
 from penstock.core.leases.listing_under_way import ListingUnderWay
-from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.required_leases import (
     BadSnapshot,
     Coverage,
@@ -42,8 +42,6 @@ from penstock.core.leases.required_leases import (
 )
 from penstock.core.leases.starting_per_shard import unknown_names
 from penstock.core.leases.stream_rows import Rows
-from penstock.core.leases.table_scans import TableScans
-from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import CreationReason, ForFirstLease, ForMissingLease
 from penstock.core.shard import Shard
 
@@ -56,38 +54,25 @@ class ShardSyncer:
     """Creates missing leases of one stream. Not thread-safe.
 
     Args:
-        me: The worker's id.
-        options: As for the coordinator.
+        context: Shared by the parts of the coordinator.
         view: The last known rows of the stream.
-        turn: Where effects go.
-        writes: Sends writes.
         listing: Shared with the cleanup.
-        scans: Asked for a scan after leases were created.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of one coordinator
-        self,
-        me: str,
-        options: CoordinatorOptions,
-        view: Rows,
-        turn: Turn,
-        writes: PendingWrites,
-        listing: ListingUnderWay,
-        scans: TableScans,
-    ) -> None:
-        self.me = me
-        self.options = options
+    def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingUnderWay) -> None:
+        self.me = context.me
+        self.options = context.options
         self.view = view
-        self._turn = turn
-        self._writes = writes
+        self._turn = context.turn
+        self._writes = context.writes
         self._listing = listing
-        self._scans = scans
+        self._scans = context.scans
         self.ranges: dict[str, HashRange] = {}
         self.cold_until_s: float | None = None
         self._first: deque[Lease] = deque()
         self._filling: deque[tuple[Lease, CreationReason]] = deque()
         self._retries = 0
-        self._holes = HoleWatch(options.hole_confidence_rounds)
+        self._holes = HoleWatch(context.options.hole_confidence_rounds)
         self._hole_s: float | None = None  # since when a hole is known and not filled
         self._plan_before: list[MissingLease] | None = None
         self._lacking: dict[str, int] = {}  # shard -> rounds in a row

@@ -11,18 +11,15 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_cleanup import LeaseCleanup
 from penstock.core.leases.lease_keys import stream_id_of
-from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.listing_under_way import ListingUnderWay
-from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.shard_syncer import ShardSyncer
 from penstock.core.leases.stream_rows import StreamRows
-from penstock.core.leases.table_scans import TableScans
-from penstock.core.leases.turn import Turn
 
 _PAUSE_ROUNDS: Final = 0.75
 """Pause after a failed listing; the next regular scan, which may be a little early, begins another one."""
@@ -54,30 +51,14 @@ class StreamLeases(Struct, frozen=True, eq=False):
         return {key: lease for key, lease in leases.items() if stream_id_of(key) == self.stream_id}
 
 
-def streams_of(  # noqa: PLR0917 - the parts of one coordinator
-    me: str,
-    options: CoordinatorOptions,
-    view: LeaseView,
-    turn: Turn,
-    writes: PendingWrites,
-    scans: TableScans,
-) -> dict[str, StreamLeases]:
-    """Return the parts of every stream that a worker reads, by the stream's id.
-
-    Args:
-        me: The worker's id.
-        options: As for the coordinator.
-        view: The coordinator's.
-        turn: Where effects go.
-        writes: Sends writes.
-        scans: Asked for a scan after leases were created.
-    """
+def streams_of(context: CoordinatorContext) -> dict[str, StreamLeases]:
+    """Return the parts of every stream that a worker reads, by the stream's id."""
     streams = {}
-    for stream_id in options.stream_ids:
-        rows = StreamRows(view, stream_id) if stream_id else view
-        own = options.of_stream(stream_id)
-        listing = ListingUnderWay(turn, stream_id, _PAUSE_ROUNDS * own.interval_s)
-        syncer = ShardSyncer(me, own, rows, turn, writes, listing, scans)
-        cleanup = LeaseCleanup(me, own, rows, turn, writes, listing)
+    for stream_id in context.options.stream_ids:
+        rows = StreamRows(context.view, stream_id) if stream_id else context.view
+        own = replace(context, options=context.options.of_stream(stream_id))
+        listing = ListingUnderWay(own.turn, stream_id, _PAUSE_ROUNDS * own.options.interval_s)
+        syncer = ShardSyncer(own, rows, listing)
+        cleanup = LeaseCleanup(own, rows, listing)
         streams[stream_id] = StreamLeases(stream_id, listing, syncer, cleanup)
     return streams

@@ -1,0 +1,31 @@
+"""The values and collaborators that the parts of one coordinator share."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.table_scans import TableScans
+from penstock.core.leases.turn import Turn
+
+
+class CoordinatorContext(Struct, frozen=True, eq=False):
+    """Passed to every part of one coordinator; a table of several streams has one for each stream.
+
+    Args:
+        me: The worker's id.
+        options: The coordinator's options; for the parts of one stream those of the stream.
+        view: The last known rows of the lease table.
+        turn: Collects effects, and is the source of jitter.
+        writes: Sends writes.
+        scans: Scans the lease table.
+    """
+
+    me: str
+    options: CoordinatorOptions
+    view: LeaseView
+    turn: Turn
+    writes: PendingWrites
+    scans: TableScans
