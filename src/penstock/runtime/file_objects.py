@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import random
 import stat
-import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from penstock.core.backoff import Backoff
-from penstock.errors import AccessDenied, OptionError, Rejected, Unavailable
+from penstock.errors import AccessDenied, NotFound, OptionError, Rejected, Unavailable, UnknownOutcome
 from penstock.ports.object_store import OBJECT_BYTES_MAX, StoredObject
 
 _LOCK: Final = ".lock"
+_MAKE: Final = "make"
+_DENIALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_ABSENCES: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _PAUSES: Final = Backoff(base_s=0.002, cap_s=0.1)
 
 
@@ -51,126 +55,206 @@ class FileObjects:
         return f"file://{self._folder}"
 
     def prepare(self) -> bool:
-        """Make the folder; True when it was new."""
-        with self._errors("make"):
+        """Make the folder, and see that it can be written; True when it was new.
+
+        Raises:
+            OptionError: A file stands there, or in the place of a parent.
+        """
+        with self._errors(_MAKE):
             is_new = not self._folder.exists()
-            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                if self._folder.is_symlink() and not self._folder.exists():
+                    raise  # it may be mounted, or made, later
+                raise OptionError(
+                    f"lease table {self.url}: {self._file_in_the_way()} is a file, not a folder. Name another folder, or move the "
+                    "file away"
+                ) from error
+            with self._opened() as folder:
+                os.close(self._open_lock(folder))
         return is_new
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
         """Return the files of a suffix by name; None for one whose tag is the known one."""
-        with self._errors("read"):
-            if not self._folder.exists():
-                return {}
-            with os.scandir(self._folder) as entries:
+        with self._errors("read"), self._opened() as folder:
+            with os.scandir(folder) as entries:
                 names = [
                     each.name
                     for each in entries
                     if each.name.endswith(suffix) and not each.name.startswith(".") and each.is_file()
                 ]
-        found = self.read_many(names)
+            found = self._read_each(folder, names)
         return {name: None if known.get(name) == each.tag else each for name, each in found.items()}
 
     def read(self, name: str) -> StoredObject | None:
         """Return one object, or None."""
-        with self._errors("read"):
-            try:
-                if not stat.S_ISREG((self._folder / name).stat().st_mode):
-                    raise Rejected(
-                        f"{self.url}: {name} is no file; remove it or rename it",
-                        operation="read",
-                        resource=self.url,
-                    )
-                with (self._folder / name).open("rb") as file:
-                    data = file.read(OBJECT_BYTES_MAX + 1)
-            except FileNotFoundError:
-                return None
-        return StoredObject(data, _tag_of(data))
+        return self.read_many([name]).get(name)
 
     def read_many(self, names: Collection[str]) -> Mapping[str, StoredObject]:
         """Return the objects of these names that exist."""
-        found = ((name, self.read(name)) for name in names)
-        return {name: each for name, each in found if each is not None}
+        with self._errors("read"), self._opened() as folder:
+            return self._read_each(folder, names)
 
     def write(self, name: str, data: bytes, tag: str | None) -> str | None:
         """Write an object if its tag is still this one; None when it is not."""
-        with self._errors("write"), self._locked():
-            if self._tag(name) != tag:
+        with self._errors("write"), self._opened() as folder, self._locked(folder):
+            if self._tag(folder, name) != tag:
                 return None
-            handle, temporary = tempfile.mkstemp(prefix=".", dir=self._folder)
+            temporary = f".{uuid.uuid4().hex}"
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-                Path(temporary).replace(self._folder / name)
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
-                Path(temporary).unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
                 raise
-            self._sync()
+            self._sync(folder, "write")
         return _tag_of(data)
 
     def delete(self, name: str, tag: str) -> bool:
         """Delete an object if its tag is still this one."""
-        with self._errors("delete"), self._locked():
-            if self._tag(name) != tag:
+        with self._errors("delete"), self._opened() as folder, self._locked(folder):
+            if self._tag(folder, name) != tag:
                 return False
-            (self._folder / name).unlink()
-            self._sync()
+            os.unlink(name, dir_fd=folder)
+            self._sync(folder, "delete")
         return True
 
-    def _tag(self, name: str) -> str | None:
-        found = self.read(name)
-        return None if found is None else found.tag
+    def _sync(self, folder: int, operation: str) -> None:
+        """Put what has been done on the disk.
 
-    def _sync(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
+        Raises:
+            UnknownOutcome: The disk failed behind the write.
+        """
         try:
             os.fsync(folder)
+        except OSError as error:
+            raise UnknownOutcome(
+                f"{self.url}: it is not known whether the disk has the {operation}: {error}",
+                operation=operation,
+                resource=self.url,
+            ) from error
+
+    # --- one open folder ----------------------------------------------------------------------------------
+    # Each call works in the folder that it opened, by its descriptor: its lock, its reads and its write are in one folder, also if
+    # another one is put in the place of the path meanwhile.
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield folder
         finally:
             os.close(folder)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        import fcntl  # not on every system; refused above
+    def _check_place(self, folder: int) -> None:
+        """Make sure that the path still leads to the folder: in one that was removed, nothing is found.
 
-        with (self._folder / _LOCK).open("ab") as lock:
-            began_s = time.monotonic()
-            failures = 0
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    failures += 1
-                    if time.monotonic() - began_s > self._deadline_s:
-                        raise Unavailable(
-                            f"{self.url}: another process has held the lock for {self._deadline_s:g} s; is one of them "
-                            "stopped (SIGSTOP)?",
-                            operation="lock",
-                            resource=self.url,
-                        ) from None
-                    time.sleep(_PAUSES.delay_s(failures, random.random()))
-            yield
+        Raises:
+            OSError: It does not.
+        """
+        if not os.path.samestat(os.fstat(folder), self._folder.stat()):
+            raise OSError(errno.ESTALE, "another folder was put in its place")
+
+    def _read_each(self, folder: int, names: Iterable[str]) -> dict[str, StoredObject]:
+        found = {name: self._read(folder, name) for name in names}
+        self._check_place(folder)
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _read(self, folder: int, name: str) -> StoredObject | None:
+        try:
+            if not stat.S_ISREG(os.stat(name, dir_fd=folder).st_mode):
+                raise Rejected(
+                    f"{self.url}: {name} is no file; remove it or rename it",
+                    operation="read",
+                    resource=self.url,
+                )
+            with os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as file:
+                data = file.read(OBJECT_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+        return StoredObject(data, _tag_of(data))
+
+    def _tag(self, folder: int, name: str) -> str | None:
+        found = self._read(folder, name)
+        return None if found is None else found.tag
+
+    # --- the lock -----------------------------------------------------------------------------------------
+
+    def _open_lock(self, folder: int) -> int:
+        return os.open(_LOCK, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666, dir_fd=folder)
 
     @contextlib.contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
+    def _locked(self, folder: int) -> Iterator[None]:
+        began_s = time.monotonic()
+        failures = 0
+        while True:
+            lock = self._open_lock(folder)
+            try:
+                if _is_locked(lock, folder):
+                    self._check_place(folder)
+                    yield
+                    return
+            finally:
+                os.close(lock)
+            failures += 1
+            if time.monotonic() - began_s > self._deadline_s:
+                raise Unavailable(
+                    f"{self.url}: another process has held the lock for {self._deadline_s:g} s; is one of them "
+                    "stopped (SIGSTOP)?",
+                    operation="lock",
+                    resource=self.url,
+                )
+            time.sleep(_PAUSES.delay_s(failures, random.random()))
+
+    # --- errors -------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _errors(self, operation: str) -> Iterator[None]:
         try:
             yield
-        except PermissionError as error:
-            raise AccessDenied(
-                f"{self.url}: cannot {what}: {error}", operation=what, resource=self.url
-            ) from error
-        except (FileExistsError, NotADirectoryError) as error:
-            raise Rejected(
-                f"{self.url}: cannot {what}: {error}; the location of leases must be a folder",
-                operation=what,
-                resource=self.url,
-            ) from error
-        except OSError as error:  # a full disk passes; nothing was acknowledged
-            raise Unavailable(
-                f"{self.url}: cannot {what}: {error}", operation=what, resource=self.url
-            ) from error
+        except OSError as error:
+            message = f"{self.url}: cannot {operation}: {error}"
+            if error.errno in _DENIALS:
+                raise AccessDenied(message, operation=operation, resource=self.url) from error
+            if operation != _MAKE and error.errno in _ABSENCES and not _is_folder(self._folder):
+                found = (
+                    "it is a file, not a folder"
+                    if error.errno == errno.ENOTDIR
+                    else "there is no such folder"
+                )
+                raise NotFound(
+                    f"{self.url}: {found} ({error.strerror})", operation=operation, resource=self.url
+                ) from error
+            # A full disk passes; nothing was acknowledged.
+            raise Unavailable(message, operation=operation, resource=self.url) from error
+
+    def _file_in_the_way(self) -> Path:
+        places = (self._folder, *self._folder.parents)
+        return next((place for place in places if place.is_file()), self._folder)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except OSError:  # gone, below a file, or of a server that has forgotten it
+        return False
+
+
+def _is_locked(lock: int, folder: int) -> bool:
+    """Lock the open lock file; False if another process has the lock, or the file was deleted meanwhile."""
+    import fcntl  # not on every system; refused above
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock), os.stat(_LOCK, dir_fd=folder))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _tag_of(data: bytes) -> str:
