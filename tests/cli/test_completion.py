@@ -1,4 +1,4 @@
-"""What a shell is offered."""
+"""The completions for a shell."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Writing a reset of an application's checkpoints, its backup, and what a lease table looks like from outside."""
+"""Writing a reset of an application's checkpoints, its backup, and the report on a lease table."""
 
 import json
 
@@ -71,7 +71,7 @@ def test_a_backup_is_never_written_over_another(tmp_path):
     assert len(json.loads(path.read_text())["leases"]) == 3
 
 
-# --- what is shown --------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------------
 
 
 def test_watching_tells_live_owners_from_silent_ones():
@@ -113,7 +113,7 @@ def test_states(row, owner_state, state):
     assert state_of(Sighting(row, owner_state), {"p": lease("p"), "c": row}) == state
 
 
-def test_an_owner_that_was_seen_to_renew_is_not_silent_however_long_the_last_scan_took():
+def test_an_owner_that_renewed_is_not_silent_however_long_the_last_scan_took():
     row = lease("c", owner="w")
     assert state_of(Sighting(row, OwnerState.EXPIRED, unmoved_s=9.0, has_moved=True), {"c": row}) == "read"
 

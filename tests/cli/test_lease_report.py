@@ -1,4 +1,4 @@
-"""What the commands show of a lease is what its workers make of it."""
+"""The commands show a lease in the state that its workers give it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_zone_that_is_shown_is_the_one_that_shards_are_shared_by(worker, zon
 
 
 @pytest.mark.parametrize(("name", "term_ms"), [("app", 60_000), ("s3://bucket/app", None)])
-def test_before_a_reset_a_lease_that_is_renewed_rarely_is_watched_for_as_long_as_it_lasts(
+def test_before_a_reset_a_rarely_renewed_lease_is_watched_for_its_duration(
     monkeypatch, capsys, name, term_ms
 ):
     table = MemoryLeaseTable(name)

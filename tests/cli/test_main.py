@@ -51,7 +51,7 @@ def test_no_command_is_wrong_usage():
 
 
 class Command:
-    """A command that fails as it is told."""
+    """A command that fails by its arguments."""
 
     def __init__(self, error):
         self.error = error

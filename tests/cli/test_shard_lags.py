@@ -111,9 +111,7 @@ def test_empty_pages_on_the_way_and_refused_reads_hide_nothing(kinesis, stream, 
     assert is_about(lag_ms(kinesis, capsys, stream), AGE_S)
 
 
-def test_a_stream_that_does_not_exist_is_one_error_and_the_leases_are_shown_all_the_same(
-    kinesis, stream, capsys
-):
+def test_a_missing_stream_is_one_error_and_the_leases_are_shown_all_the_same(kinesis, stream, capsys):
     write_lease(kinesis, stream, "TRIM_HORIZON")
     capsys.readouterr()
     assert leases(kinesis, stream, "nosuch") == 1

@@ -1,4 +1,4 @@
-"""What comes from outside reaches a terminal as text, never as a command, as markup or as a second line."""
+"""Input from outside reaches a terminal as text, never as a command, as markup or as a second line."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What tests of consumers on real threads share: a stream in memory, short times, and what is left to a next worker."""
+"""Shared by tests of consumers on real threads: a stream in memory, short times, and the records left to a next worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(stream, count, prefix="r") -> list[bytes]:
 
 
 def unfinished(stream, table) -> list[bytes]:
-    """Return what a next worker would get; no lease may be held any more."""
+    """Return the records that a next worker would get; no lease may be held any more."""
     left = []
     for lease in table.scan().leases:
         assert lease.owner is None

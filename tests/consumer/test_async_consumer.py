@@ -60,7 +60,7 @@ def run(scenario):
 
 
 async def until(is_true):
-    while not is_true():  # noqa: ASYNC110 - what it waits for changes on threads, which set no event of the loop
+    while not is_true():  # noqa: ASYNC110 - the condition changes on threads, which set no event of the loop
         await asyncio.sleep(0.01)
 
 
@@ -732,7 +732,7 @@ def test_a_stop_that_is_asked_for_during_the_start_is_not_lost(stream, table):
     run(scenario())
 
 
-def test_after_a_failed_start_stop_does_nothing_and_the_consumer_may_be_started_again(stream, table):
+def test_after_a_failed_start_stop_does_nothing_and_a_second_start_works(stream, table):
     sent, got, fetch = put(stream, 5), [], stream.fetch_summary
 
     def denied(_stream):

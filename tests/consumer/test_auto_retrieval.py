@@ -47,7 +47,7 @@ def put_and_run(world: World, duration_s: float, prefix: str) -> list[bytes]:
 
 
 def check(worker, sent: list[bytes]) -> None:
-    """Each record came once, and each key's in order: the order of the shard is that of the puts."""
+    """Each record was delivered once, and each key's in order: the order of the shard is that of the puts."""
     assert sorted(worker.data()) == sorted(sent)
     for shard_id in {shard for _, shard, _ in worker.delivered}:
         got = [data for _, shard, data in worker.delivered if shard == shard_id]
@@ -59,7 +59,7 @@ def test_a_shard_that_others_poll_too_is_pushed_and_no_other_is(world, caplog):
     caplog.set_level(logging.INFO, "penstock.consumer")
     worker = world.worker("w", **AUTO)
     sent = put_and_run(world, 20.0, "a")
-    assert world.fan_out.registrations == 0  # nothing is paid for what is not needed
+    assert world.fan_out.registrations == 0  # an unneeded registration would cost money
     world.kinesis.contended = {FIRST}
     sent += put_and_run(world, 30.0, "b")
     assert changes(world, "fan-out") == [FIRST]
@@ -236,7 +236,7 @@ def test_a_registration_that_fails_in_any_way_is_tried_again(world):
     check(worker, sent)
 
 
-def test_a_step_that_waited_for_a_thread_while_its_lease_was_lost_leaves_nothing_behind(world):
+def test_a_step_that_waited_while_its_lease_was_lost_leaves_nothing_behind(world):
     threads = HeldPool()
     first = world.worker("w1", read_pool=threads, **AUTO)
     world.kinesis.contended = {FIRST}

@@ -43,7 +43,7 @@ def counted(world: World, name: str) -> float:
 
 
 def keeps_order(worker, prefix: str) -> bool:
-    """Whether the records of each key came in the order in which they were put: `World.put` gives record n key n % 17."""
+    """Whether the records of each key were delivered in the order of their puts: `World.put` gives record n key n % 17."""
     numbers = [
         int(data.removeprefix(prefix.encode())) for data in worker.data() if data.startswith(prefix.encode())
     ]
@@ -109,8 +109,8 @@ def test_the_shards_of_a_worker_that_died_are_taken_over(world):
     first, second = world.worker("w1", **FAN_OUT), world.worker("w2", **FAN_OUT)
     sent = world.put(100)
     world.run(40, until=lambda: len(delivered(first, second)) == 100 and len(world.held_by(second)) == 2)
-    world.run(5)  # what is done is checkpointed
-    first.is_paused = True  # its connections stay open, and nobody takes anything from them
+    world.run(5)  # done records are checkpointed
+    first.is_paused = True  # its connections stay open and are not read
     sent += world.put(100, "s")
     world.run(60, until=lambda: len(world.held_by(second)) == 4)
     world.run(30, until=lambda: len(delivered(first, second)) == 200)
@@ -129,7 +129,7 @@ def test_a_worker_whose_lease_is_another_ones_does_not_wrestle_for_the_subscript
     world.run(60)
     assert sorted(second.data()) == sorted(sent)
     assert first.data() == []
-    assert len(world.fan_out.subscribed) == count  # nobody takes anything from anybody any more
+    assert len(world.fan_out.subscribed) == count  # no subscription is taken over any more
 
 
 def test_each_connection_that_ends_early_is_begun_again_behind_its_last_event(world):
@@ -175,7 +175,7 @@ def test_half_open_connections_are_given_up_and_nothing_is_lost(world):
     assert world.held_by(worker) == sorted(world.kinesis.shards)  # the leases were renewed meanwhile
 
 
-def test_a_handler_that_stalls_holds_up_its_own_events_and_no_connection_fails_for_it(world):
+def test_a_stalled_handler_holds_up_its_own_events_and_breaks_no_connection(world):
     pool = HeldPool()
     worker = world.worker("w", handler_pool=pool, prefetch_bytes_max=1, **FAN_OUT)
     sent = world.put(40)
@@ -204,7 +204,7 @@ def test_a_first_call_that_is_refused_or_fails_is_made_again(world):
     assert sorted(worker.data()) == sorted(sent)
 
 
-def test_a_consumer_that_was_deregistered_is_registered_again_and_no_shard_counts_as_ended(world):
+def test_a_deregistered_consumer_is_registered_again_and_no_shard_counts_as_ended(world):
     worker = world.worker("w", **FAN_OUT)
     sent = world.put(20)
     world.run(60, until=lambda: len(worker.data()) == 20)
@@ -257,13 +257,13 @@ def test_a_worker_that_stops_leaves_no_connection_open(world):
     assert not [each for each in world.fan_out.streams if each.is_open]
 
 
-def test_a_step_that_waited_for_a_thread_while_its_lease_was_lost_leaves_no_connection_open(world):
+def test_a_step_that_waited_while_its_lease_was_lost_leaves_no_connection_open(world):
     threads = HeldPool()
     threads.is_open = False
     first = world.worker("w1", read_pool=threads, **FAN_OUT)
     world.run(20, until=lambda: len(world.held_by(first)) == 4)
     first.table.is_cut = True
-    world.run(30)  # the leases run out, and nobody has subscribed yet
+    world.run(30)  # the leases run out, and no worker has subscribed yet
     assert world.fan_out.subscribed == []
     while threads.let_go():
         world.run(5)

@@ -27,7 +27,7 @@ def environ(kinesis, monkeypatch):
 
 
 class Reader:
-    """A consumer, and what it delivered."""
+    """A consumer, and its delivered records."""
 
     def __init__(self, kinesis, stream: str, name: str, **options) -> None:
         self.delivered: list[tuple[str, int]] = []
@@ -50,7 +50,7 @@ class Reader:
 
     @property
     def has_lost_leases(self) -> bool:
-        """Whether the machine was too slow to keep them: then records come again, as they may."""
+        """Whether the machine was too slow to keep them: then records are delivered again, as they may be."""
         return any(
             value for (name, _), value in self.metrics.snapshot().counters.items() if name == "lost_leases"
         )
@@ -89,7 +89,7 @@ class Keys:
         return len({each for reader in readers for each in reader.delivered}) == sum(self.counts.values())
 
     def check_order(self, reader: Reader) -> None:
-        """Check that what one reader got of each key came in order, repeats aside, and that a lost lease explains repeats."""
+        """Check that one reader's records of each key are in order, repeats aside, and that a lost lease explains repeats."""
         for key in self.counts:
             numbers = [number for its, number in reader.delivered if its == key]
             first = list(dict.fromkeys(numbers))
@@ -152,7 +152,7 @@ def test_splits_merges_and_a_second_worker_lose_repeat_and_reorder_nothing(kines
     assert len(delivered) == len(set(delivered)) or not is_calm  # every move was graceful
 
 
-def test_a_shard_whose_reads_are_refused_is_pushed_and_polled_again_when_they_are_not(kinesis):
+def test_a_shard_is_pushed_while_its_reads_are_refused_and_polled_again_after(kinesis):
     kinesis.create_stream("refused", 1)
     client = kinesis.client("kinesis")
     keys = Keys(client, "refused")

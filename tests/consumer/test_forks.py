@@ -26,14 +26,14 @@ def make(handler=None, **options) -> Consumer:
 
 
 def in_child(act) -> str:
-    """What a forked child says; it ends by itself or is ended."""
+    """The output of a forked child; it ends by itself or is ended."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover - counted in the parent
         said = b"nothing was raised"
         try:
             act()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+        except BaseException as error:  # noqa: BLE001 - every error is reported
             said = f"{type(error).__name__}: {error}".encode()
         os.write(writing, said)
         os._exit(0)
@@ -118,7 +118,7 @@ def test_a_signal_ends_a_forked_child_as_if_there_were_no_consumer():
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:  # pragma: no cover - counted in the parent
-            os.write(writing, b"!")  # what comes before the child is set up is not its own
+            os.write(writing, b"!")  # output from before the child is set up is not its own
             threading.Event().wait(END_S)
             os._exit(0)
         assert os.read(reading, 1) == b"!"

@@ -1,4 +1,4 @@
-"""Records as tables and frames: the columns, their types, and what is missing."""
+"""Records as tables and frames: the columns, their types, and missing values."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from penstock.consumer import kclpy
 from penstock.errors import UsageError
 
 # Shaped as that package's documentation has it: its own imports, checkpoints by sequence number with retries, the
-# checkpointer's error told apart by its value.
+# checkpointer's error distinguished by its value.
 SAMPLE = textwrap.dedent(
     """
     import time

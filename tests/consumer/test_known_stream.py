@@ -17,7 +17,7 @@ ID = "123456789012:orders:1700000000"
 
 
 class Service:
-    """Knows one stream; another one, once it is created anew."""
+    """Describes one stream; another one, once it is created again."""
 
     def __init__(self):
         self.created_ms = 1_700_000_000_000

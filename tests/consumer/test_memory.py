@@ -1,4 +1,4 @@
-"""A consumer counts what its records cost in memory, and takes aggregates apart when there is room."""
+"""A consumer counts the memory of its records, and takes aggregates apart when there is room."""
 
 import gc
 import tracemalloc
@@ -73,7 +73,7 @@ def keyed_records(count):
     ("make", "concurrency"), [(empty_records, 1), (plain_records, 1), (keyed_records, 1), (keyed_records, 8)]
 )
 def test_what_a_record_counts_is_about_what_it_costs(make, concurrency):
-    make(10)  # what is made once
+    make(10)  # objects that are made once
     gc.collect()
     tracemalloc.start()
     try:
@@ -228,7 +228,7 @@ def test_a_start_inside_an_aggregate_leaves_out_what_is_done(opened):
     assert after.data() == [b"x"]
 
 
-def test_an_aggregate_that_cannot_be_judged_now_is_taken_apart_later_and_nothing_is_lost(opened):
+def test_an_aggregate_that_cannot_be_judged_now_is_taken_apart_later(opened):
     world = World(shard_count=1)
     sent = put_aggregates(world, 5, 10)
     opened.failures = iter([None, Throttled("slowly", operation="ListShards"), Throttled("slowly")])
@@ -237,7 +237,7 @@ def test_an_aggregate_that_cannot_be_judged_now_is_taken_apart_later_and_nothing
     assert worker.data() == sent
 
 
-def test_a_defect_in_the_taking_apart_is_met_again_after_ever_longer_pauses_and_nothing_is_lost(opened):
+def test_a_defect_in_taking_apart_is_retried_after_longer_pauses_without_loss(opened):
     world = World(shard_count=1)
     sent = put_aggregates(world, 5, 10)
     met_s = []

@@ -84,7 +84,7 @@ def test_an_interval_must_be_positive():
         LoggingMetrics(interval_s=0)
 
 
-def test_the_number_of_series_is_bounded_and_what_is_dropped_is_told_ever_more_rarely(monkeypatch, caplog):
+def test_the_number_of_series_is_bounded_and_drops_are_logged_ever_more_rarely(monkeypatch, caplog):
     monkeypatch.setattr(metrics_tally, "SERIES_MAX", 2)
     tally = MetricsTally()
     for index in range(10):

@@ -39,7 +39,7 @@ def metrics(reader):
 
 @pytest.fixture
 def spans():
-    """What has been exported, and the provider."""
+    """The exported spans, and the provider."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     yield exporter, provider
@@ -47,7 +47,7 @@ def spans():
 
 
 def points(reader):
-    """What the SDK has collected: name to (unit, {labels: value}); of a histogram, its count and sum."""
+    """The metrics that the SDK has collected: name to (unit, {labels: value}); of a histogram, its count and sum."""
     data = reader.get_metrics_data()
     return {
         metric.name: (

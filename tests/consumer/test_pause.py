@@ -53,7 +53,7 @@ def test_a_paused_worker_keeps_its_leases_and_delivers_nothing_until_it_goes_on(
     health = worker.runtime.health("app")
     assert health.is_healthy
     assert health.lag_ms >= LONG_S * 1000
-    assert gauge(world, "paused_shards") in (3, 1)  # of the worker that told last
+    assert gauge(world, "paused_shards") in (3, 1)  # of the worker that reported last
     resume(worker)
     resume(other)
     world.run(LONG_S)

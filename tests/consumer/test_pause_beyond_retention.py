@@ -52,14 +52,14 @@ class Pushed:
         assert not self.is_subscribed
 
     def trim_to(self, count: int) -> list[bytes]:
-        """Have all but the newest records leave the stream; return what is left."""
+        """Make all but the newest records leave the stream; return the rest."""
         records = self.world.kinesis.shards[FIRST].records
         self.world.kinesis.trim(FIRST, len(records) - count)
         return [record.data for record in records]
 
 
 def paused_beyond_retention(**options):
-    """What was read and some that was not has left the stream during a pause."""
+    """All records that were read, and some that were not, have left the stream during a pause."""
     pushed = Pushed(retention_s=200.0, **options)
     pushed.set_paused(True)
     pushed.world.put(50, "later")
@@ -102,7 +102,7 @@ def test_records_that_left_the_stream_while_a_handler_blocked_stop_the_shard():
 
 
 @in_both_ways
-def test_a_shard_that_was_quiet_during_a_pause_goes_on_though_its_last_record_is_gone(options):
+def test_a_shard_that_was_quiet_during_a_pause_goes_on_without_its_last_record(options):
     pushed = Pushed(retention_s=2000.0, **options)
     pushed.set_paused(True)
     pushed.outlast_the_connection()
@@ -114,7 +114,7 @@ def test_a_shard_that_was_quiet_during_a_pause_goes_on_though_its_last_record_is
     assert (pushed.failures, pushed.losses) == ({}, 0)
 
 
-def test_a_pause_that_is_shorter_than_an_iterator_lives_goes_on_behind_the_last_event():
+def test_a_pause_shorter_than_an_iterators_life_goes_on_behind_the_last_event():
     pushed = Pushed(**FAN_OUT)
     pushed.world.run(290 - pushed.world.clock.now_s + pushed.world.fan_out.streams[0].opened_s)
     pushed.set_paused(True)

@@ -1,4 +1,4 @@
-"""A pool of threads: no task waits behind one that hangs, and results come in order."""
+"""A pool of threads: no task waits behind one that hangs, and results are in order."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Fleet:
         return process
 
     def delivered(self) -> Counter:
-        """Count deliveries per record; only what is new in the files is read."""
+        """Count deliveries per record; only new lines of the files are read."""
         for path in self.folder.glob("*.records"):
             with path.open("rb") as file:
                 file.seek(self._read_through[path])
@@ -121,7 +121,7 @@ def holders(client) -> Counter:
 
 
 def put_all(client, stream: str, entries: list[dict]) -> None:
-    """Put records, and what was refused again, until everything is in."""
+    """Put records, refused ones again, until all are in."""
     end_s = time.monotonic() + 30
     while entries:
         answer = client.put_records(StreamName=stream, Records=entries)
@@ -210,9 +210,7 @@ def check_checkpoints_never_went_back(folder: Path) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused_and_shards_split_and_merge(
-    kinesis, fleet, tmp_path
-):
+def test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards(kinesis, fleet, tmp_path):
     total = 100_000
     kinesis.create_stream(STREAM, 16)
     client = kinesis.client("kinesis")
@@ -236,7 +234,7 @@ def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused
     def calm() -> None:
         """Wait until the backlog has been small for two seconds.
 
-        What a death repeats is what was delivered since the last checkpoint: little, unless a backlog was just worked
+        A death repeats the records that were delivered since the last checkpoint: few, unless a backlog was just worked
         off at full speed.
         """
         since_s = [time.monotonic()]

@@ -69,7 +69,7 @@ class Application:
         return {row.get("leaseOwner", {}).get("S") for row in self.rows() if "checkpointOwner" not in row}
 
     def pass_quietly(self, hours):
-        """Let time pass in steps; after each of them every lease says that its reader was at the tip since."""
+        """Pass time in steps; after each of them every lease has a mark that its reader was at the tip since."""
         for _ in range(hours // 5):
             self.server.clock.advance(5 * HOUR_S)
             now_ms = self.server.clock.now_ms()

@@ -37,7 +37,7 @@ def worker(server, stream, application, handler, **options):
         connection=server.connection(),
         **{
             "starting_position": "TRIM_HORIZON",
-            "lease_duration_s": 60.0,  # no lease runs out on a busy machine, so nothing comes twice
+            "lease_duration_s": 60.0,  # no lease runs out on a busy machine, so no record is delivered twice
             "handover_timeout_s": 120.0,
             "round_interval_s": 1.0,
             "idle_time_between_reads_s": 0.1,
@@ -89,7 +89,7 @@ class Seen:
             )
 
 
-def test_each_record_of_two_streams_comes_once_and_in_order_through_a_split_and_a_stop(server):
+def test_records_of_two_streams_are_delivered_once_in_order_through_split_and_stop(server):
     seen = Seen()
     first = worker(server, STREAMS, "billing", seen.handle, worker_id="first")
     second = worker(server, STREAMS, "billing", seen.handle, worker_id="second")
@@ -286,9 +286,7 @@ def test_a_stream_that_is_deleted_stops_and_the_others_go_on(server):
         assert consumer.is_running
 
 
-def test_a_stream_that_is_created_anew_under_a_running_worker_is_not_taken_for_the_old_one(
-    server, monkeypatch
-):
+def test_a_stream_created_again_under_a_running_worker_is_not_taken_for_the_old_one(server, monkeypatch):
     monkeypatch.setattr(known_stream, "_BELIEVED_S", 0.0)  # the embedded server makes a stream at once
     seen = []
     for stream in ("steady", "swapped"):

@@ -1,4 +1,4 @@
-"""One shard's run: what it does next when a record cannot be taken apart just now."""
+"""One shard's run: its next step when a record cannot be taken apart just now."""
 
 import random
 

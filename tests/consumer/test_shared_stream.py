@@ -16,7 +16,7 @@ def test_not_all_keep_up_by_polling():
     fleet = Fleet()
     fleet.write(WRITTEN_S)
     behind_s = fleet.behind_s()
-    # Two of them have what one shard gives: 2 MiB a second. The rest of the four MiB is behind.
+    # Two of them share the reads of one shard: 2 MiB a second. The rest of the four MiB is behind.
     assert sum(behind_s.values()) == pytest.approx(WRITTEN_S * 2, rel=0.2)
     assert max(behind_s.values()) > WRITTEN_S / 4
 

@@ -44,7 +44,7 @@ STAY = {"handler_retries_max": 0, "on_all_stopped": "stay"}
 # --- ending ---------------------------------------------------------------------------------------------
 
 
-def test_a_worker_whose_only_shard_has_stopped_ends_with_the_reason_and_frees_the_lease():
+def test_a_worker_whose_only_shard_stopped_ends_with_the_reason_and_frees_the_lease():
     world = World(shard_count=1)
     world.put(3)
     worker = world.worker("a", poison, handler_retries_max=0)
@@ -191,7 +191,7 @@ def test_a_table_that_is_no_lease_table_ends_the_consumer_at_once(stream):
         consumer(stream, lambda batch: None, ForeignTable()).run()
 
 
-# --- what is said meanwhile -----------------------------------------------------------------------------
+# --- reports while shards are stopped -------------------------------------------------------------------
 
 
 def test_health_names_what_has_stopped_with_its_reason_and_growing_lag():
@@ -244,7 +244,7 @@ def test_the_lease_says_to_others_that_its_shard_has_stopped_until_somebody_read
     assert (row.owner, row.stopped) == ("a", None)
 
 
-def test_a_shard_that_stops_after_some_progress_keeps_it_and_says_so_with_the_next_renewal():
+def test_a_shard_that_stops_keeps_its_progress_and_reports_at_the_next_renewal():
     world = World(shard_count=1)
     world.put(3)
     world.worker("a", poison_some(b"r2"), max_records=1, **STAY)
@@ -359,7 +359,7 @@ def test_reads_that_are_asked_to_slow_down_are_no_illness():
     world.run(20)
     world.kinesis.throttled_reads = 50
     world.run(60)
-    assert world.kinesis.throttled_reads <= 45  # it was refused again and again
+    assert world.kinesis.throttled_reads <= 45  # its reads were refused all the time
     assert health(worker).is_healthy
 
 

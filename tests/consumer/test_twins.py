@@ -21,7 +21,7 @@ def put_while(world, duration_s: float, *, first: int = 0) -> int:
     return first + int(2 * duration_s)
 
 
-def test_the_earlier_of_two_workers_with_one_id_ends_with_an_error_that_says_what_to_do():
+def test_the_earlier_of_two_workers_with_one_id_ends_with_an_error_and_the_way_out():
     world = World(shard_count=2)
     first = world.worker("a")
     world.run(20)

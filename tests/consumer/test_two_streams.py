@@ -60,7 +60,7 @@ def rows(server, table):
 
 
 def refuse(server, stream, application):
-    """Run a worker that must end by itself; gives what it says, and what it was given."""
+    """Run a worker that must end by itself; return its output, and its records."""
     seen = []
     consumer = worker(server, stream, application, seen)
     with pytest.raises(OptionError) as refused:
@@ -119,7 +119,7 @@ def test_rows_of_a_java_worker_on_the_same_stream_are_taken_and_marked(server, c
 
 
 def as_java_writes(server, table):
-    """Leave of the rows what KCL 2.x writes."""
+    """Reduce the rows to the attributes that KCL 2.x writes."""
     for row in rows(server, table):
         java = {name: value for name, value in row.items() if not name.startswith("penstock")}
         server.client("dynamodb").put_item(TableName=table, Item=java)
@@ -148,6 +148,6 @@ def test_a_latest_of_a_java_worker_gets_its_moment_when_it_is_taken(server):
     )
     with worker(server, "late", "late-app", []):
         wait(lambda: "penstockStartMillis" in rows(server, "late-app")[0], "the moment")
-    # Nobody was there when these came, and the row said LATEST: they are delivered all the same.
+    # No worker ran when these arrived, and the row had LATEST: they are delivered all the same.
     put(server, "late", 4)
     assert len(consume(server, "late", "late-app", 4)) == 4

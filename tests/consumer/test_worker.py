@@ -147,7 +147,7 @@ def test_the_process_holds_no_more_than_its_buffer_and_reads_on_when_there_is_ro
 # --- losing ---------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_cannot_renew_stops_delivering_before_its_leases_can_be_anothers(world):
+def test_a_worker_that_cannot_renew_stops_delivering_before_its_leases_expire(world):
     worker = world.worker("a")
     other = world.worker("b", max_leases=1)
     world.put(50)
@@ -164,7 +164,7 @@ def test_a_worker_that_cannot_renew_stops_delivering_before_its_leases_can_be_an
     assert len(world.held_by(other)) == 1
 
 
-def test_a_worker_that_wakes_up_after_its_lease_time_delivers_nothing_before_it_looks():
+def test_a_worker_that_wakes_up_after_its_lease_time_delivers_nothing_unchecked():
     world = World(shard_count=2)
     a = world.worker("a")
     world.run(30)
@@ -223,7 +223,7 @@ def test_a_shard_that_comes_back_is_not_read_before_the_old_call_is_over():
     assert worker.data() == sent
 
 
-def test_a_read_that_comes_back_after_its_shard_was_lost_does_not_keep_the_shard_from_coming_back():
+def test_a_late_read_does_not_block_the_return_of_its_lost_shard():
     world = World(shard_count=1)
     pool = HeldPool()
     worker = world.worker("a", read_pool=pool)
@@ -392,9 +392,7 @@ def test_an_expired_iterator_is_replaced_and_nothing_is_lost_or_repeated():
     ("start", "expected"),
     [("AT_TIMESTAMP:1700000003000", [b"new0", b"new1"]), ("LATEST", [b"old0", b"old1", b"new0", b"new1"])],
 )
-def test_a_moment_that_only_the_java_configuration_knew_is_taken_from_ours_or_everything_is_read(
-    start, expected
-):
+def test_a_moment_known_only_to_java_is_taken_from_our_options_or_all_is_read(start, expected):
     world = World(shard_count=1)
     world.clock.now_s = 1_700_000_000.0
     world.put(2, "old")

@@ -47,7 +47,7 @@ class TinyStream:
 
 @dataclass
 class TinyFanOut:
-    """Implements `penstock.ports.fan_out.FanOut`; `step` moves what is under way."""
+    """Implements `penstock.ports.fan_out.FanOut`; `step` runs the due actions."""
 
     kinesis: TinyKinesis
     clock: MovedClock
@@ -114,7 +114,7 @@ class TinyFanOut:
     # --- moving ---
 
     def step(self) -> bool:
-        """Send what is due; whether anything was."""
+        """Send due events; return whether there were any."""
         stepped = [self._step(each) for each in self.streams if each.is_open]  # every one, so no short cut
         return any(stepped)
 

@@ -125,7 +125,7 @@ class TinyKinesis:
         return RecordPage(found, f"{shard_id}|{end}", 0 if end == len(shard.records) else 1000)
 
     def children_of(self, shard_id) -> tuple[ChildShard, ...]:
-        """Return what the last page of a shard names; no call, so nothing throttles it."""
+        """Return the children that the last page of a shard names; no call, so nothing throttles it."""
         return tuple(
             ChildShard(child, self.shards[child].parents, self.shards[child].hash_range)
             for child in self.shards[shard_id].children
@@ -269,11 +269,11 @@ class VirtualWorker:
         return [data for _, _, data in self.delivered]
 
     def held_bytes(self) -> int:
-        """Return what its budget has booked for all its shards together."""
+        """Return the bytes that its budget has booked for all its shards together."""
         return self.runtime.delivery._budget.total_bytes
 
     def check_budget(self) -> None:
-        """Check, at rest, that what is booked is what the runs hold."""
+        """Check, at rest, that the booked bytes are those that the runs hold."""
         delivery = self.runtime.delivery
         if not self.is_paused and not delivery.is_finished:
             held = {run: 0 if run.is_paused else run.waiting_bytes for run in delivery._runs.values()}
@@ -284,7 +284,7 @@ class VirtualWorker:
         return [*self.runtime.subscriptions.values(), self.runtime.delivery, self.runtime.leases]
 
     def step(self) -> bool:
-        """Run what is due; whether anything was."""
+        """Run due actions; return whether there were any."""
         if self.is_paused:
             return False
         did = False
@@ -344,7 +344,7 @@ class World:
         return sent
 
     def run(self, duration_s: float, until=None) -> None:
-        """Let virtual time pass, or until a condition holds."""
+        """Pass virtual time, or until a condition holds."""
         end_s = self.clock.now_s + duration_s
         for _ in range(200_000):
             if until is not None and until():
@@ -362,7 +362,7 @@ class World:
         raise AssertionError("the world does not come to rest")
 
     def step(self) -> bool:
-        """Run what is due; whether anything was."""
+        """Run due actions; return whether there were any."""
         stepped = [worker.step() for worker in self.workers]  # every one of them, so no short cut
         if self.fan_out is not None:
             stepped.append(self.fan_out.step())

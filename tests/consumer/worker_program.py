@@ -1,4 +1,4 @@
-"""Run one worker as a separate process, for tests; it records what it delivered and what it wrote to the lease table.
+"""Run one worker as a separate process, for tests; it records its deliveries and its writes to the lease table.
 
 Usage: worker_program.py ENDPOINT STREAM APPLICATION WORKER FOLDER [OPTION=JSON ...]
 

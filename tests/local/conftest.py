@@ -36,7 +36,7 @@ class Rig:
         return self.server.client(service, config=ONE_ATTEMPT)
 
     def settle(self) -> None:
-        """Let a change of topology take effect."""
+        """Advance the clock until a reshard takes effect."""
         self.clock.advance(1)
 
     def shards(self, stream: str, **options: Any) -> list[dict[str, Any]]:

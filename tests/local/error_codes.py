@@ -1,4 +1,4 @@
-"""What a call to the embedded server came to, by the error's code."""
+"""The result of a call to the embedded server, as the error's code."""
 
 from __future__ import annotations
 

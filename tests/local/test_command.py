@@ -51,7 +51,7 @@ def test_it_prints_what_a_shell_takes_and_stops_cleanly(number):
 
 
 def lines_of(process: subprocess.Popen[str]) -> list[str]:
-    """What a server prints when it starts."""
+    """The output of a server when it starts."""
     lines = []
     while not lines or not lines[-1].startswith("# To stop"):
         line = process.stdout.readline()

@@ -1,4 +1,4 @@
-"""Consumers with enhanced fan-out: their states, names, numbers and rates, and what is kept of them."""
+"""Consumers with enhanced fan-out: their states, names, numbers and rates, and their stored state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_consumer_is_created_active_and_deleted(rig):
 
 
 def test_a_consumer_that_comes_back_has_another_arn(rig):
-    # a clock that stands still: all of it within a second
+    # a stopped clock: all of it within a second
     with LocalKinesis(limits=False, time_factor=0, settle_s=0) as server:
         arn, kinesis = server.create_stream("s"), server.client("kinesis")
         arns = []

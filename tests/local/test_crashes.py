@@ -1,4 +1,4 @@
-"""Random histories with crashes, full disks and restarts: what was acknowledged is kept, and what was refused is not.
+"""Random histories with crashes, full disks and restarts: acknowledged changes are kept, and refused ones are not.
 
 The seeds run in seconds; `python -m tests.local.test_crashes 1000` runs that many.
 """
@@ -52,7 +52,7 @@ BEGIN_MS = 1_700_000_000_000
 
 @contextlib.contextmanager
 def full_disk(room: int) -> Iterator[None]:
-    """Let no more than some bytes be written, at most a few at a time."""
+    """Limit the bytes that can be written, with at most a few at a time."""
     original = os.write
     left = [room]
 
@@ -68,7 +68,7 @@ def full_disk(room: int) -> Iterator[None]:
 
 
 def crashed(folder: StateFolder, chance: random.Random, name: str) -> Path:
-    """Return a copy of a folder as a crash would leave it: perhaps with part of a record nobody has heard of."""
+    """Return a copy of a folder as a crash would leave it: perhaps with part of an unacknowledged record."""
     copy = Path(tempfile.mkdtemp(dir=folder.path.parent)) / "state"
     shutil.copytree(folder.path, copy)
     if chance.random() < 0.5:
@@ -106,7 +106,7 @@ def refuses_damage(path: Path, chance: random.Random, start: Any, expected: Any)
         assert "is damaged at byte" in error
         assert path.read_bytes() == damaged
     else:
-        # the flipped bit was in what the crash had cut short
+        # the flipped bit was in the record that the crash had cut short
         assert found.shown() == expected
         found.close()
     path.write_bytes(whole)
@@ -281,7 +281,7 @@ def check_streams(path: Path, seed: int) -> None:
 
 
 def started_again(streams: Streams, chance: random.Random) -> Streams:
-    """Crash or stop, damage what is left, and start from it."""
+    """Crash or stop, damage the remains, and start from them."""
     expected = streams.shown()
     if chance.random() < 0.3:
         streams.close(streams.now_ms)
@@ -475,7 +475,7 @@ def check_tables(path: Path, seed: int) -> None:
 
 
 def opened_again(opened: Tables, chance: random.Random) -> Tables:
-    """Crash or stop, damage what is left, and start from it."""
+    """Crash or stop, damage the remains, and start from them."""
     expected = opened.shown()
     path = opened.folder.path
     if chance.random() < 0.7:

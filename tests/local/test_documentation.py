@@ -45,7 +45,7 @@ def test_every_control_path_is_documented(rig):
 
 
 def documented_operations() -> dict[str, str]:
-    """What the documentation says of each operation."""
+    """The documentation of each operation."""
     table = PAGE.partition("## Operations of Kinesis")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
     return {name: said.strip() for names, said in rows for name in re.findall(r"`([A-Z][A-Za-z]+)`", names)}

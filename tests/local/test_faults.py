@@ -141,7 +141,7 @@ def test_a_late_answer_is_applied_and_others_do_not_wait_for_it(rig):
 
 @pytest.mark.parametrize("kind", ["truncate", "garbage"])
 def test_boto3_takes_a_spoilt_answer_for_an_empty_success(rig, kind):
-    # whoever reads with boto3 must check that the members are there: a spoilt GetRecords looks like a shard's end
+    # a reader with boto3 must check for missing members: a spoilt GetRecords looks like a shard's end
     rig.server.create_stream("s")
     getattr(rig.faults, kind)("PutRecord")
     assert set(put(rig)) == {"ResponseMetadata"}

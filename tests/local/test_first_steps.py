@@ -1,4 +1,4 @@
-"""What a newcomer does first."""
+"""The first steps of a newcomer."""
 
 from __future__ import annotations
 

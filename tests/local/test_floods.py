@@ -1,4 +1,4 @@
-"""What a hostile or broken client sends: it is refused within a bounded time, and the next client is served."""
+"""Requests of hostile or broken clients: each is refused within a bounded time, and the next client is served."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def send(
 
 
 def raw(rig, sent: bytes) -> bytes:
-    """Send bytes and return all that comes until the server closes."""
+    """Send bytes and return the answer until the server closes."""
     parts = urlsplit(rig.server.endpoint_url)
     with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
         connection.sendall(sent)
@@ -247,11 +247,11 @@ class Door:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110 - what is waited for is the server's own state
+            while not condition():  # noqa: ASYNC110 - the condition is on the server's own state
                 await asyncio.sleep(0)
 
     def pass_time(self, seconds: float) -> None:
-        """Let the server look at its connections this long after the last of them stirred."""
+        """Run the server's check of its connections, so long after the last activity."""
         self.connections.end_overdue(max(c.since_s for c in self.connections.open) + seconds)
 
 

@@ -1,4 +1,4 @@
-"""The file of frames under the state folder: what is a torn tail, what is damage, and how it is rewritten."""
+"""The file of frames under the state folder: torn tails, damage, and rewriting."""
 
 from __future__ import annotations
 

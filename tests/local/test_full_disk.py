@@ -1,4 +1,4 @@
-"""A server whose disk is full for a while: what it refuses has no effect, and what it acknowledged is kept."""
+"""A server whose disk is full for a while: refused requests have no effect, and acknowledged ones are kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Disk:
         return self.server.client(service, config=ONE_ATTEMPT)
 
     def fill(self, room: int = 0) -> None:
-        """Let no file grow to more than `room` bytes over the largest."""
+        """Limit the growth of files to `room` bytes over the largest."""
         size = max((self._folder / name).stat().st_size for name in FILES)
         resource.prlimit(self.server.pid, resource.RLIMIT_FSIZE, (size + room, resource.RLIM_INFINITY))
 
@@ -65,7 +65,7 @@ def records(client: Any, shard: str = FIRST) -> list[bytes]:
 
 
 def shown(client: Any) -> Any:
-    """Everything that Kinesis tells about its streams."""
+    """All that Kinesis returns about its streams."""
     names = client.list_streams()["StreamNames"]
     found = []
     for name in names:
@@ -128,7 +128,7 @@ def test_a_split_that_comes_due_while_the_disk_is_full_waits_for_room(disk):
 
 
 def tables_shown(client: Any) -> Any:
-    """Everything that DynamoDB tells about its tables."""
+    """All that DynamoDB returns about its tables."""
     found = []
     for name in client.list_tables()["TableNames"]:
         table = client.describe_table(TableName=name)["Table"]
@@ -208,7 +208,7 @@ def test_tables_are_as_they_were_when_the_disk_is_full_and_go_on_when_it_is_not(
 
 
 def told(disk: Disk, table: str) -> list[str]:
-    """What the stream of a table says has happened."""
+    """The changes in the stream of a table."""
     arn = disk.client("dynamodb").describe_table(TableName=table)["Table"]["LatestStreamArn"]
     streams = disk.client("dynamodbstreams")
     (shard,) = streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]

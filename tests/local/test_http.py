@@ -102,7 +102,7 @@ def test_a_body_of_unknown_length_is_refused_when_it_has_grown_too_large(rig):
     piece = b"100000\r\n" + bytes(1024 * 1024) + b"\r\n"
     with connect(rig) as connection, connection.makefile("rb") as file:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
-        # the server reads what comes after its refusal for a moment, so that the refusal is not lost
+        # the server reads on for a moment after its refusal, so that the refusal is not lost
         connection.sendall(piece * 33)
         assert read_answer(file)[0] == 413
         assert file.read() == b""
@@ -164,7 +164,7 @@ def test_who_comes_while_the_server_stops_leaves_nothing_open(monkeypatch):
     knocking = [threading.Thread(target=knock) for _ in range(3)]
     for thread in knocking:
         thread.start()
-    gc.freeze()  # what is there already is not looked through ten times
+    gc.freeze()  # existing objects are not scanned ten times
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ResourceWarning)

@@ -64,7 +64,7 @@ class Door:
         return asyncio.run_coroutine_threadsafe(awaitable, self.loop).result(60)
 
     def pass_time(self, seconds: float) -> None:
-        """Let the server look at its connections this long from now."""
+        """Run the server's check of its connections, so long from now."""
 
         async def look() -> None:
             self.connections.end_overdue(self.loop.time() + seconds)
@@ -72,7 +72,7 @@ class Door:
         self.run(look())
 
     async def pieces(self, count: int, failure: Exception | None = None) -> AsyncGenerator[bytes, None]:
-        """Count what is asked for; tell when it is closed."""
+        """Count the requested pieces; report the close."""
         try:
             for _ in range(count):
                 self.given += 1
@@ -162,7 +162,7 @@ def test_the_next_piece_is_asked_for_when_the_client_of_http_1_reads(door):
         assert not door.closed.wait(0)
         connection.recv(1000)
     assert door.closed.wait(60)
-    # what the client did not read stays in the buffers of the sockets and of the transport
+    # unread bytes stay in the buffers of the sockets and of the transport
     assert door.given < 200
 
 
@@ -347,7 +347,7 @@ def test_a_connection_at_rest_is_ended_with_a_goodbye(door, is_new, seconds):
         assert client.goodbye.error_code == ErrorCodes.NO_ERROR
 
 
-# --- what is no HTTP/2 ---
+# --- bytes that are not HTTP/2 ---
 
 
 def conversation() -> bytes:

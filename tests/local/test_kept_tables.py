@@ -38,7 +38,7 @@ def index(name: str, *keys: str, projection: str = "ALL", **more: Any) -> dict[s
 
 
 def make(client: Any, name: str, **options: Any) -> None:
-    """Make a table with one global index, unless told otherwise, and put an item in it."""
+    """Make a table with one global index by default, and put an item in it."""
     described = {
         "AttributeDefinitions": define(id=TEXT, owner=TEXT),
         "KeySchema": key("id"),
@@ -330,7 +330,7 @@ def what_was_refused_is_not_there(client, name):
 
 
 def shown(client: Any, name: str) -> dict[str, Any]:
-    """Everything that DynamoDB tells about a table."""
+    """All that DynamoDB returns about a table."""
     table = client.describe_table(TableName=name)["Table"]
     arn = table["TableArn"]
     found = {
@@ -367,7 +367,7 @@ def everything(kinesis: LocalKinesis) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def over_crash_and_stop(tmp_path_factory) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What is shown before, after a crash, and after an orderly stop that followed it."""
+    """The tables before, after a crash, and after an orderly stop that followed it."""
     folder = tmp_path_factory.mktemp("kept")
     with LocalKinesis(limits=False, state_dir=folder / "state") as kinesis:
         kinesis.create_stream("a-stream-beside-the-tables")

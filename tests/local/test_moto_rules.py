@@ -134,7 +134,7 @@ def test_a_region_that_moto_does_not_know_is_refused(rig):
     assert "no region 'nowhere-1'" in message(client.list_tables)
 
 
-# --- transactions that come again ---
+# --- repeated transactions ---
 
 
 def add(token: str, by: str = "1") -> dict:

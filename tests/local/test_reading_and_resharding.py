@@ -87,7 +87,7 @@ def test_future_timestamps_and_bogus_sequence_numbers_are_refused(rig):
     )
 
 
-def test_a_sequence_number_of_another_stream_is_refused_though_the_shard_has_the_same_id(rig):
+def test_a_sequence_number_of_another_streams_shard_with_the_same_id_is_refused(rig):
     rig.server.create_stream("one")
     rig.server.create_stream("other")
     foreign = str(rig.put_at("one", 0)[1])

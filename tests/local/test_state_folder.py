@@ -1,4 +1,4 @@
-"""What a server with a state folder keeps over a restart, and over a crash."""
+"""The state that a server with a state folder keeps over a restart, and over a crash."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_trimmed_records_do_not_come_back_and_numbers_go_on(tmp_path):
         assert [d for _, d in read(kinesis, "s")] == [b"new"]
 
 
-def test_trimmed_records_do_not_come_back_when_the_retention_is_raised_before_a_crash(tmp_path):
+def test_trimmed_records_stay_gone_when_the_retention_is_raised_before_a_crash(tmp_path):
     with started(tmp_path / "state") as kinesis:
         kinesis.create_stream("s")
         client = kinesis.client("kinesis")

@@ -89,7 +89,7 @@ histories = st.lists(st.one_of(put, put, put, split, merge, scale, wait), max_si
 
 
 def play(direct: Direct, history: list[tuple[Any, ...]]) -> dict[int, list[bytes]]:
-    """Carry a history out; returns what was put, per hash key in order."""
+    """Run a history; return the put records, per hash key in order."""
     put_per_key: dict[int, list[bytes]] = {}
     for number, step in enumerate(history):
         data = b"%d" % number

@@ -1,4 +1,4 @@
-"""What a subscription does at a moment, without a server: rates, sizes, and until when it waits."""
+"""The steps of a subscription, without a server: rates, sizes, and waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KIB = 1024
 
 
 class World:
-    """A stream of one shard with a consumer, and a clock that stands still."""
+    """A stream of one shard with a consumer, and a stopped clock."""
 
     def __init__(self, *, limits: bool = True) -> None:
         self.store = Store(StoreOptions(settle_ms=0))
@@ -42,7 +42,7 @@ class World:
         return self.subscriptions.open(seat, 0, wire, self.clock.now_ms())
 
     def counts(self, subscription: Subscription) -> list[int]:
-        """Records of each event that comes at this moment."""
+        """Records of each event at this moment."""
         found = []
         while frame := subscription.next_step(self.clock.now_ms()).frame:
             (message,) = messages_of(frame)

@@ -51,7 +51,7 @@ class Http1:
         self.content_type = self.response.getheader("content-type")
 
     def read(self) -> tuple[bytes, bool]:
-        """Read to the end; returns the body, and whether it came to its end in order."""
+        """Read to the end; return the body, and whether its end was in order."""
         try:
             return self.response.read(), True
         except http.client.IncompleteRead as broken:
@@ -233,7 +233,7 @@ def test_a_subscription_is_over_when_its_client_leaves(subscribe, monkeypatch):
         left.set()
 
     monkeypatch.setattr(Subscriptions, "remove", removed)
-    # all records have come, and on a stopped clock no event will
+    # all records have arrived, and on a stopped clock no event will
     subscription = subscribe()
     subscription.first(3 * len(base64.b64encode(DATA[0])))
     assert not left.is_set()

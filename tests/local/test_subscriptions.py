@@ -188,7 +188,7 @@ def test_a_call_is_refused_for_a_second_and_then_until_five_have_passed(limited)
     assert limited.refused(call, **ask) == ("LimitExceededException", 400)
     limited.clock.advance(4.9)
     assert limited.refused(call, **ask) == ("ResourceInUseException", 400)
-    # a refused call does not begin the five seconds anew
+    # a refused call does not restart the five seconds
     limited.clock.advance(1)
     next(limited.subscribe(consumer))
     assert code_of(first) == "ResourceInUseException"

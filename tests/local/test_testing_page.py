@@ -67,7 +67,7 @@ def test_the_fixture_leaves_the_environment_as_it_was(tmp_path):
     assert "2 passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", folder=tmp_path)
 
 
-def test_the_fixture_of_a_server_leaves_the_environment_alone_and_lives_as_long_as_the_setting_says(tmp_path):
+def test_the_server_fixture_leaves_the_environment_alone_and_has_the_set_scope(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nlocal_kinesis_server_scope = module\n")
     (tmp_path / "conftest.py").write_text("import os\nbefore = dict(os.environ)\nendpoints = set()\n")
     for name in ("first", "second"):

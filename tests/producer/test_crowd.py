@@ -68,7 +68,7 @@ class Figures:
 def test_eight_writers_at_three_times_capacity_use_it_and_are_rarely_refused(load_s):
     # In the short run chance rules: a dozen refusals more or less.
     refused_max = 0.05 if load_s >= 60 else 0.1
-    # A machine that stands still for seconds spoils one run, a wrong rate all of them.
+    # A machine that hangs for seconds spoils one run, a wrong rate all of them.
     for _ in range(3):
         used, refused, late_pauses = crowd(load_s)
         if used > 0.9 and refused <= refused_max and not late_pauses:
@@ -79,7 +79,7 @@ def test_eight_writers_at_three_times_capacity_use_it_and_are_rarely_refused(loa
 
 
 def crowd(load_s):
-    """Let the writers push; what they gave is all read, and in order, whatever the figures are.
+    """Run the writers; all of their records are read, and in order, whatever the figures are.
 
     Returns:
         The part of the capacity that was used, the part of the requests that was refused once the rates had settled,
@@ -116,12 +116,12 @@ def crowd(load_s):
     used = used_bytes / (load_s * CAPACITY_BYTES_PER_S)
     late = [is_refused for moment_s, is_refused in kinesis.requests if settled_s < moment_s < load_s]
     refused = sum(late) / len(late)
-    print(f"{load_s:g} s: {used:.1%} of the capacity used, {refused:.1%} of {len(late)} requests refused")  # noqa: T201 - what a long run is for
+    print(f"{load_s:g} s: {used:.1%} of the capacity used, {refused:.1%} of {len(late)} requests refused")  # noqa: T201 - the result of a long run
     return used, refused, [moment_s for moment_s, _ in figures.pauses if moment_s > load_s + 10]
 
 
 def push(kinesis, figures, end_s, writer, given):
-    """Put three eighths of what the stream takes, evenly, as far as there is room."""
+    """Put three eighths of the stream's rate, evenly, as far as there is room."""
     interval_s = WRITERS * RECORD_BYTES / (3 * CAPACITY_BYTES_PER_S)
     next_s, number = time.monotonic(), 0
     with Producer("crowd", kinesis=kinesis, metrics=figures, buffer_bytes_max=2 * 2**20) as producer:

@@ -32,7 +32,7 @@ MIB = 2**20
 
 
 class Tally:
-    """Counts what is counted."""
+    """Adds up counters."""
 
     def __init__(self):
         self.counts = {}
@@ -122,7 +122,7 @@ def test_a_quarter_of_the_requests_may_fail_in_any_way(server, kinesis, stream, 
     with Producer(
         stream, kinesis=kinesis, aggregation=aggregation, linger_s=0.005, aggregate_bytes_max=300
     ) as producer:
-        # A writer that is refused again and again falls to ten records per second and shard.
+        # A writer that is always refused falls to ten records per second and shard.
         count = 200 if kind in ("throttle", "partial") else 1000
         _, given = put_numbered(producer, count if aggregation else count // 2)
     server.faults.clear()
@@ -440,7 +440,7 @@ def test_a_callback_may_put_again(server, kinesis, stream):
 def test_figures_tell_what_was_put_and_what_was_sent_again(server, kinesis, stream):
     tally = Tally()
     server.faults.throttle("PutRecords", count=1, stream=stream)
-    # What has lingered leaves in a record of its own: here nothing does before the end.
+    # A record that has lingered is sent alone: here none does before the end.
     with Producer(stream, kinesis=kinesis, metrics=tally, linger_s=60) as producer:
         put_numbered(producer, 100)
     assert tally.counts["user_records_put",] == 100

@@ -1,4 +1,4 @@
-"""Receipts behave as any future does, and take little until somebody waits for them."""
+"""Receipts behave as any future does, and take little memory until a thread waits for them."""
 
 from __future__ import annotations
 

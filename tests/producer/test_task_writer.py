@@ -1,4 +1,4 @@
-"""The task writer against the embedded Kinesis: it returns when everything is acknowledged, or names what is not."""
+"""The task writer against the embedded Kinesis: it returns when every record is acknowledged, or names the others."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_stream_that_takes_nothing_does_not_keep_the_others_from_making_room(s
         slow.write(b"x" * 2000, "k")
     for _ in range(40):
         free.write(b"x" * 2000, "k")
-    assert clock.now_s == 0  # nobody had to wait: what the free stream takes is room enough
+    assert clock.now_s == 0  # no wait was needed: the idle stream's room is enough
     for _ in range(8):
         slow.write(b"x" * 2000, "k")
     assert clock.now_s > 0
@@ -210,7 +210,7 @@ def test_a_task_that_writes_to_many_streams_holds_no_more_than_its_bound():
     rows = pa.RecordBatch.from_pydict(
         {"data": [b"x" * 900_000] * 12, "partitionKey": ["k"] * 12, "streamName": streams}
     )
-    with LocalKinesisProcess(limits=False, settle_s=0) as server:  # what it holds is not the task's
+    with LocalKinesisProcess(limits=False, settle_s=0) as server:  # its records are not the task's
         for each in streams:
             server.create_stream(each, shards=1)
         options, _ = parse_sink(

@@ -22,7 +22,7 @@ def reports_nothing(version):
 
 
 def believes_every_lock(self, rows, now_s, wall_s):
-    """A member that takes a lock for a leader, however long it has stood."""
+    """A member that takes a lock for a leader, however old it is."""
     return self._lock is not None
 
 

@@ -65,8 +65,8 @@ class Mutant:
         seed: A seed that shows it; `tools/mutant_seeds.py` finds one.
         target: The class or module that holds the function.
         function: Its name.
-        wrong: What it is swapped for.
-        also: More swaps of the same kind, where one defence stands behind another.
+        wrong: The replacement.
+        also: More swaps of the same kind, if one defence is behind another.
         needs: How often what shows it happens in a scenario, where that is rare; the search begins where it happens most
             often, and passes over those where it never does.
     """
@@ -208,7 +208,7 @@ def _release_while_reading(self: HeldLease, why: StopWhy) -> list[LeaseAction]:
 def _own_but_not_read(self: HeldLease, now_s: float, *, has_parent: bool) -> list[LeaseAction]:
     if not self.lease.owner_switches:
         return _start(self, now_s, has_parent=has_parent)
-    self.phase = LeasePhase.PARKED  # the cache says mine, and nobody reads it
+    self.phase = LeasePhase.PARKED  # the cache has the lease as ours, and no reader runs
     return []
 
 

@@ -48,7 +48,7 @@ def lies_anywhere(self, hash_range: HashRange):
 
 
 def drops_no_aggregate(self, aggregate):
-    """A reader that delivers what its producer sends again to another shard."""
+    """A reader that delivers records which their producer sends again to another shard."""
     return False
 
 
@@ -58,7 +58,7 @@ def drops_every_misrouted(self, aggregate):
 
 
 def names_the_key_of_the_aggregate(data, partition_key, counts, rule):
-    """The records of an aggregate come under the key that placed it."""
+    """The records of an aggregate have the key that placed it."""
     found = USER_RECORDS(data, partition_key, counts, rule)
     return [(partition_key, hash_key, payload, sub) for _, hash_key, payload, sub in found]
 

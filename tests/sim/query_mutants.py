@@ -53,7 +53,7 @@ def take_clears_claims(self, before, write):
 
 
 def promotes_any_batch(self, before, write):
-    """A promotion that does not ask which batch's claim stands there."""
+    """A promotion that does not check the batch of the claim."""
     if isinstance(write, Promote) and before is not None and before.reader == write.worker:
         claim = before.claim_of(write.worker)
         if claim is not None and claim.end.is_record and is_forward(before.checkpoint, claim.end):
@@ -95,13 +95,13 @@ def agrees_with_everything(row, execution, mine, before):
 
 
 def takes_a_lost_lease_for_agreement(row, execution, mine, before):
-    """What was read before the lease was lost is given out without an end."""
+    """Records that were read before the lease was lost are emitted without an end."""
     meaning, end = judge_refused_claim(row, execution, mine, before)
     return (RefusedClaim.AGREES if meaning is RefusedClaim.LOST else meaning, end)
 
 
 def keeps_the_iterator_behind_the_page(self, page, count):
-    """What was cut off the page is left behind by the iterator that is kept."""
+    """The kept iterator skips the records that were cut off the page."""
     KEEP_REST(self, page, count)
     self._shard.keep_iterator(self._progress.end)
 
@@ -112,7 +112,7 @@ def keeps_any_iterator(self):
 
 
 def leaves_out_only_behind_a_new_iterator(self, page):
-    """A page that repeats what was read is new to the reader, unless it has just taken an iterator."""
+    """A page that repeats records is new to the reader, unless it has just taken an iterator."""
     return self._skip_through
 
 
@@ -122,7 +122,7 @@ def never_asks_twice(self, now_s):
 
 
 def reads_on_without_leaving_out(self, iterator, now_s, wall_ms):
-    """A reader whose new iterator begins at the last record, which it gives once more."""
+    """A reader whose new iterator begins at the last record, which it emits again."""
     ON_ITERATOR(self, iterator, now_s, wall_ms)
     self._skip_through = None
 
@@ -151,7 +151,7 @@ def knows_no_claim(self, key):
 
 
 def skips_what_came_later(task, moment_ms):
-    """A batch that nobody read is fixed to end at the tip: what came after it was planned is skipped too."""
+    """An unread batch is fixed to end at the tip: records that arrived after its plan are skipped too."""
     return task
 
 
@@ -161,7 +161,7 @@ def finds_no_unknown_claims(rows, worker, known):
 
 
 def goes_by_the_number(self, batch, planned_by):
-    """A claim of another line of history counts as one's own: one of a copy, or of what was restored away."""
+    """A claim of another line of history counts as one's own: one of a copy, or one that a restore has undone."""
     return self.batch == batch
 
 
@@ -172,7 +172,7 @@ def knows_no_last_number(*args, **kwargs):
 
 
 def lets_nothing_pass(self, rows, worker, known):
-    """Claims that stood before the query began are those of another driver."""
+    """Claims from before the query began are those of another driver."""
 
 
 def ends_before_the_children(self):
@@ -181,13 +181,13 @@ def ends_before_the_children(self):
 
 
 def gives_up_after_a_failure(self, answer, error):
-    """A shard whose probe failed is not asked again, and nobody is told."""
+    """A shard whose probe failed is not asked again, without a report."""
     ON_FAILURE(self, answer, error)
     self._failing.clear()
     answer.state.due_s = float("inf")
 
 
-# --- aggregates, and what has left the stream ---------------------------------------------------------------
+# --- aggregates, and records that have left the stream ------------------------------------------------------
 
 
 def forgets_the_place_inside(rows, index):
@@ -196,12 +196,12 @@ def forgets_the_place_inside(rows, index):
 
 
 def gives_the_rest_once_more(batch, after):
-    """An aggregate that was begun is given out from its beginning."""
+    """A partly read aggregate is emitted from its beginning."""
     return COUNT_DONE(batch, replace(after, sub_sequence_number=-1) if after.is_record else after)
 
 
 def takes_whole_for_the_first(self, rows):
-    """A record that is given out whole stands for its first user record alone."""
+    """A record that is emitted whole counts as its first user record alone."""
     return self._progress.end if rows.num_rows == 0 else POSITION_OF(rows, rows.num_rows - 1)
 
 
@@ -216,7 +216,7 @@ def is_always_a_loss(*_args, **_kwargs):
 
 
 def knows_no_tip(**task):
-    """A task is not told when nothing was left behind its start."""
+    """A task does not get the moment at which nothing was behind its start."""
     return ShardTask(**{**task, "tip_ms": None})
 
 
@@ -229,7 +229,7 @@ def ends_at_an_unknown_shard(self, error):
 
 
 def forgets_what_it_gives_back(self, key):
-    """A shard that comes back before the next batch begins where its row says, though it was read further."""
+    """A shard that returns before the next batch begins at its row's position, though it was read further."""
     event = GIVE_BACK(self, key)
     self._released.pop(key, None)
     return event
@@ -262,7 +262,7 @@ def claims_nothing(self, lease, why):
 
 
 def passes_nothing(position, lease):
-    """Who comes back to a shard does not look how far others have come."""
+    """A query that gets a shard back does not check how far others have read."""
     return False
 
 
@@ -277,12 +277,12 @@ def refuses_nothing(*_args, **_kwargs):
 
 
 def knows_of_nothing_unread(_self):
-    """A query that reads what is there does not ask who reads the rest."""
+    """A query that reads the existing records does not check the readers of the rest."""
     return
 
 
 def finds_an_empty_table(_self, _known):
-    """What an application had under its earlier name is not looked at."""
+    """The leases of an application under its earlier name are not read."""
     return {}, "is empty"
 
 

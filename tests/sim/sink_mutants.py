@@ -52,7 +52,7 @@ def forgets_letters(self, lines):
 
 
 def hides_copies(self, request, failure, why, now_s, u):
-    """What may be there twice is not told."""
+    """Possible duplicates are not reported."""
     result = ON_FAILED_CALL(self, request, failure, why, now_s, u)
     result.possible_duplicate_count = 0
     return result
@@ -84,7 +84,7 @@ def checks_nothing(*_args):
 
 
 def names_no_row(writer, stream, row_number, row):
-    """An error tells what is wrong, and not with which row."""
+    """An error has the problem, but not the row."""
     try:
         SEND(writer, stream, row_number, row)
     except RecordError as error:

@@ -49,7 +49,7 @@ def deletes_what_it_does_not_read(self, rows):
 
 
 def deletes_what_has_the_name(self, rows):
-    """A clean-up after a deleted stream that takes the leases of the one that was created anew."""
+    """A clean-up after a deleted stream that takes the leases of the one that was created again."""
     names = {stream_name_of(stream_id) for stream_id in self.options.streams}
     return deletes(self, rows, lambda row: stream_name_of(stream_id_of(row.key)) in names)
 

@@ -72,7 +72,7 @@ def created(key):
 
 
 def judge(*lines, start=TRIM_HORIZON, at_end=False, quiet=False, only=None, **options):
-    """Tell a history (a number moves the clock) to all checkers, or to one; give the invariant that it breaks."""
+    """Feed a history (a number moves the clock) to all checkers, or to one; return the invariant that it breaks."""
     suite = Suite(CoordinatorOptions(start=StartingPosition(default=start), **options))
     if only is not None:
         for kind, listeners in suite._listeners.items():
@@ -522,7 +522,7 @@ def test_a_loss_where_the_reader_was_at_the_tip_is_a_false_alarm():
     assert judge_losses(at_tip, 60, ("loss", A, "s", 1)) is None
 
 
-def test_a_reader_that_was_away_for_as_long_as_a_record_lasts_may_ask_thrice_before_it_tells_a_loss():
+def test_a_reader_away_for_a_retention_may_ask_thrice_before_it_reports_a_loss():
     away = [*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 60, ("trimmed", "s", 3, 7)]
     asked = [("tip", A, "s", 1, EPOCH_MS + 60_000)]
     assert judge_losses(away, asked * 3, ("loss", A, "s", 1)) is None
@@ -584,7 +584,7 @@ def test_a_world_that_does_not_rest_is_found():
     assert judge(*UP, ("restless", 5001)) == "L5"
 
 
-def test_children_of_a_shard_that_was_set_back_owe_no_order_until_it_is_finished_again():
+def test_children_of_a_reset_shard_owe_no_order_until_it_is_finished_again():
     family = [*UP, *stream(5, key="p"), *stream(6, key="c", parents=("p",)), taken(key="p"), reading(key="p")]
     family += [*handled(5, key="p"), ("closed", "p"), created("c"), ended(key="p"), taken(key="c")]
     finished = row("p", counter=2, checkpoint=SHARD_END)
@@ -614,7 +614,7 @@ def test_a_worker_over_its_limit_is_found():
 
 
 @pytest.mark.parametrize(("foreign", "found"), [({"b"}, None), (set(), "L1")])
-def test_a_lease_that_the_gone_have_asked_for_counts_for_the_foreign_worker_that_keeps_it(foreign, found):
+def test_a_lease_asked_for_by_a_worker_that_has_gone_counts_for_its_foreign_owner(foreign, found):
     suite = Suite(CoordinatorOptions(), foreign=frozenset(foreign))
     asked = row(owner="a", checkpoint_owner="b", counter=1)
     lines = [("up", A), ("up", B), *stream(), taken(who=B), reading(who=B)]

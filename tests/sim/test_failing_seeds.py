@@ -1,4 +1,4 @@
-"""What is shown of a failing seed: a story in plain words, and a test with as few faults as still break it."""
+"""The output for a failing seed: a story in plain words, and a test with as few faults as still break it."""
 
 import pytest
 from msgspec.structs import replace

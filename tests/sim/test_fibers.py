@@ -1,4 +1,4 @@
-"""Blocking code in virtual time: who waits, who goes on, and what is left when a process ends."""
+"""Blocking code in virtual time: waits, wakes, and the end of a process."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def test_a_pool_runs_as_many_at_once_as_it_has_threads(world, process):
     assert ended == [1.0, 1.0, 2.0]
 
 
-def test_a_process_that_ends_in_the_middle_of_a_call_leaves_its_code_and_the_server_acts_all_the_same(
-    world, process
-):
+def test_a_process_that_ends_within_a_call_leaves_its_code_and_the_server_still_acts(world, process):
     ended = []
 
     def body():

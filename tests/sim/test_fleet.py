@@ -1,4 +1,4 @@
-"""A fleet beyond the size in which everybody looks at everything: what it reads, and how soon what dies is read again."""
+"""A fleet too large for workers that scan the whole table: its reads, and how soon a dead worker's shards are read again."""
 
 import json
 
@@ -23,7 +23,7 @@ def settled():
 
 
 def reads_per_s(fleet, length_s):
-    """Let time pass; gives the read units per second, and forgets what was read and moved before."""
+    """Pass time; return the read units per second, after a reset of the counts."""
     fleet.costs.moves.clear()
     fleet.costs.gaps.clear()
     began_s = int(fleet.now) + 1

@@ -8,7 +8,7 @@ from penstock.sim.world import World
 from sim.calm import calm
 
 
-def test_five_hundred_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250():
+def test_500_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250():
     workers = tuple(f"{zone}/w{number:03}" for number in range(100) for zone in ("east", "west"))
     scenario = calm(workers, 500, BalancePolicy.BY_ZONE, with_readers=False, start_spread_s=4.0)
     suite = Suite(scenario.options)

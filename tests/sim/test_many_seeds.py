@@ -1,4 +1,4 @@
-"""The seeds behind the first ones, of workers and of queries, and what they met."""
+"""The seeds behind the first ones, of workers and of queries, and their situations."""
 
 from collections import Counter
 from functools import partial

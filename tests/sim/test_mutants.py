@@ -1,4 +1,4 @@
-"""What the simulator can find: it finds every bug of a list that libraries of this kind really had, planted one by one."""
+"""The simulator finds every bug of a list that libraries of this kind really had, planted one by one."""
 
 import runpy
 from pathlib import Path

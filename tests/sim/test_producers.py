@@ -1,4 +1,4 @@
-"""Producers in the simulator: what they put is there, in order, and rarely twice, whatever the service answers."""
+"""Producers in the simulator: their records are stored, in order, and rarely twice, whatever the service answers."""
 
 from collections import Counter
 
@@ -18,9 +18,9 @@ from penstock.sim.situations import never_met
 SEEDS = 14  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = [
     34,
-    113,  # what a request left behind lingered anew, so records of one key waited without end
+    113,  # the rest of a request began to linger again, so records of one key waited without end
     2031,  # a checker gave readers too little time that take one record at a time
-    10953,  # reshards came so fast that one listing for each was too many for a checker
+    10953,  # reshards were so frequent that one listing for each was too many for a checker
     11036,  # the same, where listings were incomplete
 ]
 

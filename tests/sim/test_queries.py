@@ -537,7 +537,7 @@ def test_what_a_done_batch_held_and_nobody_read_counts_as_done(lines, is_broken)
     assert (suite.violation is not None) is is_broken
 
 
-# --- what came up ---------------------------------------------------------------------------------------------------
+# --- situations -----------------------------------------------------------------------------------------------------
 
 
 def test_a_long_run_says_what_never_came_up(capsys, monkeypatch):

@@ -179,7 +179,7 @@ def run_with_a_limited_worker():
     world.chance.randint = lambda low, high: low  # no resharding before the start
     world.begin()
     world.run_until(60.0)
-    world.is_healed = True  # it comes back at once
+    world.is_healed = True  # it returns at once
     world.workers["a"].request_stop()
     world.run_until(200.0)
     return Counter(row.owner for row in world.table.rows.values())

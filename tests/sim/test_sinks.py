@@ -1,4 +1,4 @@
-"""Sinks in the simulator: what a batch holds is written, in order, and twice only with a cause, whoever is killed when."""
+"""Sinks in the simulator: a batch's rows are written, in order, and twice only with a cause, through all kills."""
 
 from collections import Counter
 

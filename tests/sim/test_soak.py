@@ -1,4 +1,4 @@
-"""The long run of `make soak`: where it goes on, and what it tells of a seed that fails."""
+"""The long run of `make soak`: where it resumes, and its report on a seed that fails."""
 
 import runpy
 from pathlib import Path
@@ -12,7 +12,7 @@ SOAK = Path(__file__).parents[2] / "tools" / "soak_seeds.py"
 
 @pytest.fixture
 def tool():
-    """The names of the tool; functions of it see what is put in their place here."""
+    """The names of the tool; its functions see the replacements that are put there."""
     return runpy.run_path(str(SOAK))["soak"].__globals__
 
 

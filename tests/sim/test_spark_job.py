@@ -1,4 +1,4 @@
-"""A simulated Spark job: how often a task is tried, which attempt counts, and what it tells when one fails for good."""
+"""A simulated Spark job: how often a task is tried, which attempt counts, and its error when one fails for the last time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_task_that_fails_four_times_fails_the_job_and_is_the_one_that_is_named
     assert found.ended_s < 60
 
 
-def test_the_first_attempt_that_succeeds_counts_and_the_other_ones_end_counts_for_nothing():
+def test_the_first_attempt_that_succeeds_counts_and_the_others_end_does_not():
     slow, fast = (30.0, "first"), (1.0, "second")
     found = Job([[slow, fast], [(40.0, "longest"), failing("beside")]], runs_twice=True)
     found.attempts[1].append((50.0, "never asked for"))
@@ -80,7 +80,7 @@ def test_the_first_attempt_that_succeeds_counts_and_the_other_ones_end_counts_fo
     assert found.ended_s == 40.0
 
 
-def test_a_second_attempt_that_fails_often_beside_a_first_that_succeeds_does_not_fail_the_job():
+def test_failures_of_a_second_attempt_beside_a_successful_first_do_not_fail_the_job():
     tries = [(3.0, "first"), *[failing(f"second {number}", 2.0) for number in range(TASK_FAILURES_MAX + 1)]]
     found = Job([tries, [(30.0, "other")]], runs_twice=False)
     found.driver.later(0.5, lambda: found.job._speculate(found.job._tasks[0]))

@@ -1,4 +1,4 @@
-"""What the tests of the commands share: a command in this process, a worker in one of its own."""
+"""Shared by the tests of the commands: a command in this process, a worker in another one."""
 
 import contextlib
 import os

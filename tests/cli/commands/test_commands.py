@@ -288,7 +288,7 @@ def test_a_moment_that_cannot_be_meant_is_a_usage_error(stream, capsys, new_york
     assert message in err
 
 
-# The second one leaves while there is nothing more to write, when no write tells of it.
+# The second one leaves while there is nothing more to write, so no write fails.
 @pytest.mark.parametrize("reader", READERS)
 def test_tail_ends_quietly_when_nobody_reads(kinesis, stream, reader):
     put(kinesis, stream, 200)

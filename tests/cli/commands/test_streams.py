@@ -20,7 +20,7 @@ def described(capsys, stream):
 
 
 class Typed(io.StringIO):
-    """What somebody types at a terminal."""
+    """A user's input at a terminal."""
 
     def isatty(self):
         return True

@@ -34,7 +34,7 @@ def test_no_log_tells_of_a_reader_that_is_gone_whichever_handler_met_it(capsys, 
 
     class Broken:
         def __init__(self, *_, **__):
-            """Take what a consumer is given."""
+            """Record the arguments of a consumer."""
 
         def run(self):
             for message in told:
@@ -198,7 +198,7 @@ def test_restoring_something_else_is_refused(kinesis, stream, capsys, tmp_path, 
     assert (status, "a backup of table t, not of other" in err) == (2, True)
 
 
-# --- what comes from outside ----------------------------------------------------------------------------
+# --- text from outside ----------------------------------------------------------------------------------
 
 STOPPING = """
 import sys

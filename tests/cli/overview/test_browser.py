@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, headless: against the embedded Kinesis, with what a stranger to the server sees.
+"""The dashboard in a real browser, headless: against the embedded Kinesis, with the view of a stranger to the server.
 
 `make screenshots` writes the pictures of the docs with it.
 """
@@ -73,7 +73,7 @@ class World:
         ]
         self.numbers = {shard["ShardId"]: self.put(shard, 3) for shard in self.shards}
         hot = next(shard for shard in self.shards if shard["ShardId"] == HOT)
-        # Its lease stands behind them: who snapshots for its lag reads nothing large.
+        # Its checkpoint is behind them: measuring its lag reads nothing large.
         self.numbers[HOT] = self.put(hot, 54, 1000 * KIB)
         server.faults.throttle("PutRecords", shard=STOPPED, count=1)
         refused = next(shard for shard in self.shards if shard["ShardId"] == STOPPED)
@@ -143,7 +143,7 @@ def address(world):
 
 @contextmanager
 def visit(browser, address, path, **context):
-    """Open a page, wait for its figures, and check at the end that nothing went wrong and nobody else was asked."""
+    """Open a page, wait for its figures, and check at the end that there was no error and no request to another host."""
     problems, hosts = [], set()
     with browser.new_context(**context) as opened:
         opened.set_default_timeout(DEADLINE_MS)
@@ -166,7 +166,7 @@ def failures_of(request):
 
 
 def rows_of(page, heading):
-    """The cells of the table below a heading, read at once: the page may draw itself anew."""
+    """The cells of the table below a heading, read at once: the page may redraw itself."""
     rows = page.locator(f"h2:has-text('{heading}') + div table tr")
     return rows.evaluate_all(
         "(rows) => rows.slice(1).map((row) => [...row.cells].map((cell) => cell.innerText))"

@@ -164,7 +164,7 @@ def test_the_browser_runs_the_pages_own_script_and_style_and_nothing_else():
     assert not re.search(r"<[^>]+ style=", body)
 
 
-def test_before_the_first_look_the_page_says_so_and_the_programs_are_told_to_come_again():
+def test_before_the_first_snapshot_pages_say_so_and_programs_get_a_retry_time():
     assert "Looking" in contents().answer("/", {}).body
     answer = contents().answer("/api/look", {})
     assert (answer.status, answer.headers) == (503, (("Retry-After", "1"),))
@@ -282,7 +282,7 @@ class Shard0:
         return RecordPage(records, None, 0)
 
 
-def test_a_page_that_stays_open_reads_again_when_the_checkpoint_has_moved_at_most_every_five_seconds():
+def test_an_open_page_reads_again_after_a_new_checkpoint_at_most_every_five_seconds():
     shard, clock = Shard0(RECORDS_MAX), MovedClock()
     fetch = NextRecordReader(shard, clock).fetch
     first = fetch("orders", "s0", "7.0")

@@ -145,7 +145,7 @@ def test_the_worst_and_the_median_lag_are_remembered():
     assert history.points_of("b") == history.points_of("c") == ()
 
 
-def test_what_is_remembered_has_a_bound_and_applications_that_have_gone_are_forgotten():
+def test_the_history_is_bounded_and_forgets_applications_that_have_gone():
     history = LagHistory()
     for at_ms in range(POINTS_MAX + 5):
         history.add(snapshot(at_ms, a=[at_ms], b=[0]))

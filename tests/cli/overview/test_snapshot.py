@@ -71,7 +71,7 @@ def test_a_rate_is_that_of_whoever_reads_now():
     assert {key: row.kb_per_s for key, row in rows.items()} == {"s0": 5.0, "s1": None, "s2": None, "s3": None}
 
 
-def test_a_shard_without_a_lease_is_trouble_only_when_nothing_keeps_it_from_being_made():
+def test_a_shard_without_a_lease_is_trouble_only_if_the_lease_could_be_made():
     graph = ShardGraph(STREAM)
     waiting = rows_of(Lease("s0", owner="w"), Lease("s1", owner="w"), graph=graph)
     assert waiting.keys() == {"s0", "s1"}

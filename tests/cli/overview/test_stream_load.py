@@ -58,7 +58,7 @@ def test_the_busiest_of_the_last_minutes_is_held_against_the_quotas():
     assert load.is_hot
 
 
-def test_what_enhanced_monitoring_is_off_for_is_unknown_and_what_had_no_traffic_is_zero():
+def test_metrics_without_enhanced_monitoring_are_unknown_and_without_traffic_zero():
     load = load_of({"IncomingBytes": {}, "OutgoingBytes": {}}, NOW_MS)
     assert (load.per_s, load.sent_bytes_per_s) == ({WRITTEN: 0.0}, 0.0)
     assert load_of({}, NOW_MS).sent_bytes_per_s is None

@@ -139,7 +139,7 @@ def test_without_figures_what_is_known_is_shown():
     assert body.count('<g class="unknown">') == 3
 
 
-def test_only_streams_of_watched_applications_are_looked_at_with_the_shards_that_are_known():
+def test_only_streams_of_watched_applications_are_read_with_their_known_shards():
     shown, asked = contents(SNAPSHOT, "orders", "orders", "other")
     for path in ("/stream", "/api/stream"):
         assert shown.answer(path, {"name": ["nosuch"]}).status == 404
@@ -148,7 +148,7 @@ def test_only_streams_of_watched_applications_are_looked_at_with_the_shards_that
     assert asked == [("orders", 1)]
 
 
-def test_each_stream_of_an_application_that_reads_several_has_a_page_with_its_own_shards():
+def test_each_of_an_applications_streams_has_a_page_with_its_own_shards():
     keyed = tuple(
         Shard(f"{stream}:{number}", HashRange(0, 5))
         for stream, number in (("1:a:7", 0), ("1:a:7", 1), ("1:b:8", 0))

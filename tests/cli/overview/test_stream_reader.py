@@ -1,4 +1,4 @@
-"""Reading streams' figures: against the embedded Kinesis, at most once a minute, and what is told where something is missing."""
+"""Reading streams' figures: against the embedded Kinesis, at most once a minute, with the problems of missing parts."""
 
 import threading
 
@@ -127,7 +127,7 @@ def test_shards_that_are_not_known_and_figures_that_are_not_there_are_told():
     ]
 
 
-# --- again and again --------------------------------------------------------------------------------------
+# --- repeated reads ---------------------------------------------------------------------------------------
 
 
 class Clock:

@@ -152,7 +152,7 @@ class Terminal:
             assert time.monotonic() < end_s, self.shown[-2000:]
             try:
                 data = os.read(self._ours, 65536)
-            except OSError:  # nobody has the other side any more
+            except OSError:  # the other side is closed
                 data = b""
             if not data:
                 return self.process.wait(60)

@@ -1,4 +1,4 @@
-"""What is wrong with a shard, and what is shown first."""
+"""The problem of each shard, and the order of rows."""
 
 import pytest
 

@@ -120,7 +120,7 @@ def test_a_lease_of_a_new_shard_lets_the_shards_be_listed_at_once_and_only_once(
     assert kinesis.listings == 2
 
 
-def test_shards_that_cannot_be_listed_are_asked_for_no_more_often_and_every_look_says_why(kinesis, clock):
+def test_a_failed_listing_is_not_repeated_sooner_and_is_in_every_snapshot(kinesis, clock):
     kinesis.listing_error = NotFound("ListShards on stream orders: no such stream")
     watcher = watcher_of(Table(lease("s0"), lease("s1")), kinesis, clock)
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_a_lag_that_grows_and_one_that_shrinks(kinesis, clock):
     assert (second["s1"].lag_ms, second["s1"].lag_change) == (60_000, -4.0)
 
 
-def test_an_owner_is_silent_when_its_lease_stands_for_long_and_lives_when_it_moves_again(kinesis, clock):
+def test_an_owner_is_silent_while_its_lease_does_not_move(kinesis, clock):
     table = Table(lease("s0"), lease("s1"))
     watcher = watcher_of(table, kinesis, clock, silent_after_s=30.0)
     watcher.take_snapshot()
