@@ -54,13 +54,13 @@ def test_commands_and_workers_agree_on_which_shards_wait(leases, listed):
     view = LeaseView(10.0)
     view.on_scan(leases, 0.0)
     rows = {lease.key: lease for lease in leases}
-    for lease, owner_state, _ in view.judged(0.0):
+    for lease, owner_state, _ in view.with_owner_states(0.0):
         shown = state_of(Sighting(lease, owner_state), rows, circular=circular_leases(rows))
         assert (shown in WAITING) == (not lease.is_ended and view.waits_for_parents(lease))
     graph = ShardGraph(Shard(key, HashRange(0, HASH_KEY_MAX)) for key in listed)
     parents = {parent for lease in leases for parent in lease.parents}
     view.on_shards_vanished(parents - listed if listed else frozenset())
-    sightings = [Sighting(lease, owner_state) for lease, owner_state, _ in view.judged(0.0)]
+    sightings = [Sighting(lease, owner_state) for lease, owner_state, _ in view.with_owner_states(0.0)]
     shown = {row.shard: row for row in shard_rows(sightings, {}, {}, graph, TroubleLimits())}
     for lease in leases:
         assert shown[lease.key].waits == view.waits_for_parents(lease)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from penstock.core.leases import kcl3_membership
-from penstock.core.leases.kcl3_fleet import FleetJudge, FleetMode
+from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.sim.kcl3_plan import NATIVE, UPGRADING, WITH_LEADER
 from sim.mutants import Mutant
@@ -47,7 +47,7 @@ def reports_only_to_a_leader(version):
     return version in WITH_LEADER
 
 
-JUDGE = FleetJudge.judge
+JUDGE = FleetModeDetector.detect
 
 KCL3 = "a member of a native KCL 3 fleet"
 
@@ -61,12 +61,17 @@ KCL3_MUTANTS = (
         moves_what_it_likes,
     ),
     Mutant("no report", "KCL 2.x workers", 3, kcl3_membership, "wants_reports", reports_nothing),
-    Mutant("a lock of the dead is believed", KCL3, 6, FleetJudge, "_is_led", believes_every_lock),
-    Mutant("no leader is seen", KCL3, 1, FleetJudge, "_is_led", sees_no_lock),
+    Mutant("a lock of the dead is believed", KCL3, 6, FleetModeDetector, "_is_led", believes_every_lock),
+    Mutant("no leader is seen", KCL3, 1, FleetModeDetector, "_is_led", sees_no_lock),
     Mutant(
-        "an upgrade is taken for a native fleet", KCL3, 29, FleetJudge, "judge", takes_an_upgrade_for_native
+        "an upgrade is taken for a native fleet",
+        KCL3,
+        29,
+        FleetModeDetector,
+        "detect",
+        takes_an_upgrade_for_native,
     ),
-    Mutant("a fleet never goes back", KCL3, 32, FleetJudge, "judge", never_goes_back),
+    Mutant("a fleet never goes back", KCL3, 32, FleetModeDetector, "detect", never_goes_back),
     Mutant(
         "no report before there is a leader",
         KCL3,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.leases.fleet_view import zone_of
-from penstock.core.leases.kcl3_fleet import FleetJudge, Kcl3Rows
+from penstock.core.leases.kcl3_fleet import FleetModeDetector, Kcl3Rows
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import (
     LeaseView,
@@ -59,7 +59,7 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
         view.on_scan(scan.leases, clock.monotonic_s())
     sightings = [
         Sighting(lease, owner_state, unmoved_s, view.was_renewed(lease.key))
-        for lease, owner_state, unmoved_s in view.judged(clock.monotonic_s())
+        for lease, owner_state, unmoved_s in view.with_owner_states(clock.monotonic_s())
     ]
     return sorted(sightings, key=lambda sighting: sighting.lease.key), scan
 
@@ -128,7 +128,7 @@ def describe_fleet(rows: Kcl3Rows, wall_s: float) -> dict[str, Any]:
         rows: Their rows beside the leases.
         wall_s: Seconds since the epoch.
     """
-    mode = FleetJudge("").judge(rows, 0.0, wall_s)
+    mode = FleetModeDetector("").detect(rows, 0.0, wall_s)
     return {
         "state": rows.version,
         "mode": mode.name.lower(),

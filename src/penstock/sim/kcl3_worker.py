@@ -27,7 +27,7 @@ from penstock.core.leases.coordinator_events import (
     WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.fleet_view import tie
+from penstock.core.leases.fleet_view import tie_break
 from penstock.core.leases.kcl3_fleet import (
     CPU,
     FAILED_SAMPLE,
@@ -305,7 +305,7 @@ class Leadership:
         if not loads:
             return
         for lease in sorted(free, key=lambda lease: (self._sightings[lease.key].changed_s, lease.key)):
-            worker = min(loads, key=lambda name: (loads[name], tie(name, lease.key)))
+            worker = min(loads, key=lambda name: (loads[name], tie_break(name, lease.key)))
             loads[worker] += 1
             self._send("leader assigns", lease, worker, self._world.kcl3.serve_assignment)
         for lease in leases:
@@ -319,8 +319,8 @@ class Leadership:
             (lease for lease in leases if lease.checkpoint_owner is None), key=lambda each: each.key
         )
         while movable:
-            giver = max(loads, key=lambda name: (loads[name], tie(name)))
-            gainer = min(loads, key=lambda name: (loads[name], tie(name)))
+            giver = max(loads, key=lambda name: (loads[name], tie_break(name)))
+            gainer = min(loads, key=lambda name: (loads[name], tie_break(name)))
             lease = next((each for each in movable if each.owner == giver), None)
             if lease is None or loads[giver] - loads[gainer] <= 1:
                 return

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.fleet_view import tie
+from penstock.core.leases.fleet_view import tie_break
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Release, RequestHandover, Take
 from penstock.sim.checker import Broken, Checker
@@ -82,7 +82,7 @@ def must_be_even(counts: Mapping[str, int], limits: Mapping[str, int] = _NO_LIMI
     """
     if any(count > limits.get(worker, count) for worker, count in counts.items()):
         raise Broken(f"over the limits {dict(limits)}: {dict(sorted(counts.items()))}")
-    fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie(worker)))
+    fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie_break(worker)))
     base, remainder = divmod(sum(counts.values()), len(counts)) if counts else (0, 0)
     for place, worker in enumerate(fullest_first):
         share = base + (1 if place < remainder else 0)

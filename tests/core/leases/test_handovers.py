@@ -177,7 +177,7 @@ def test_where_nobody_names_the_stream_a_bare_row_shows_nothing():
 # --- how it counts in the fleet ---------------------------------------------------------------------------
 
 
-def judged(rows, at_s):
+def fleet_at(rows, at_s):
     """The fleet as "me" sees it `at_s` seconds after its first look; every owner renews."""
     view = LeaseView(10.0, 30.0)
     steps = int(at_s / 5.0)
@@ -218,7 +218,7 @@ def lease(key, owner, reader=None):
 )
 def test_an_overdue_hand_over_counts_for_the_worker_that_is_known_to_live(rows, workers, holders):
     named = {name for row in rows for name in (row.owner, row.checkpoint_owner) if name}
-    assert judged(rows, 25.0)[0] == {"me", *named}
-    found, by_key = judged(rows, 30.0)
+    assert fleet_at(rows, 25.0)[0] == {"me", *named}
+    found, by_key = fleet_at(rows, 30.0)
     assert found == workers
     assert list(by_key.values()) == holders

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from penstock.core.leases.kcl3_fleet import (
     FRESH_S,
-    FleetJudge,
     FleetMode,
+    FleetModeDetector,
     FleetRefusal,
     Kcl3Rows,
     LeaderLock,
@@ -52,46 +52,49 @@ NATIVE = Kcl3Rows("CLIENT_VERSION_3X", LOCK, (FRESH, OURS), has_index=True)
         ),
     ],
 )
-def test_one_look_tells_who_assigns_leases(rows, mode):
-    assert FleetJudge("py").judge(rows, 5.0, WALL_S) is mode
+def test_one_read_shows_the_mode_of_the_fleet(rows, mode):
+    assert FleetModeDetector("py").detect(rows, 5.0, WALL_S) is mode
 
 
 def test_a_leader_that_reports_no_metrics_is_known_by_its_heartbeat():
-    judge, rows = FleetJudge("py"), replace(NATIVE, workers=(OURS,))
-    assert judge.judge(rows, 0.0, WALL_S) is FleetMode.OWN
+    detector, rows = FleetModeDetector("py"), replace(NATIVE, workers=(OURS,))
+    assert detector.detect(rows, 0.0, WALL_S) is FleetMode.OWN
     assert (
-        judge.judge(replace(rows, leader=replace(LOCK, record_version="r2")), 30.0, WALL_S) is FleetMode.LED
+        detector.detect(replace(rows, leader=replace(LOCK, record_version="r2")), 30.0, WALL_S)
+        is FleetMode.LED
     )
 
 
 def test_the_lock_is_free_when_it_has_not_changed_for_its_lease():
-    judge = FleetJudge("py")
-    assert judge.judge(NATIVE, 0.0, WALL_S) is FleetMode.LED
+    detector = FleetModeDetector("py")
+    assert detector.detect(NATIVE, 0.0, WALL_S) is FleetMode.LED
     beat = replace(NATIVE, leader=replace(LOCK, record_version="r2"))
-    assert judge.judge(beat, 30.0, WALL_S + 30) is FleetMode.LED
-    assert judge.leader_due_s == 150.0
+    assert detector.detect(beat, 30.0, WALL_S + 30) is FleetMode.LED
+    assert detector.leader_due_s == 150.0
     reporting = replace(beat, workers=(replace(FRESH, reported_s=int(WALL_S) + 20), OURS))
-    assert judge.judge(reporting, 149.9, WALL_S + 30) is FleetMode.LED
-    assert judge.judge(reporting, 150.0, WALL_S + 30) is FleetMode.LEADERLESS  # its metrics are still young
-    assert judge.judge(beat, 150.0, WALL_S + 150) is FleetMode.OWN
+    assert detector.detect(reporting, 149.9, WALL_S + 30) is FleetMode.LED
+    assert (
+        detector.detect(reporting, 150.0, WALL_S + 30) is FleetMode.LEADERLESS
+    )  # its metrics are still young
+    assert detector.detect(beat, 150.0, WALL_S + 150) is FleetMode.OWN
 
 
 def test_a_report_of_the_future_does_not_keep_its_worker_alive():
-    judge = FleetJudge("py")
+    detector = FleetModeDetector("py")
     ahead = replace(NATIVE, leader=None, workers=(replace(FRESH, reported_s=int(WALL_S) + 3600), OURS))
-    assert judge.judge(ahead, 0.0, WALL_S) is FleetMode.LEADERLESS
-    assert judge.judge(ahead, 60.0, WALL_S + 60) is FleetMode.LEADERLESS
-    assert judge.judge(ahead, 61.0, WALL_S + 61) is FleetMode.OWN
+    assert detector.detect(ahead, 0.0, WALL_S) is FleetMode.LEADERLESS
+    assert detector.detect(ahead, 60.0, WALL_S + 60) is FleetMode.LEADERLESS
+    assert detector.detect(ahead, 61.0, WALL_S + 61) is FleetMode.OWN
     again = replace(ahead, workers=(replace(FRESH, reported_s=int(WALL_S) + 3630), OURS))
-    assert judge.judge(again, 62.0, WALL_S + 62) is FleetMode.LEADERLESS
+    assert detector.detect(again, 62.0, WALL_S + 62) is FleetMode.LEADERLESS
 
 
 def test_the_next_leader_is_followed():
-    judge = FleetJudge("py")
-    judge.judge(NATIVE, 0.0, WALL_S)
+    detector = FleetModeDetector("py")
+    detector.detect(NATIVE, 0.0, WALL_S)
     second = replace(NATIVE, leader=LeaderLock("java-2", "x1", 120))
-    assert judge.judge(second, 200.0, WALL_S) is FleetMode.LED
-    assert judge.leader_due_s == 320.0
+    assert detector.detect(second, 200.0, WALL_S) is FleetMode.LED
+    assert detector.leader_due_s == 320.0
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ NATIVE = "CLIENT_VERSION_3X"
 
 
 class Fleet(Bench):
-    """A coordinator beside a Java worker, which may lead; the wall clock shows what the monotonic one does."""
+    """A coordinator beside a Java worker, which may lead; the wall clock advances with the monotonic one."""
 
     def __init__(self, *leases, version=NATIVE, is_led=True, **options):
         super().__init__(*leases, kcl3=True, **options)

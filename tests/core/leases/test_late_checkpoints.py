@@ -37,7 +37,7 @@ class Bench:
     def written(self, now_s):
         self.turn.begin(0.5)
         self.late.write(now_s)
-        self.writes.pump(now_s)
+        self.writes.send_queued(now_s)
         return [effect.write for effect in self.turn.effects]
 
 

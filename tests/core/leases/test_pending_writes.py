@@ -32,7 +32,7 @@ def test_the_next_write_for_a_lease_begins_after_the_answer_to_the_one_before(tu
     assert pending is not None
     assert pending.purpose == HELD
     assert writes.enqueue(Take("s", 1, "me"), GAIN)
-    writes.pump(1.0)
+    writes.send_queued(1.0)
     assert turn.effects[-1].write == Take("s", 1, "me")
 
 
@@ -41,20 +41,20 @@ def test_heartbeats_do_not_wait_for_room_and_take_none(turn):
     for key in ("a", "b"):
         writes.enqueue(Take(key, 1, "me"), GAIN)
     writes.send(Renew("s", 1, "me"), HELD, 0.0)
-    writes.pump(0.0)
+    writes.send_queued(0.0)
     assert [effect.write.key for effect in turn.effects] == ["s", "a"]
     writes.settle(turn.effects[0].write_id)
-    writes.pump(1.0)
+    writes.send_queued(1.0)
     assert len(turn.effects) == 2
     writes.settle(turn.effects[1].write_id)
-    writes.pump(2.0)
+    writes.send_queued(2.0)
     assert [effect.write.key for effect in turn.effects] == ["s", "a", "b"]
 
 
 def test_an_answer_to_no_write_that_is_under_way_is_nobodys(turn):
     writes = PendingWrites(turn, 1)
     writes.enqueue(Take("a", 1, "me"), GAIN)
-    writes.pump(0.0)
+    writes.send_queued(0.0)
     assert writes.settle(99) is None
     assert writes.settle(1) is not None
     assert writes.settle(1) is None

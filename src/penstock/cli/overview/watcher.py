@@ -105,7 +105,7 @@ class ApplicationWatcher:
             Sighting(
                 lease, state, unmoved_s, self._view.was_renewed(lease.key) and state is not OwnerState.EXPIRED
             )
-            for lease, state, unmoved_s in self._view.judged(now_s)
+            for lease, state, unmoved_s in self._view.with_owner_states(now_s)
         ]
         return self._with_events(
             self._build(sightings, scan.skipped, ASKED_AGAIN, self._options.lag_count_max)

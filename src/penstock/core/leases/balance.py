@@ -41,7 +41,7 @@ from penstock.core.leases.fleet_view import (
     ReleaseLease,
     capacity_of,
     live_workers,
-    tie,
+    tie_break,
     zone_of,
 )
 from penstock.core.leases.lease_view import OwnerState
@@ -153,7 +153,7 @@ def _sum_of_caps(caps: Iterable[int | None]) -> int | None:
 def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]) -> dict[str, int]:
     """Share evenly, the remainder to the fullest; leases beyond a worker's limit go to the others."""
     targets: dict[str, int] = {}
-    fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie(worker)))
+    fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie_break(worker)))
     left = total
     while fullest_first:  # each turn fills at least one
         base, remainder = divmod(left, len(fullest_first))
@@ -191,7 +191,7 @@ def _assign(
     targets = plan_targets(counts, sum(counts.values()) + len(offered), policy, caps)
     surplus = {worker: counts[worker] - target for worker, target in targets.items()}
     wanting = {worker: -over for worker, over in surplus.items() if over < 0}
-    return _deal([*sorted(offered, key=tie), *_given_up_by_donors(fleet, surplus)], wanting)
+    return _deal([*sorted(offered, key=tie_break), *_given_up_by_donors(fleet, surplus)], wanting)
 
 
 def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
@@ -205,9 +205,9 @@ def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) ->
     given = []
     for donor, entries in by_donor.items():
         # A lease that is not read yet moves at no cost.
-        entries.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
+        entries.sort(key=lambda entry: (not entry.waits, tie_break(entry.lease.key)))
         given += [entry.lease.key for entry in entries[: surplus[donor]]]
-    return sorted(given, key=tie)
+    return sorted(given, key=tie_break)
 
 
 def _may_be_asked_for(entry: FleetLease) -> bool:
@@ -222,12 +222,12 @@ def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
     If the views of two workers differ a little, so do their results: they seldom choose the same lease.
     """
     left = dict(wanting)
-    ring = sorted((tie(worker), worker) for worker in left)
+    ring = sorted((tie_break(worker), worker) for worker in left)
     assigned: dict[str, str] = {}
     for key in offered:
         if not ring:
             break
-        place = bisect_left(ring, (tie(key), "")) % len(ring)
+        place = bisect_left(ring, (tie_break(key), "")) % len(ring)
         worker = ring[place][1]
         assigned[key] = worker
         left[worker] -= 1
@@ -258,7 +258,7 @@ def _own_moves(  # noqa: PLR0917 - the inputs of a plan
         for entry in free
         if entry.free_s >= 2 * limits.left_over_s and assigned.get(entry.lease.key) != me
     ]
-    rest.sort(key=lambda entry: tie(me, entry.lease.key))
+    rest.sort(key=lambda entry: tie_break(me, entry.lease.key))
     return [*moves, *(_gain(entry, me, limits, Reason.LEFT_OVER) for entry in rest)]
 
 
@@ -284,7 +284,7 @@ def _surplus(
     if limits.max_leases is None or counts[me] <= limits.max_leases:
         return []
     held = [entry for entry in fleet if entry.lease.owner == me and _may_be_asked_for(entry)]
-    held.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
+    held.sort(key=lambda entry: (not entry.waits, tie_break(entry.lease.key)))
     return [ReleaseLease(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
 
 
@@ -312,10 +312,10 @@ def _assign_by_throughput(
             if lease.checkpoint_owner is None:  # else a hand-over is in progress already
                 movable[owner].append((weight, lease.key))
     assigned: dict[str, str] = {}
-    idle_first = [(load, tie(worker), worker) for worker, load in loads.items()]
+    idle_first = [(load, tie_break(worker), worker) for worker, load in loads.items()]
     heapq.heapify(idle_first)
     offered = [entry.lease.key for entry in free]
-    for key in sorted(offered, key=lambda key: (-weights[key], tie(key))):
+    for key in sorted(offered, key=lambda key: (-weights[key], tie_break(key))):
         while idle_first and _is_full(idle_first[0][2], numbers, caps):
             heapq.heappop(idle_first)
         if not idle_first:
@@ -374,7 +374,7 @@ def _even_out(
     mean = sum(load * capacity[worker] for worker, load in loads.items()) / sum(capacity.values())
     for leases in movable.values():
         leases.sort()
-    order = sorted((load, tie(worker), worker) for worker, load in loads.items())
+    order = sorted((load, tie_break(worker), worker) for worker, load in loads.items())
     while len(order) > 1:
         high, _, donor = order[-1]
         low, _, receiver = order[0]
@@ -397,6 +397,6 @@ def _even_out(
         loads[donor], loads[receiver] = high - weight / gives, low + weight / gets
         order.pop()
         del order[0]
-        insort(order, (loads[donor], tie(donor), donor))
-        insort(order, (loads[receiver], tie(receiver), receiver))
+        insort(order, (loads[donor], tie_break(donor), donor))
+        insort(order, (loads[receiver], tie_break(receiver), receiver))
     return has_moved

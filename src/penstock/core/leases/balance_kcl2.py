@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.leases.fleet_view import Acquisition, BalanceLimits, FleetLease, Reason, tie
+from penstock.core.leases.fleet_view import Acquisition, BalanceLimits, FleetLease, Reason, tie_break
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import Take
 
@@ -47,7 +47,7 @@ def _plan(
             counts[owner] = counts.get(owner, 0) + 1
     available = [entry for entry in fleet if entry.owner_state is not OwnerState.ALIVE]
     seed = repr(chance)
-    available.sort(key=lambda entry: tie(seed, entry.lease.key))
+    available.sort(key=lambda entry: tie_break(seed, entry.lease.key))
     very_old = [
         entry
         for entry in available
@@ -74,12 +74,12 @@ def _steal(
     others = {worker: count for worker, count in counts.items() if worker != me}
     if not others:
         return []
-    donor = max(others, key=lambda worker: (others[worker], tie(seed, worker)))
+    donor = max(others, key=lambda worker: (others[worker], tie_break(seed, worker)))
     over = others[donor] - target
     if over < 0 or (over == 0 and need <= 1):
         return []
     held = [entry for entry in fleet if entry.lease.owner == donor and entry.owner_state is OwnerState.ALIVE]
-    return [_take(min(held, key=lambda entry: tie(seed, entry.lease.key)), me, Reason.STEAL)]
+    return [_take(min(held, key=lambda entry: tie_break(seed, entry.lease.key)), me, Reason.STEAL)]
 
 
 def _take(entry: FleetLease, me: str, reason: Reason) -> Acquisition:

@@ -129,7 +129,7 @@ class Coordinator:
     """The lease coordinator of one worker. Not thread-safe: one event at a time.
 
     Args:
-        worker: This worker's id, unique in the fleet; `zone/name` where zones matter. The same id after a
+        worker: This worker's id, unique in the fleet; `zone/name` to name its zone. The same id after a
             restart gets the same leases back at once.
         options: Its options.
         run_name: Distinguishes this process from others with the same worker id (`name_run`); empty: no check for them.
@@ -220,7 +220,7 @@ class Coordinator:
             and self._schedule.has_seen_whole
             and not self.view.set_aside
             and self._scans.is_quiet
-            and self._reacquisition.are_picked_up()
+            and self._reacquisition.are_all_held()
             and self._writes.is_idle()
             and all(held.phase in _RESTING for held in self.held_leases)
         )
@@ -303,7 +303,7 @@ class Coordinator:
         self._fetch_rows(now_s)
         self._requested.fetch_due(now_s)
         self._membership.advance(self._live, self._own_keys, now_s)
-        self._writes.pump(now_s)
+        self._writes.send_queued(now_s)
         self._stop.advance(now_s)
 
     def _on_fleet(self, event: FleetEvent, now_s: float) -> None:

@@ -100,7 +100,7 @@ def call_of(write: LeaseWrite) -> LeaseCall:
 
 
 class CallAnswer(Struct, frozen=True):
-    """What an event shows of a call.
+    """The result of a call, from its event.
 
     Args:
         call: The kind.
@@ -169,7 +169,7 @@ class FailingCall(Struct):
         since_s: When the first failure was seen, monotonic.
         last_s: When the last failure was seen.
         is_lasting: It keeps failing.
-        is_reported: It stands in the log.
+        is_reported: It is in the log.
     """
 
     answer: CallAnswer
@@ -207,7 +207,7 @@ class FailingCalls:
         self._turn = turn
         self._lease_duration_s = lease_duration_s
         self._patience_s = _PATIENCE * lease_duration_s
-        # A renewal is sent when the one before is answered: two answers in a row must come within the time of one delivery.
+        # A renewal is sent when the one before is answered: two answers in a row must arrive within the time of one delivery.
         self._answer_due_s = delivery_s / 2
         self._failing: dict[tuple[LeaseCall, str], FailingCall] = {}
         self._quiet_until_s: dict[tuple[LeaseCall, str], float] = {}
@@ -240,7 +240,7 @@ class FailingCalls:
             self._on_failed(answer, now_s)
 
     def _in_time(self, answer: CallAnswer, sent_s: float | None, now_s: float) -> CallAnswer:
-        """Return the answer, or a failure if it came too late to keep a lease."""
+        """Return the answer, or a failure if it was too late to keep a lease."""
         if sent_s is None or now_s - sent_s < self._answer_due_s:
             return answer
         slow = (

@@ -132,7 +132,7 @@ def fleet_of(
             else max(0.0, unchanged_s - view.duration_s_of(lease)),
             handovers.ignores_handovers(lease.owner, now_s),
         )
-        for lease, owner_state, unchanged_s in view.judged(now_s, keys)
+        for lease, owner_state, unchanged_s in view.with_owner_states(now_s, keys)
         if owner_state is not OwnerState.ENDED and view.is_usable(lease.key)
     ]
     overdue = [
@@ -174,12 +174,12 @@ def capacity_of(worker: str) -> int:
 
 
 @lru_cache(maxsize=1 << 16)
-def tie(*parts: str) -> int:
+def tie_break(*parts: str) -> int:
     """Return a tie-breaker: a hash that is the same on every worker and different for every lease."""
     return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big")
 
 
 def chosen_worker(workers: Iterable[str], task: str) -> str:
     """Return the worker responsible for a once-per-fleet task: the next one on a hash ring of the live workers."""
-    ring = sorted((tie(worker), worker) for worker in workers)
-    return ring[bisect_left(ring, (tie(task), "")) % len(ring)][1]
+    ring = sorted((tie_break(worker), worker) for worker in workers)
+    return ring[bisect_left(ring, (tie_break(task), "")) % len(ring)][1]

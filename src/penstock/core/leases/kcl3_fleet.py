@@ -149,7 +149,7 @@ def wants_reports(version: str | None) -> bool:
     return version in _NATIVE or version == _UPGRADING
 
 
-class FleetJudge:
+class FleetModeDetector:
     """Decides from successive reads which part decides about the leases. Not thread-safe.
 
     Args:
@@ -163,7 +163,7 @@ class FleetJudge:
         self._has_changed = False
         self._reports: dict[str, tuple[int, float]] = {}  # by worker: its report, and when it was first seen
 
-    def judge(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> FleetMode:
+    def detect(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> FleetMode:
         """Return the fleet's mode.
 
         Args:
@@ -186,7 +186,7 @@ class FleetJudge:
 
     @property
     def leader_due_s(self) -> float | None:
-        """When the lock will be free unless it changes before, on the clock of `judge`; None without a lock."""
+        """When the lock will be free unless it changes before, on the clock of `detect`; None without a lock."""
         return None if self._lock is None else self._changed_s + self._lock.lease_s
 
     def _on_lock(self, lock: LeaderLock | None, now_s: float) -> None:

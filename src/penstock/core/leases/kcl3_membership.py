@@ -28,12 +28,12 @@ from penstock.core.leases.coordinator_events import (
     Problem,
     WorkerReported,
 )
-from penstock.core.leases.fleet_view import Acquisition, tie
+from penstock.core.leases.fleet_view import Acquisition, tie_break
 from penstock.core.leases.kcl3_fleet import (
     CPU,
     REPORT_INTERVAL_S,
-    FleetJudge,
     FleetMode,
+    FleetModeDetector,
     FleetRefusal,
     Kcl3Rows,
     is_known_version,
@@ -66,7 +66,7 @@ class Kcl3Membership:
         self._turn = context.turn
         self.is_refused = False
         self._wall_s = 0.0  # as of the last read
-        self._judge = FleetJudge(context.me)
+        self._detector = FleetModeDetector(context.me)
         self.mode = FleetMode.OWN
         self.is_known = not context.options.kcl3
         """Whether the fleet's mode is known: the worker begins only then."""
@@ -166,7 +166,7 @@ class Kcl3Membership:
             return
         if now_s >= self._fetch_s and not self._is_fetching:
             self._is_fetching = True
-            others = sorted(set(live) - {self.me}, key=lambda worker: tie(self.me, worker))
+            others = sorted(set(live) - {self.me}, key=lambda worker: tie_break(self.me, worker))
             self._asked = frozenset(others[:_ASKED_MAX])
             self._turn.emit(FetchFleet(self._asked))
         if now_s >= self._find_s and not self._is_finding:
@@ -181,7 +181,7 @@ class Kcl3Membership:
             self._refuse(FleetRefusal.UNKNOWN_VERSION, str(rows.version))
             return False
         before, was_known = self.mode, self.is_known
-        self.mode = self._judge.judge(rows, now_s, wall_s)
+        self.mode = self._detector.detect(rows, now_s, wall_s)
         self.is_known = True
         self._report_mode(was_known=was_known)
         self._schedule(now_s)
@@ -206,7 +206,7 @@ class Kcl3Membership:
     def _schedule(self, now_s: float) -> None:
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
         self._fetch_s = now_s + self._jittered(pause_s)
-        due_s = self._judge.leader_due_s
+        due_s = self._detector.leader_due_s
         if self.is_led and due_s is not None:
             self._fetch_s = min(self._fetch_s, due_s)
         if not self.finds_by_index:

@@ -300,7 +300,7 @@ class LeaseView:
         """
         return now_s - self._rows[key].changed_s
 
-    def judged(
+    def with_owner_states(
         self, now_s: float, keys: Iterable[str] | None = None
     ) -> Iterator[tuple[Lease, OwnerState, float]]:
         """Yield every row, or those of some keys, with its owner's state and the seconds since it was seen to change."""

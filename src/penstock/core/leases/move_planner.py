@@ -11,7 +11,14 @@ from msgspec import Struct
 from penstock.core.leases.balance import plan_balance, take_free
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_membership import FleetMembership
-from penstock.core.leases.fleet_view import Acquisition, BalanceLimits, FleetLease, Move, live_workers, tie
+from penstock.core.leases.fleet_view import (
+    Acquisition,
+    BalanceLimits,
+    FleetLease,
+    Move,
+    live_workers,
+    tie_break,
+)
 from penstock.core.leases.lease_view import OwnerState
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
@@ -134,7 +141,7 @@ class MovePlanner:
         room = max(1, crowded - held_count)
         if options.max_leases is not None:
             room = min(room, max(0, options.max_leases - held_count))
-        free.sort(key=lambda entry: tie(self.me, entry.lease.key))
+        free.sort(key=lambda entry: tie_break(self.me, entry.lease.key))
         taken = free[: min(wanted, room)][: options.leases_to_acquire]
         is_urgent = looks < _DOUBLINGS_MAX and len(taken) < len(free)
         scan_s = now_s + soon_s if is_urgent else math.inf
@@ -151,7 +158,7 @@ class MovePlanner:
         if is_seen or rest:
             return rest
         # Two newcomers: the same scan, the same plan, the same first lease. Each chooses by its own name instead.
-        return [min(live, key=lambda move: tie(self.me, move.write.key))]
+        return [min(live, key=lambda move: tie_break(self.me, move.write.key))]
 
 
 def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patience_s: float) -> list[Move]:

@@ -94,7 +94,7 @@ class PendingWrites:
         self._queue.clear()
         self._queued.clear()
 
-    def pump(self, now_s: float) -> None:
+    def send_queued(self, now_s: float) -> None:
         """Send queued writes, up to `in_flight_max`."""
         while self._queue and self._in_flight < self._in_flight_max:
             write, purpose = self._queue.popleft()

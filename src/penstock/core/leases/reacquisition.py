@@ -56,7 +56,7 @@ class Reacquisition:
         self._twins = twins
         self._unheld: set[str] = set()
 
-    def are_picked_up(self) -> bool:
+    def are_all_held(self) -> bool:
         """Return whether this worker holds every lease that was seen in its name, or another worker owns it by now."""
         return not any(self._is_unheld(key) for key in self._unheld)
 

@@ -22,7 +22,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.fleet_view import tie, zone_of
+from penstock.core.leases.fleet_view import tie_break, zone_of
 from penstock.core.leases.table_part import TablePart
 
 _EVERY_ROUND_SHARE: Final = 1 / 8  # of the budget: strongly consistent scans of all rows in every round
@@ -77,10 +77,10 @@ def plan_scans(options: CoordinatorOptions, me: str, row_count: int, workers: Co
 def _ring_of(workers: Collection[str]) -> list[str]:
     """Return the workers in an order that spaces those of each zone evenly."""
     zones: dict[str, list[str]] = {}
-    for worker in sorted(workers, key=tie):
+    for worker in sorted(workers, key=tie_break):
         zones.setdefault(zone_of(worker), []).append(worker)
     places = [
-        ((rank + 0.5) / len(members), tie(zone), worker)
+        ((rank + 0.5) / len(members), tie_break(zone), worker)
         for zone, members in zones.items()
         for rank, worker in enumerate(members)
     ]
@@ -95,7 +95,7 @@ def plan_first_scans(options: CoordinatorOptions, me: str, row_count: int) -> Sc
     worker_count = max(1, row_count // _LEASES_PER_WORKER)
     if _whole_s(options, row_count) * worker_count <= options.interval_s:
         return _plan(options, 0, 1, 0.0)
-    return _plan(options, row_count, worker_count, tie(me) / _RING)
+    return _plan(options, row_count, worker_count, tie_break(me) / _RING)
 
 
 def _whole_s(options: CoordinatorOptions, row_count: int) -> float:

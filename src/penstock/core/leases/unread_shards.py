@@ -26,7 +26,7 @@ def describe_unread(
     gap = _describe_gap(view, syncers)
     if gap is not None or is_led:
         return gap
-    for lease, state, _ in view.judged(now_s, view.watched):
+    for lease, state, _ in view.with_owner_states(now_s, view.watched):
         if state is OwnerState.ENDED or lease.reader == me:
             continue
         if state is OwnerState.ALIVE:

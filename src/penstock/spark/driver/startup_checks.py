@@ -73,7 +73,7 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         still_there |= {reader for key, reader in readers.items() if key not in rows or rows[key].is_ended}
         readers = {
             row.key: str(row.reader)
-            for row, owner_state, _ in view.judged(now_s)
+            for row, owner_state, _ in view.with_owner_states(now_s)
             if owner_state is OwnerState.ALIVE and row.reader != worker
         }
         others = still_there | set(readers.values())
@@ -85,7 +85,7 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
             and (row.counter == 0 or view.was_renewed(row.key))
             and unchanged_s < view.duration_s_of(row)
             and not view.waits_for_parents(row)
-            for row, owner_state, unchanged_s in view.judged(now_s)
+            for row, owner_state, unchanged_s in view.with_owner_states(now_s)
         )
         if not others and (not is_to_be_taken or now_s > began_s + 2 * wait_s):
             return
