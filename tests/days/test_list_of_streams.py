@@ -36,11 +36,10 @@ def test_streams_are_added_to_a_list_and_left_out(local_kinesis, programs):
     orders.put(100)
     first = programs.start(LEDGER, "orders", name="first")
     programs.wait_for_lines(100)
-    both = programs.start(
-        LEDGER, "orders", "returns", name="both"
-    )  # a rolling deploy: the old list still runs
+    # A rolling deploy: the worker with the old list ends when the new one works.
+    both = programs.start(LEDGER, "orders", "returns", name="both")
     returns.put(100)
-    programs.wait_for_lines(200)
+    wait_until(both.lines, "the first returns")
     assert first.terminate() == 0
     orders.put(50)
     programs.wait_for_lines(250)
