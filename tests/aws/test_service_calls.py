@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import botocore.exceptions as sdk
 import pytest
 from botocore.parsers import ResponseParserError
@@ -124,6 +126,16 @@ def test_a_refusal_without_a_code_names_who_may_have_answered():
     ours = translate(refusal("404", 404), "GetRecords", "stream s", is_write=False)
     assert "404" in str(ours)
     assert "what answers in between" in str(ours)
+
+
+def test_a_refusal_that_may_never_pass_is_in_the_log_before_the_deadline(caplog):
+    caplog.set_level("WARNING")
+    options = dataclasses.replace(QUICK, attempts_max=9)
+    for code in ("SomethingNew", "InternalFailure"):
+        with pytest.raises((UnknownRefusal, Unavailable)):
+            call(Sender(refusal(code)), "Op", "stream s", options)
+    assert [each.getMessage().partition(",")[0] for each in caplog.records] == ["attempt 5 failed"]
+    assert "SomethingNew" in caplog.text
 
 
 def test_an_unknown_refusal_is_tried_again_inside_the_bound_and_named():

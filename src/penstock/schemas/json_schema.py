@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,8 +16,6 @@ from penstock.schemas.avro_cost import VALUE_COUNT_MAX
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _EMPTY: Final = re.compile(rb"\[\s*\]|\{\s*\}")
 _SHOWN_MAX: Final = 1_000
-PATTERN_CHARACTERS_MAX: Final = 10_000
-"""A longer text is not matched with a `pattern`, whose time may grow with the square of its length."""
 
 
 class JsonCodec:
@@ -96,6 +94,8 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
         import jsonschema
         import referencing
         from jsonschema.exceptions import best_match
+
+        from penstock.schemas.json_keywords import bounded
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"checking JSON needs the package {error.name}, which is not installed: pip install 'penstock[schemas]'",
@@ -112,7 +112,7 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error}") from error
     except jsonschema.SchemaError as error:
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error.json_path}: {error.message}") from error
-    kind = _with_bounded_keywords(kind)
+    kind = bounded(kind)
     # An empty registry: a reference to another document is refused and never fetched, as in the Java reference.
     validator = kind(schema, registry=referencing.Registry())
 
@@ -132,45 +132,3 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
             )
 
     return check
-
-
-def _with_bounded_keywords(kind: Any) -> Any:
-    """Return a class of validators whose time for `uniqueItems` and `pattern` is bounded by the value's size."""
-    from jsonschema import ValidationError, validators
-
-    known = kind.VALIDATORS
-
-    def unique_items(validator: Any, wanted: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
-        if wanted and validator.is_type(value, "array") and len(set(map(_comparable, value))) < len(value):
-            yield ValidationError(f"{value!r:.{_SHOWN_MAX}} has non-unique elements")
-
-    def pattern(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-        if validator.is_type(value, "string") and len(value) > PATTERN_CHARACTERS_MAX:
-            yield ValidationError(_too_long(value))
-        else:
-            yield from known["pattern"](validator, wanted, value, schema) or ()
-
-    def pattern_properties(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-        longest = max(value, key=len, default="") if validator.is_type(value, "object") else ""
-        if len(longest) > PATTERN_CHARACTERS_MAX:
-            yield ValidationError(_too_long(longest))
-        else:
-            yield from known["patternProperties"](validator, wanted, value, schema) or ()
-
-    bounded = {"uniqueItems": unique_items, "pattern": pattern, "patternProperties": pattern_properties}
-    return validators.extend(kind, {name: each for name, each in bounded.items() if name in known})
-
-
-def _too_long(text: str) -> str:
-    return f"a text of {len(text)} characters is too long for a pattern, which takes {PATTERN_CHARACTERS_MAX}"
-
-
-def _comparable(value: Any) -> Any:
-    """Return a key that equal values of JSON share: 1 and 1.0 do, 1 and true do not."""
-    if isinstance(value, bool):
-        return "boolean", value
-    if isinstance(value, list):
-        return "array", tuple(map(_comparable, value))
-    if isinstance(value, dict):
-        return "object", frozenset((name, _comparable(each)) for name, each in value.items())
-    return value

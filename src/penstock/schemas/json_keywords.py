@@ -1,0 +1,93 @@
+"""Keywords of JSON Schema in a time that the value's size bounds. jsonschema's own compare each item of an array with each, and search with `re`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from jsonschema import Draft7Validator, ValidationError, validators
+
+from penstock.schemas.patterns import search_of
+
+PATTERN_CHARACTERS_MAX: Final = 10_000
+"""A longer text or name is not matched with a pattern, whose time may grow with the square of its length."""
+_SHOWN_MAX: Final = 200
+_without_patterns: Final = Draft7Validator.VALIDATORS["additionalProperties"]
+
+
+def bounded(kind: Any) -> Any:
+    """Return a class of validators whose costly keywords are those of this module."""
+    return validators.extend(
+        kind, {name: each for name, each in _KEYWORDS.items() if name in kind.VALIDATORS}
+    )
+
+
+def _unique_items(validator: Any, wanted: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
+    if wanted and validator.is_type(value, "array") and len(set(map(_comparable, value))) < len(value):
+        yield ValidationError(f"{value!r:.{_SHOWN_MAX}} has non-unique elements")
+
+
+def _pattern(validator: Any, wanted: str, value: Any, _schema: Any) -> Iterator[ValidationError]:
+    if not validator.is_type(value, "string"):
+        return
+    if len(value) > PATTERN_CHARACTERS_MAX:
+        yield ValidationError(_too_long(value))
+    elif not search_of(wanted)(value):
+        yield ValidationError(f"{value!r:.{_SHOWN_MAX}} does not match {wanted!r}")
+
+
+def _pattern_properties(
+    validator: Any, wanted: Mapping[str, Any], value: Any, _schema: Any
+) -> Iterator[ValidationError]:
+    if not validator.is_type(value, "object"):
+        return
+    longest = max(value, key=len, default="")
+    if len(longest) > PATTERN_CHARACTERS_MAX:
+        yield ValidationError(_too_long(longest))
+        return
+    for pattern, subschema in wanted.items():
+        for name in filter(search_of(pattern), value):
+            yield from validator.descend(value[name], subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(
+    validator: Any, wanted: Any, value: Any, schema: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    patterns = schema.get("patternProperties", {})
+    if not patterns or not validator.is_type(value, "object"):
+        yield from _without_patterns(validator, wanted, value, schema) or ()
+        return
+    if any(len(name) > PATTERN_CHARACTERS_MAX for name in value):
+        return  # an error of `patternProperties`
+    searches = [search_of(pattern) for pattern in patterns]
+    known = schema.get("properties", {})
+    rest = [name for name in value if name not in known and not any(search(name) for search in searches)]
+    if validator.is_type(wanted, "object"):
+        for name in rest:
+            yield from validator.descend(value[name], wanted, path=name)
+    elif not wanted and rest:
+        names = ", ".join(f"{name!r:.{_SHOWN_MAX}}" for name in rest[:5])
+        yield ValidationError(f"of the names {names} none matches {', '.join(map(repr, patterns))}")
+
+
+_KEYWORDS: Final = {
+    "uniqueItems": _unique_items,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+}
+
+
+def _too_long(text: str) -> str:
+    return f"a text of {len(text)} characters is too long for a pattern, which takes {PATTERN_CHARACTERS_MAX}"
+
+
+def _comparable(value: Any) -> Any:
+    """Return a key that equal values of JSON share: 1 and 1.0 do, 1 and true do not."""
+    if isinstance(value, bool):
+        return "boolean", value
+    if isinstance(value, list):
+        return "array", tuple(map(_comparable, value))
+    if isinstance(value, dict):
+        return "object", frozenset((name, _comparable(each)) for name, each in value.items())
+    return value

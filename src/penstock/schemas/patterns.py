@@ -1,0 +1,178 @@
+"""Regular expressions of a JSON Schema, matched in a time that the lengths of pattern and text bound.
+
+Python's `re` tries one way after the other. With repeats in repeats (`(a+)+$`) the ways double with each character, and no other
+thread of the process runs meanwhile. Here such a pattern becomes a set of states that is moved along the text once.
+
+Source:
+    Ken Thompson, "Regular Expression Search Algorithm", 1968.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # typeshed knows them by their old names only
+from typing import Any, Final, TypeAlias
+
+Search: TypeAlias = Callable[[str], bool]
+
+_REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
+_CHARACTERS: Final = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
+_PLACES: Final = (_constants.AT, _constants.ASSERT, _constants.ASSERT_NOT)
+_MANY: Final = 10
+"""A repeat of more rounds counts as one without an end."""
+_LONG_REPEATS_MAX: Final = 2
+"""With more of them in a row, the time of `re` grows with more than the third power of a text's length."""
+_STATE_COUNT_MAX: Final = 10_000
+
+
+class _NotSupportedError(Exception):
+    """The pattern needs what a set of states cannot do: a reference to a group, or too many states."""
+
+
+@functools.lru_cache(maxsize=256)
+def search_of(pattern: str) -> Search:
+    """Return a function that tells whether a text has a match of a pattern.
+
+    Raises:
+        re.error: It is no regular expression.
+    """
+    parsed = _parser.parse(pattern)
+    if _is_costly(parsed):
+        try:
+            return _States(parsed).search
+        except _NotSupportedError:
+            pass  # a back reference has no bound in any engine
+    compiled = re.compile(pattern)
+    return lambda text: compiled.search(text) is not None
+
+
+def _is_costly(parsed: Any) -> bool:
+    return _long_repeats(parsed, is_repeated=False) > _LONG_REPEATS_MAX
+
+
+def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
+    """Return the number of long repeats in a row; a repeat or a choice inside of a repeat counts as more than any."""
+    found = 0
+    for code, argument in items:
+        if code in _REPEATS:
+            low, high, body = argument
+            is_variable = low != high and high > 1
+            found += int(is_variable and high > _MANY)
+            if is_repeated and is_variable:
+                return _LONG_REPEATS_MAX + 1
+            found += _long_repeats(body, is_repeated=is_repeated or high > 1)
+        elif code is _constants.BRANCH:
+            if is_repeated:
+                return _LONG_REPEATS_MAX + 1
+            found += max(_long_repeats(branch, is_repeated=False) for branch in argument[1])
+        elif code is _constants.SUBPATTERN:
+            found += _long_repeats(argument[3], is_repeated=is_repeated)
+        elif code in (_constants.ASSERT, _constants.ASSERT_NOT):
+            found += _long_repeats(argument[1], is_repeated=is_repeated)
+    return found
+
+
+class _States:
+    """A pattern as states. Each has a test, of a character or of a place, and the states that follow.
+
+    Raises:
+        _NotSupportedError: It cannot be made.
+    """
+
+    def __init__(self, parsed: Any) -> None:
+        self._character: list[Callable[[str], Any] | None] = []
+        self._place: list[Callable[[str, int], Any] | None] = []
+        self._next: list[tuple[int, ...]] = []
+        self._end = self._add()
+        self._start = self._sequence(parsed, self._end, parsed.state.flags)
+
+    def search(self, text: str) -> bool:
+        """Return whether a text has a match."""
+        states: set[int] = set()
+        for at in range(len(text) + 1):
+            reached = self._reach((*states, self._start), text, at)
+            if self._end in reached:
+                return True
+            if at == len(text):
+                return False
+            character = text[at]
+            states = set()
+            for state in reached:
+                test = self._character[state]
+                if test is not None and test(character):
+                    states.update(self._next[state])
+        raise AssertionError("a text ends")
+
+    def _reach(self, states: Sequence[int], text: str, at: int) -> set[int]:
+        """Return the states that follow without a character, and those that begin there."""
+        found: set[int] = set()
+        left = list(states)
+        while left:
+            state = left.pop()
+            if state in found:
+                continue
+            found.add(state)
+            place = self._place[state]
+            if self._character[state] is None and (place is None or place(text, at)):
+                left.extend(self._next[state])
+        return found
+
+    def _add(
+        self,
+        following: tuple[int, ...] = (),
+        *,
+        character: Callable[[str], Any] | None = None,
+        place: Callable[[str, int], Any] | None = None,
+    ) -> int:
+        if len(self._next) >= _STATE_COUNT_MAX:
+            raise _NotSupportedError
+        self._next.append(following)
+        self._character.append(character)
+        self._place.append(place)
+        return len(self._next) - 1
+
+    def _sequence(self, items: Sequence[Any], end: int, flags: int) -> int:
+        """Add the states of items; return the first one, of which the last leads to the end."""
+        for item in reversed(list(items)):
+            end = self._item(item, end, flags)
+        return end
+
+    def _item(self, item: Any, end: int, flags: int) -> int:
+        code, argument = item
+        if code in _CHARACTERS:
+            return self._add((end,), character=_compiled(item, flags).match)
+        if code in _PLACES:
+            if code is not _constants.AT and _is_costly(argument[1]):
+                raise _NotSupportedError
+            return self._add((end,), place=_compiled(item, flags).match)
+        if code in _REPEATS:
+            return self._repeat(argument, end, flags)
+        if code is _constants.SUBPATTERN:
+            _, added, dropped, body = argument
+            return self._sequence(body, end, (flags | added) & ~dropped)
+        if code is _constants.BRANCH:
+            return self._add(tuple(self._sequence(branch, end, flags) for branch in argument[1]))
+        raise _NotSupportedError
+
+    def _repeat(self, argument: tuple[int, int, Sequence[Any]], end: int, flags: int) -> int:
+        low, high, body = argument
+        if high is _constants.MAXREPEAT:
+            loop = self._add()
+            self._next[loop] = (self._sequence(body, loop, flags), end)
+            end = loop
+        else:
+            last = end
+            for _ in range(high - low):
+                end = self._add((self._sequence(body, end, flags), last))
+        for _ in range(low):
+            end = self._sequence(body, end, flags)
+        return end
+
+
+def _compiled(item: Any, flags: int) -> re.Pattern[str]:
+    state = _parser.State()
+    state.flags = flags
+    found: re.Pattern[str] = _compiler.compile(_parser.SubPattern(state, [item]), flags)
+    return found
