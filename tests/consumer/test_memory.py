@@ -92,7 +92,7 @@ def test_an_empty_record_counts_and_so_does_a_key_of_its_own():
     machine.add([first], 0)
     one_bytes = machine.waiting_bytes
     assert one_bytes == first.memory_bytes + LANE_MEMORY_BYTES
-    machine.add([second], 0)  # the same key: the same lane
+    machine.add([second], 0)  # the same key: the same queue
     assert machine.waiting_bytes == one_bytes + second.memory_bytes
     while (call := machine.take_call(0.0)) is not None:
         machine.on_returned(call.id, 0.0)

@@ -4,8 +4,8 @@ The shell feeds it the records that were read, asks `take_call` for the next cal
 and answers with `on_returned` or `on_raised`. Records get ordinals in stream order; the checkpoint is the *low
 water*: the highest position below which everything is acknowledged, whatever ran ahead of it.
 
-Order: with `concurrency=1` the shard is one lane, and one call is under way at a time. With more, each partition
-key has its own lane: a call holds records of one key, and a key is never in two calls at once.
+Order: with `concurrency=1` the shard is one queue, and one call is under way at a time. With more, each partition
+key has its own queue: a call holds records of one key, and a key is never in two calls at once.
 
 A record that fails is never skipped: its call is repeated with a growing pause, and then the failure policy
 decides. With `dead_letter` the failing call is first halved until only the record that fails is left in it, so that its
@@ -44,7 +44,7 @@ from penstock.core.safe_text import describe_error
 from penstock.core.shard import ChildShard
 from penstock.errors import HandlerFailed, UsageError
 
-_WHOLE_SHARD: Final = "the one lane of a shard that is delivered in order"
+_WHOLE_SHARD: Final = "the one queue of a shard that is delivered in order"
 _memory_bytes_of: Final = attrgetter("memory_bytes")
 
 
@@ -54,18 +54,18 @@ def _memory_bytes(records: Iterable[DeliveredRecord]) -> int:
 
 class _Piece(Struct, Generic[R]):
     kind: CallKind
-    lane: Hashable
+    key: Hashable
     records: Sequence[R]
     ordinals: Sequence[int]
     attempt: int = 1
     error: BaseException | None = None
 
 
-class _Lane(Struct, Generic[R]):
-    # Pieces are repeated before anything new of the lane. A lane is busy while a piece of it is under way or waits.
+class _KeyQueue(Struct, Generic[R]):
+    # Pieces are repeated before anything new of the queue. A queue is busy while a piece of it is under way or waits.
     again: list[_Piece[R]] = field(default_factory=list)  # few: the parts of one call
     fresh: deque[R] = field(default_factory=deque)
-    ordinals: deque[int] = field(default_factory=deque)  # of `fresh`; the one lane of a shard needs none
+    ordinals: deque[int] = field(default_factory=deque)  # of `fresh`; the one queue of a shard needs none
     is_busy: bool = False
 
 
@@ -97,8 +97,8 @@ class ShardDelivery(Generic[R]):
         self._start = start
         self._ids = count(1)
         self._under_way: dict[int, _Piece[R]] = {}
-        self._lanes: dict[Hashable, _Lane[R]] = {}
-        self._lane_bytes = LANE_MEMORY_BYTES if options.concurrency > 1 else 0
+        self._queues: dict[Hashable, _KeyQueue[R]] = {}
+        self._queue_bytes = LANE_MEMORY_BYTES if options.concurrency > 1 else 0
         self._ready: deque[Hashable] = deque()
         self._paused: list[tuple[float, int, Hashable]] = []
         self._lifecycle: dict[CallKind, Literal["due", "under way", "done"]] = {}
@@ -191,16 +191,16 @@ class ShardDelivery(Generic[R]):
             return
         self.waiting_bytes += self._memory_of(records)
         if self.options.concurrency == 1:
-            self._open_lane(_WHOLE_SHARD).fresh.extend(records)
+            self._open_queue(_WHOLE_SHARD).fresh.extend(records)
             self._added += len(records)
             return
         for record in records:
             ordinal = self._added
             self._added += 1
-            # A record without a key has no order to keep: it gets its own lane.
-            lane = self._open_lane(record.partition_key if record.partition_key is not None else ordinal)
-            lane.fresh.append(record)
-            lane.ordinals.append(ordinal)
+            # A record without a key has no order to keep: it gets its own queue.
+            queue = self._open_queue(record.partition_key if record.partition_key is not None else ordinal)
+            queue.fresh.append(record)
+            queue.ordinals.append(ordinal)
 
     def skip(self, position: Position, now_s: float) -> None:
         """Skip the records behind the added ones, up to a position: they are not for user code.
@@ -213,15 +213,15 @@ class ShardDelivery(Generic[R]):
             self._water.skip(self._added, position)
             self._note_due(now_s)
 
-    def _open_lane(self, key: Hashable) -> _Lane[R]:
-        """Return the lane of a key, to which a record is added now."""
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane()
-            self.waiting_bytes += self._lane_bytes
-        if not (lane.is_busy or lane.fresh or lane.again):
+    def _open_queue(self, key: Hashable) -> _KeyQueue[R]:
+        """Return the queue of a key, to which a record is added now."""
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _KeyQueue()
+            self.waiting_bytes += self._queue_bytes
+        if not (queue.is_busy or queue.fresh or queue.again):
             self._ready.append(key)
-        return lane
+        return queue
 
     def on_shard_end(self, children: tuple[ChildShard, ...]) -> None:
         """Note that nothing will be added any more."""
@@ -272,7 +272,7 @@ class ShardDelivery(Generic[R]):
             self.waiting_bytes -= self._memory_of(piece.records)
             if self.options.checkpointing == "auto" or piece.kind is CallKind.DEAD_LETTER:
                 self._acknowledge(piece.records, piece.ordinals, now_s)
-            self._free_lane(piece.lane)
+            self._free_queue(piece.key)
             return None
         self._lifecycle[piece.kind] = "done"
         if piece.kind is CallKind.END and not self.is_acknowledged:
@@ -287,14 +287,14 @@ class ShardDelivery(Generic[R]):
     def on_not_begun(self, call_id: int) -> None:
         """Put a call back that was taken and never begun: it is first again, as if not taken."""
         piece = self._under_way.pop(call_id)
-        if piece.lane is None:
+        if piece.key is None:
             self._lifecycle[piece.kind] = "due"
             return
         if self.phase is not Phase.RUNNING:
             self.waiting_bytes -= self._memory_of(piece.records)
             return
-        self._lanes[piece.lane].again.insert(0, piece)
-        self._ready.appendleft(piece.lane)
+        self._queues[piece.key].again.insert(0, piece)
+        self._ready.appendleft(piece.key)
 
     def on_raised(self, call_id: int, error: BaseException, now_s: float, chance: float) -> Verdict | None:
         """Note that a call raised.
@@ -319,7 +319,7 @@ class ShardDelivery(Generic[R]):
             return None
         piece = self._without_done(piece)
         if piece.kind is CallKind.BATCH and not piece.records:
-            self._free_lane(piece.lane)  # everything was acknowledged before the failure
+            self._free_queue(piece.key)  # everything was acknowledged before the failure
             return None
         if piece.attempt <= self.options.retries_max:
             return self._repeat(piece, now_s, chance)
@@ -335,7 +335,7 @@ class ShardDelivery(Generic[R]):
         self._acknowledge(records, ordinals, now_s)
 
     def acknowledge_through(self, position: Position, now_s: float, ordinal: int | None = None) -> None:
-        """Mark everything up to and including a position as done. Only for shards delivered in one lane.
+        """Mark everything up to and including a position as done. Only for shards delivered in one queue.
 
         Args:
             position: From the present low water to the newest delivered record.
@@ -438,25 +438,25 @@ class ShardDelivery(Generic[R]):
 
     def _take_lowest(self) -> Call[R] | None:
         # With the window full, only calls that the low water may wait for go on: a piece that is repeated, or the
-        # lane that holds the very next record. Else one slow key could shut the window on itself.
+        # queue that holds the very next record. Else one slow key could shut the window on itself.
         for index, key in enumerate(self._ready):
-            lane = self._lanes[key]
-            if lane.again or (lane.ordinals or [self._taken])[0] == self._water.ordinal:
+            queue = self._queues[key]
+            if queue.again or (queue.ordinals or [self._taken])[0] == self._water.ordinal:
                 del self._ready[index]
                 return self._take_from(key)
         return None
 
     def _take_from(self, key: Hashable) -> Call[R]:
-        lane = self._lanes[key]
-        lane.is_busy = True
-        if lane.again:
-            return self._begin(lane.again.pop(0))
-        size = min(len(lane.fresh), self.options.batch_records_max)
-        if size == len(lane.fresh):
-            records = tuple(lane.fresh)
-            lane.fresh.clear()
+        queue = self._queues[key]
+        queue.is_busy = True
+        if queue.again:
+            return self._begin(queue.again.pop(0))
+        size = min(len(queue.fresh), self.options.batch_records_max)
+        if size == len(queue.fresh):
+            records = tuple(queue.fresh)
+            queue.fresh.clear()
         else:
-            records = tuple([lane.fresh.popleft() for _ in range(size)])
+            records = tuple([queue.fresh.popleft() for _ in range(size)])
         end = at_record(records[-1].sequence_number, records[-1].sub_sequence_number)
         self._last_taken = max(self._last_taken, end)
         ordinals: Sequence[int]
@@ -464,7 +464,7 @@ class ShardDelivery(Generic[R]):
             ordinals = range(self._taken, self._taken + size)
             self._water.on_run_taken(ordinals[-1], end)
         else:
-            ordinals = tuple([lane.ordinals.popleft() for _ in range(size)])
+            ordinals = tuple([queue.ordinals.popleft() for _ in range(size)])
         self._taken += size
         self._newest_taken = max(self._newest_taken, ordinals[-1])
         return self._begin(_Piece(CallKind.BATCH, key, records, ordinals))
@@ -483,25 +483,25 @@ class ShardDelivery(Generic[R]):
             error=piece.error,
         )
 
-    def _free_lane(self, key: Hashable) -> None:
+    def _free_queue(self, key: Hashable) -> None:
         if self.phase is not Phase.RUNNING:
-            return  # the lanes are gone
-        lane = self._lanes[key]
-        lane.is_busy = False
-        if lane.again or lane.fresh:
+            return  # the queues are gone
+        queue = self._queues[key]
+        queue.is_busy = False
+        if queue.again or queue.fresh:
             self._ready.append(key)
         else:
-            del self._lanes[key]
-            self.waiting_bytes -= self._lane_bytes
+            del self._queues[key]
+            self.waiting_bytes -= self._queue_bytes
 
     def _drop_waiting(self) -> None:
         self._ready.clear()
         self._paused.clear()
-        for lane in self._lanes.values():
-            self.waiting_bytes -= self._memory_of(lane.fresh)
-            self.waiting_bytes -= sum(self._memory_of(piece.records) for piece in lane.again)
-        self.waiting_bytes -= self._lane_bytes * len(self._lanes)
-        self._lanes.clear()
+        for queue in self._queues.values():
+            self.waiting_bytes -= self._memory_of(queue.fresh)
+            self.waiting_bytes -= sum(self._memory_of(piece.records) for piece in queue.again)
+        self.waiting_bytes -= self._queue_bytes * len(self._queues)
+        self._queues.clear()
 
     # --- inside: failures ---
 
@@ -509,22 +509,22 @@ class ShardDelivery(Generic[R]):
         backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
         at_s = now_s + backoff.delay_s(piece.attempt, chance)
         piece.attempt += 1
-        if piece.lane is None:
+        if piece.key is None:
             self._lifecycle[piece.kind] = "due"
             self._lifecycle_at_s[piece.kind] = at_s
             self._lifecycle_attempt[piece.kind] = piece.attempt
         else:
-            self._lanes[piece.lane].again.insert(0, piece)
-            heapq.heappush(self._paused, (at_s, next(self._ids), piece.lane))
+            self._queues[piece.key].again.insert(0, piece)
+            heapq.heappush(self._paused, (at_s, next(self._ids), piece.key))
         return Repeat(at_s, piece.attempt)
 
     def _give_up(self, piece: _Piece[R], error: BaseException) -> Halve | SendToDeadLetter:
-        lane = self._lanes[piece.lane]
+        queue = self._queues[piece.key]
         size = len(piece.records)
-        self._ready.append(piece.lane)
+        self._ready.append(piece.key)
         if size == 1:
-            lane.again.insert(
-                0, _Piece(CallKind.DEAD_LETTER, piece.lane, piece.records, piece.ordinals, error=error)
+            queue.again.insert(
+                0, _Piece(CallKind.DEAD_LETTER, piece.key, piece.records, piece.ordinals, error=error)
             )
             return SendToDeadLetter(1)
         half = size // 2
@@ -532,7 +532,7 @@ class ShardDelivery(Generic[R]):
             records = piece.records[part]
             # A part gets one attempt, a single record all of them.
             attempt = 1 if len(records) == 1 else self.options.retries_max + 1
-            lane.again.insert(0, _Piece(CallKind.BATCH, piece.lane, records, piece.ordinals[part], attempt))
+            queue.again.insert(0, _Piece(CallKind.BATCH, piece.key, records, piece.ordinals[part], attempt))
         return Halve(size)
 
     def _stop(self, message: str, cause: BaseException | None) -> StopDelivery:
@@ -570,7 +570,7 @@ class ShardDelivery(Generic[R]):
             else:
                 left.append((record, ordinal))
         kept = tuple(record for record, _ in left)
-        return _Piece(piece.kind, piece.lane, kept, tuple(ordinal for _, ordinal in left), piece.attempt)
+        return _Piece(piece.kind, piece.key, kept, tuple(ordinal for _, ordinal in left), piece.attempt)
 
     def _is_done(self, record: R, ordinal: int) -> bool:
         if self._water.is_done(ordinal):
