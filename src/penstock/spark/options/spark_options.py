@@ -104,7 +104,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("onError", one_of("fail", "deadLetter"), "fail", "Handling of rows that the service can never accept (too large, null, a key that is invalid or not UTF-8): `fail` fails the task, `deadLetter` writes the row to `deadLetterPath` or `deadLetterStream`. Errors of the service always fail the task.", _SINK),
     Option("deadLetterPath", TEXT, None, "Folder for dead letters: local, or a URI that pyarrow opens, such as s3://bucket/folder. Each task with dead letters writes a file of JSON lines, named by query, batch, write and partition. Only their owner can read local files and folders.", _SINK),
     Option("deadLetterStream", TEXT, None, "Stream for dead letters, as JSON.", _SINK),
-    Option("writeDeadline", duration(1, 86400), 600.0, "Time without any acknowledgement after which a task gives up and fails.", _SINK),
+    Option("writeDeadline", duration(1, 86400), 600.0, "Time without any acknowledgement after which a task fails.", _SINK),
 )  # fmt: skip
 
 
