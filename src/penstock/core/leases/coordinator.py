@@ -319,6 +319,7 @@ class Coordinator:
             self._on_assigned(event.leases, now_s)
 
     def _on_assigned(self, assigned: tuple[Lease, ...], now_s: float) -> None:
+        """Handle leases that the index lists under this worker's name: a round without a scan, in a fleet with a leader."""
         leases = self._keep_own(assigned)
         for lease in leases:
             self.view.on_row_found(lease, now_s)
@@ -338,6 +339,7 @@ class Coordinator:
         self._count_held()
 
     def _keep_own(self, rows: tuple[Lease, ...]) -> tuple[Lease, ...]:
+        """Return the rows of streams that this worker reads, and report the others if a leader assigns them."""
         kept = self._stream_check.keep_own(rows)
         if len(kept) < len(rows) and self._stream_check.foreign is None:
             self._membership.report_unread_streams(
@@ -376,6 +378,7 @@ class Coordinator:
     # --- rounds ---------------------------------------------------------------------------------------
 
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
+        """Handle a scan: update the view, check the rows and held leases against it, run the round, schedule the next scan."""
         self._watch_calls(now_s)
         self._scans.on_scan_done()
         known = self._last_known()
@@ -426,17 +429,26 @@ class Coordinator:
         return {**self.view.watched_rows(), **{held.key: held.lease for held in self.held_leases}}
 
     def _run_round(self, event: ScanDone, now_s: float) -> RoundPlan:
+        """Run a round on a scan of the whole table and return its moves.
+
+        1. Streams without rows: list their shards for the first leases. A table that was deleted: create its leases again;
+           then nothing else is decided from this scan.
+        2. Reacquire leases in this worker's name.
+        3. Determine the live workers and this worker's part of the table.
+        4. Per stream: create missing leases and delete finished ones.
+        5. Begin this worker's moves of the balance.
+        """
         existing = {lease.key for lease in event.leases} | self.view.damaged.keys()
-        begun = [stream for stream in self._streams.values() if self._has_rows(stream, existing)]
-        if not begun:
+        started = [stream for stream in self._streams.values() if self._has_rows(stream, existing)]
+        if not started:
             self.stats = CoordinatorStats(ended_leases=len(self.view))
             self._count_held()
         for stream in self._streams.values():
-            if stream not in begun:
+            if stream not in started:
                 stream.syncer.on_no_rows(now_s)
-        if not begun or any(stream.syncer.restore_if_gone(existing, now_s) for stream in begun):
+        if not started or any(stream.syncer.restore_if_gone(existing, now_s) for stream in started):
             return NOTHING_TO_MOVE
-        self._remember(begun, now_s)
+        self._remember(started, now_s)
         self._reacquisition.forget()
         self._reacquisition.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
@@ -446,17 +458,21 @@ class Coordinator:
         self._live = frozenset(live)
         self._membership.on_live_workers(live)
         self._schedule.on_whole_table(fleet, live)
+        self._sync_streams(started, live, now_s)
+        return self._balance(fleet, now_s)
+
+    def _sync_streams(self, started: Iterable[StreamLeases], live: AbstractSet[str], now_s: float) -> None:
+        """Create missing leases and delete finished ones, stream by stream."""
         workers = sorted(live)
         # Another worker may have seen that a parent has left the stream, read the child, and hand it over; and Java workers
         # check no parent's lease. So a worker that waits for a parent searches for the parent's lease itself.
         waited_for = self.view.missing_parents() & self.held_leases.parents_of_waiting()
         lacking = self.held_leases.missing_parents() | waited_for
-        for stream in begun:
+        for stream in started:
             if stream.syncer.on_round(now_s, workers, stream.keys(lacking)):
                 stream.cleanup.on_round(now_s, workers)
-        if any(stream.syncer.wants_scan for stream in begun):
+        if any(stream.syncer.wants_scan for stream in started):
             self._schedule.scan_whole_next_round(now_s, are_rare=self._membership.finds_by_index)
-        return self._balance(fleet, now_s)
 
     def _has_rows(self, stream: StreamLeases, existing: AbstractSet[str]) -> bool:
         """Return whether a stream was started before: it has leases, or unreadable rows that were leases when last seen."""
@@ -468,7 +484,7 @@ class Coordinator:
             stream.syncer.remember(stream.leases(known), now_s)
 
     def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
-        """Take unread leases in the part of the table that this worker watches."""
+        """Run a round on a scan of the watched part: reacquire own leases and take unread ones."""
         self._remember(self._streams.values(), now_s)
         self._reacquisition.forget(lease.key for lease in event.leases)
         self._reacquisition.on_rows(event.leases, now_s)
@@ -516,6 +532,7 @@ class Coordinator:
             self._scans.request_by(max(cold_until_s, now_s + 0.01 * self.round_s))
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> RoundPlan:
+        """Plan this worker's moves of the balance, and begin them."""
         plan = self._planner.plan(
             fleet,
             now_s,

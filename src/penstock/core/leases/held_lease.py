@@ -153,7 +153,7 @@ class RenewalPace(Struct):
 
     Args:
         options: As for the coordinator.
-        held_count: Leases in this worker's hands.
+        held_count: Leases that this worker holds.
     """
 
     options: CoordinatorOptions
@@ -197,17 +197,17 @@ class HeldLease(Struct):
     is_urgent: bool = False
     unknown_write: LeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
     is_fetching: bool = False
-    first_sent_s: float | None = None  # when the first write with the present counter was sent
+    first_sent_s: float | None = None  # when the first write with the row's current counter was sent
     retry_s: float = 0.0
     failures: int = 0
     last_error: str | None = None  # of the writes since the last one that was applied
     to_create: dict[str, Lease] | None = None  # children without a lease, once the shard is drained
     children: tuple[ChildShard, ...] = ()
     child_retry_s: float = 0.0
-    progress: str = ""
+    read_through: str = ""  # of the last progress event
     behind_ms: int | None = None
     throughput_kbps: float | None = None
-    unseen_audits: int = 0
+    unseen_audits: int = 0  # audits in a row in which its reader was missing
     stopped_reason: str | None = None
     tip: TipMark | None = None
     wake_s: float = field(default=math.inf)
@@ -319,6 +319,12 @@ class HeldLease(Struct):
     # --- writing ---
 
     def _next_write(self, now_s: float) -> LeaseWrite | None:
+        """Choose the next write.
+
+        `Release` once the reader has stopped; `End` once the shard is drained and its children's leases exist; otherwise,
+        if a renewal is due or an urgent checkpoint was requested, `Checkpoint` if the row's checkpoint is behind, else
+        `Renew`. A worker that keeps claims never writes `Checkpoint`, which would end a claim.
+        """
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
             next_owner = lease.owner if lease.checkpoint_owner == self.worker else None
@@ -455,13 +461,18 @@ class HeldLease(Struct):
         return self._reconcile(write, row, turn)
 
     def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
-        """Decide from the row whether a write was applied, refused, or cost the lease."""
+        """Decide from the current row how a write ended, after a refusal or a read-back.
+
+        The lease is finished if the row shows this worker's `End` or `Release`. It is lost if the row has another reader,
+        another process's run, or a counter that this worker did not write. Otherwise the counter shows whether the write
+        was applied.
+        """
         if row is None:
             return self._lose(StopWhy.LOST, row_gone=True)
         counter = getattr(write, "counter", row.counter)
         if isinstance(write, End) and row.is_ended:
             return self._ended()
-        if isinstance(write, Release) and row.reader != self.worker and self._is_written(row):
+        if isinstance(write, Release) and row.reader != self.worker and self._has_all_done(row):
             return self._released(row)
         is_of_other_process = row.counter != counter and row.run != self.lease.run
         if is_of_other_process or row.reader != self.worker or row.counter not in (counter, counter + 1):
@@ -476,8 +487,8 @@ class HeldLease(Struct):
         sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
         return [report_read_back(self.key), *self._renewed(row, sent_s, turn)]
 
-    def _is_written(self, row: Lease) -> bool:
-        """Whether a row's checkpoint holds all that is done: a take by another worker differs from a release only in this."""
+    def _has_all_done(self, row: Lease) -> bool:
+        """Return whether a row's checkpoint includes `done_through`, as after a release; after a take it may not."""
         return (
             self.done_through is None
             or not self.done_through.is_record
@@ -487,12 +498,12 @@ class HeldLease(Struct):
     # --- scanned rows ---
 
     def shows_handover_request(self, row: Lease) -> bool:
-        """Whether a scanned row shows a hand-over request that this worker has not seen yet."""
+        """Return whether a scanned row shows a hand-over request that this worker has not seen yet."""
         is_news = row.checkpoint_owner == self.worker and self.lease.checkpoint_owner is None
         return is_news and row.counter == self.lease.counter
 
     def differs_from(self, row: Lease) -> bool:
-        """Whether a scanned row is not the one that this worker's last write left."""
+        """Return whether a scanned row is not the one that this worker's last write left."""
         return row.counter != self.lease.counter or row.reader != self.worker
 
     def on_handover_requested(self, row: Lease) -> list[LeaseAction]:
@@ -509,8 +520,8 @@ class HeldLease(Struct):
 
     def on_progress(self, event: ReaderProgress, now_s: float) -> None:
         """Handle the reader's progress: lag, tip and throughput."""
-        if event.read_through != self.progress or event.millis_behind_latest == 0:
-            self.progress = event.read_through
+        if event.read_through != self.read_through or event.millis_behind_latest == 0:
+            self.read_through = event.read_through
             self.progress_s = now_s
         self.behind_ms = event.millis_behind_latest
         self.tip = event.tip or self.tip

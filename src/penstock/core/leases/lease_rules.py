@@ -154,6 +154,10 @@ def _is_of_another_stream(row: Lease, stream: StreamIdentity | None) -> bool:
 
 
 def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
+    """Refuse a claim unless its worker reads the shard and neither its last claim nor the checkpoint has changed.
+
+    A forfeit needs neither the lease nor an unchanged checkpoint.
+    """
     if not write.forfeits and row.reader != write.claim.worker:
         return Refusal.OWNER
     if _is_of_another_stream(row, write.stream):
@@ -277,6 +281,11 @@ def _after_release(row: Lease, write: Release) -> Lease:
 
 
 def _after_claim(row: Lease, write: Claim) -> Lease:
+    """Replace the worker's claim, drop old claims of other workers, and show the batch's end as the pending checkpoint.
+
+    The batch's start is the end of the batch before, which is done: it becomes the checkpoint if it is ahead. A forfeit
+    changes the claims alone.
+    """
     gone = {worker for worker, _ in write.dropped} | {write.claim.worker}
     kept = [claim for claim in row.claims if claim.worker not in gone]
     claims = tuple(sorted([*kept, write.claim], key=lambda claim: claim.worker))
