@@ -1,6 +1,6 @@
 """The folder of an application's leases is cleaned up by mistake, while its worker runs and before it is started again."""
 
-import shutil
+import time
 
 from user_programs import CONSUMER, Orders, once
 from waiting import wait_until
@@ -18,7 +18,7 @@ def test_a_folder_of_leases_is_removed_under_a_live_worker(local_kinesis, progra
     orders.put(100)
     programs.wait_for(orders)
 
-    shutil.rmtree(folder.parent)
+    folder.parent.rename(tmp_path / "trash")
     orders.put(100)
     in_doubt = set(orders.texts)  # what was read since the last checkpoint comes again, as the log says
     wait_until(lambda: all(row.exists() for row in rows), "the leases, made again")
@@ -46,8 +46,17 @@ def test_a_file_is_put_in_the_place_of_the_folder(local_kinesis, programs, tmp_p
     orders = Orders(local_kinesis)
     orders.put(10)
     programs.wait_for(orders)
-    shutil.rmtree(folder)
-    folder.write_text("a backup")
+    (tmp_path / "backup").write_text("a backup")
+
+    def is_replaced():
+        folder.rename(tmp_path / f"trash of {time.monotonic_ns()}")
+        try:
+            (tmp_path / "backup").rename(folder)
+        except IsADirectoryError:  # the worker was quicker
+            return False
+        return True
+
+    wait_until(is_replaced, "a file in the place of the folder")
     assert worker.wait() == 1
     again = programs.start(text, name="again")
     assert again.wait() == 1

@@ -6,6 +6,8 @@ The reader is driven without Spark, in the order of the calls of each of Spark's
 from __future__ import annotations
 
 import collections
+import time
+from pathlib import Path
 
 import pytest
 
@@ -281,6 +283,60 @@ def test_a_query_whose_leases_somebody_deletes_in_a_batch_repeats_that_batch_at_
     story.put()
     end = q.next_plan()
     lose(server, q)
+    q.commit(end, q.execute(end))
+    last = [row[3] for row in q.last_rows]
+    story.put()
+    story.read_all()
+    assert set(story.doubled()) <= set(last)
+
+
+# --- in a folder, which is removed ------------------------------------------------------------------------------------
+
+
+def remove_folder(q):
+    folder = Path(q.table.name.removeprefix("file://"))
+    folder.rename(folder.with_name(f"removed-{time.monotonic_ns()}"))
+
+
+@pytest.fixture
+def in_folder(tmp_path):
+    return {"leaseTable": f"file://{tmp_path}/leases"}
+
+
+@pytest.mark.parametrize("reshard", RESHARDS.values(), ids=RESHARDS)
+def test_nightly_runs_read_what_follows_closed_shards_once_their_folder_is_gone(nightly, in_folder, reshard):
+    story = Story(q := nightly(**LIMIT, **in_folder))
+    last = end_parent_and_read_on(story, reshard)
+    remove_folder(q)
+    for _ in range(3):
+        story.put(10)
+        q.night()
+    q.night()
+    assert story.missing() == []
+    assert set(story.doubled()) <= set(last)
+    assert story.is_in_order()
+
+
+def test_an_idle_query_whose_folder_is_removed_repeats_nothing(query, in_folder):
+    story = Story(q := query(**in_folder))
+    story.put()
+    q.drain()
+    before = standing(q)
+    remove_folder(q)
+    wait_until(lambda: q.batch() is None and standing(q) >= before, "the leases to be made again")
+    for _ in range(2):
+        story.put()
+        story.read_all()
+    assert (story.missing(), story.doubled()) == ([], [])
+
+
+def test_a_query_whose_folder_is_removed_in_a_batch_repeats_that_batch_at_most(query, in_folder):
+    story = Story(q := query(**in_folder))
+    story.put()
+    q.drain()
+    story.put()
+    end = q.next_plan()
+    remove_folder(q)
     q.commit(end, q.execute(end))
     last = [row[3] for row in q.last_rows]
     story.put()

@@ -4,7 +4,22 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_support import numbered, put
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, wait_until
+
+
+def test_a_folder_that_is_removed_under_a_query_repeats_a_batch_and_loses_nothing(
+    job, stream, client, tmp_path
+):
+    folder = tmp_path / "leases"
+    put(client, stream, numbered(0, 40))
+    run = job.start(leaseTable=f"file://{folder}")
+    run.wait_for(40)
+    folder.rename(tmp_path / "trash")
+    put(client, stream, numbered(40, 80))
+    wait_until(lambda: set(run.numbers()) >= set(range(80)) or run.failed(), "all records")
+    assert run.query.exception() is None
+    listed = sorted(shard["ShardId"] for shard in client.list_shards(StreamName=stream)["Shards"])
+    wait_until(lambda: sorted(each.stem for each in folder.glob("*.json")) == listed, "the leases")
 
 
 @pytest.fixture
