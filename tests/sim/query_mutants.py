@@ -356,7 +356,7 @@ QUERY_MUTANTS = (
         needs=lambda scenario: scenario.faults.empty_page,
     ),
     Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "look_again", never_asks_twice
+        "one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "read_again", never_asks_twice
     ),
     Mutant(
         "what was read is read again",

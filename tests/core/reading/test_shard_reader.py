@@ -855,12 +855,12 @@ def test_where_something_must_follow_the_reader_looks_again_a_few_times():
     machine = started()
     machine.on_page(page(7), 0.0, 0.0)
     for look in range(5):
-        assert machine.look_again(10.0 * look)
+        assert machine.read_again(10.0 * look)
         assert machine.plan_step(10.0 * look).reason is Pause.BACKOFF
         assert machine.plan_step(10.0 * look + 2) == FetchIterator(at_record("7"))
         machine.on_iterator("again", 10.0 * look + 2, 1)
         assert machine.on_page(page(7), 10.0 * look + 2, 10.0 * look + 2).rows == ()
-    assert not machine.look_again(60.0)
+    assert not machine.read_again(60.0)
 
 
 def test_a_listing_tells_of_a_shard_and_its_children():

@@ -34,6 +34,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.position import Position, Sentinel, at_timestamp
+from penstock.core.reading.answers_in_a_row import AnswersInARow
 from penstock.core.reading.read_failures import FailureMeaning, judge_failure
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (
@@ -67,7 +68,7 @@ _LATEST_SLACK_MS: Final = (
 _UNCLEAR_ENDS_MAX: Final = 3  # empty pages that are not believed if there must be a record
 _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listing is asked
 _UNLISTED_MIN: Final = 2  # listings in a row without the shard after which it is gone
-_LOOKS_MAX: Final = 5  # answers that nothing is left although there must be a record
+_EMPTY_REREADS_MAX: Final = 5  # answers that nothing is left although there must be a record
 
 
 class ShardReader:
@@ -115,14 +116,7 @@ class ShardReader:
         """Moment by the service's clock: what is behind `position` came then or later. None when unknown."""
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
-        self._unclear_ends = 0
-        self._looks = 0
-        self._quiet_reads = 0
-        self._failures = 0
-        self._failing_since_s: float | None = None
-        self._stubborn_failures = 0
-        self._ends_unconfirmed = 0
-        self._unlisted = 0
+        self._in_a_row = AnswersInARow()
         self._unknown: NotFound | None = None  # the answer that makes the listing necessary
         self._listing_reason: str | None = None
         self._final: Finished | Failed | None = None
@@ -142,7 +136,7 @@ class ShardReader:
     @property
     def failure_count(self) -> int:
         """Refusals and failures in a row."""
-        return self._failures
+        return self._in_a_row.failures
 
     @property
     def paused_until_s(self) -> float:
@@ -217,8 +211,7 @@ class ShardReader:
             the next step is `Failed`.
         """
         assert self._final is None, "a page came after the end"
-        self._failures = 0
-        self._failing_since_s = None
+        self._in_a_row.on_page()
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
         if self._may_have_passed(page):
@@ -229,9 +222,9 @@ class ShardReader:
         meaning = self._judge_resume(page)
         if meaning not in (None, MissingRecord.HARMLESS):
             if self._is_unclear_end(page):
-                self._unclear_ends += 1
+                self._in_a_row.unclear_ends += 1
                 self._iterator = None
-                self._back_off(now_s, chance, self._unclear_ends)
+                self._back_off(now_s, chance, self._in_a_row.unclear_ends)
                 return Kept(None)
             if meaning is not MissingRecord.LOSS:
                 warning = f"{self._missing(page)}. It goes on, since {meaning.value}"
@@ -251,7 +244,7 @@ class ShardReader:
         if page.next_iterator is None:
             self._on_last_page(page, is_progress, now_s, chance)
         else:
-            self._ends_unconfirmed = 0
+            self._in_a_row.unconfirmed_ends = 0
             self._pace(page, started_s)
         return Kept(rows, loss, warning)
 
@@ -266,11 +259,9 @@ class ShardReader:
             chance: In [0, 1), for full jitter.
             started_s: When the call began, if it took time; the deadline counts from the first call that failed.
         """
-        self._failures += 1
-        if self._failing_since_s is None:
-            self._failing_since_s = now_s if started_s is None else started_s
+        failing_since_s = self._in_a_row.on_failure(now_s if started_s is None else started_s)
         deadline_s = self.options.deadline_s
-        if deadline_s is not None and now_s - self._failing_since_s >= deadline_s:
+        if deadline_s is not None and now_s - failing_since_s >= deadline_s:
             self._final = Failed(error)
             return
         meaning = judge_failure(
@@ -278,7 +269,7 @@ class ShardReader:
         )
         if meaning in (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED):
             self._iterator = None
-        if meaning is FailureMeaning.ITERATOR_EXPIRED and self._failures == 1:
+        if meaning is FailureMeaning.ITERATOR_EXPIRED and self._in_a_row.failures == 1:
             return  # at once; only an iterator that is born expired must not spin
         self._judge_final(error, meaning)
         self._back_off(now_s, chance)
@@ -291,8 +282,8 @@ class ShardReader:
         elif meaning is FailureMeaning.FINAL:
             self._final = Failed(error)
         elif meaning not in (FailureMeaning.PASSES, FailureMeaning.ITERATOR_EXPIRED):
-            self._stubborn_failures += 1
-            if self._stubborn_failures >= self.options.stubborn_failures_max:
+            self._in_a_row.stubborn += 1
+            if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
                 self._final = Failed(error)
 
     def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> PossibleLoss | None:
@@ -302,25 +293,23 @@ class ShardReader:
             A possible loss: the shard is gone and was not read to its end.
         """
         self._listing_reason = None
-        if listed.state is Listed.CLOSED and self._ends_unconfirmed >= _END_UNCONFIRMED_MAX:
+        if listed.state is Listed.CLOSED and self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX:
             self._final = Finished(listed.children)
             return None
         self._iterator = None
         if listed.state is Listed.MISSING:
-            self._unlisted += 1
-            if self._unlisted >= _UNLISTED_MIN:
+            self._in_a_row.unlisted += 1
+            if self._in_a_row.unlisted >= _UNLISTED_MIN:
                 return self._on_gone(listed)
         else:
             # It is there, open or unread: the answers before were the service's mistake. Go on, gently.
-            self._unlisted = 0
-            self._ends_unconfirmed = 0
-            self._stubborn_failures += 1
-            if self._stubborn_failures >= self.options.stubborn_failures_max:
+            self._in_a_row.on_listed()
+            if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
                 self._final = Failed(self._unreadable())
-        self._back_off(now_s, chance, max(self._failures, self._stubborn_failures))
+        self._back_off(now_s, chance, max(self._in_a_row.failures, self._in_a_row.stubborn))
         return None
 
-    def look_again(self, now_s: float) -> bool:
+    def read_again(self, now_s: float) -> bool:
         """Ask again from the last record on, a little later, if the service answers that nothing is left.
 
         For a driver that knows that a record must follow: one such answer is not enough then.
@@ -328,11 +317,11 @@ class ShardReader:
         Returns:
             False if it was asked often enough without a record.
         """
-        self._looks += 1
+        self._in_a_row.empty_rereads += 1
         self._iterator = None
-        self._not_before_s = now_s + min(1.0, 0.05 * 2**self._looks)
+        self._not_before_s = now_s + min(1.0, 0.05 * 2**self._in_a_row.empty_rereads)
         self._pause = Pause.BACKOFF
-        return self._looks <= _LOOKS_MAX
+        return self._in_a_row.empty_rereads <= _EMPTY_REREADS_MAX
 
     def change_source(self, options: ReaderOptions, now_s: float) -> None:
         """Go on from another source of pages, at the last record that was read.
@@ -343,8 +332,7 @@ class ShardReader:
         """
         self.options = options
         self._iterator = None
-        self._failures = self._quiet_reads = self._unclear_ends = 0
-        self._failing_since_s = None
+        self._in_a_row.on_other_source()
         self._not_before_s = now_s
 
     # --- inside: places ---
@@ -372,13 +360,13 @@ class ShardReader:
             self._skip_through = None
             self._is_foreign = False
             # Unclear ends are counted for one record. It is there, or known to be missing, so the count begins again for the next.
-            self._unclear_ends = 0
+            self._in_a_row.unclear_ends = 0
             self.position = page.last if done is None else max(done, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms
         if is_progress or page.next_iterator is not None:  # a unclear end that gives nothing is no progress
-            self._stubborn_failures = self._unlisted = 0
+            self._in_a_row.on_progress()
         return is_progress
 
     # --- inside: loss ---
@@ -434,7 +422,11 @@ class ShardReader:
     def _is_unclear_end(self, page: Page[Rows_co]) -> bool:
         # The record at which reading goes on is seldom missing: an empty answer is asked for again before it counts.
         is_end = page.next_iterator is None and bool(page.children)
-        return page.first_sequence_number is None and not is_end and self._unclear_ends < _UNCLEAR_ENDS_MAX
+        return (
+            page.first_sequence_number is None
+            and not is_end
+            and self._in_a_row.unclear_ends < _UNCLEAR_ENDS_MAX
+        )
 
     def _missing(self, page: Page[Rows_co]) -> str:
         found = page.first_sequence_number or "nothing"
@@ -453,7 +445,7 @@ class ShardReader:
         )
 
     def _on_gone(self, listed: ListedShard) -> PossibleLoss | None:
-        if self._ends_unconfirmed:  # read to its end, and trimmed since
+        if self._in_a_row.unconfirmed_ends:  # read to its end, and trimmed since
             self._final = Finished(listed.children)
             return None
         loss = PossibleLoss(
@@ -474,10 +466,10 @@ class ShardReader:
             self._final = Finished(page.children)
             return
         # No iterator and no children: perhaps a faulty answer. It is read again from the last record.
-        self._ends_unconfirmed = 1 if is_progress else self._ends_unconfirmed + 1
-        if self._ends_unconfirmed >= _END_UNCONFIRMED_MAX:
+        self._in_a_row.on_last_page(is_progress=is_progress)
+        if self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX:
             self._unknown, self._listing_reason = None, "the last page names no children"
-        self._back_off(now_s, chance, self._ends_unconfirmed)
+        self._back_off(now_s, chance, self._in_a_row.unconfirmed_ends)
 
     def _on_unknown(self, error: NotFound) -> None:
         # The shard may have passed its retention, or the stream is gone: the listing distinguishes them.
@@ -522,12 +514,12 @@ class ShardReader:
         bytes_per_s_max = self.options.read_bytes_per_s_max
         bytes_s = 0.0 if bytes_per_s_max is None else page.read_bytes / bytes_per_s_max
         if page.last is not None or page.millis_behind_latest > 0:
-            self._quiet_reads = 0
+            self._in_a_row.quiet = 0
             pause_s = spacing_s
             self._pause = Pause.SPACING
         else:
-            self._quiet_reads += 1
-            doubled_s = spacing_s * 2 ** min(self._quiet_reads, 16)
+            self._in_a_row.quiet += 1
+            doubled_s = spacing_s * 2 ** min(self._in_a_row.quiet, 16)
             pause_s = max(spacing_s, min(doubled_s, self.options.idle_time_between_reads_s))
             self._pause = Pause.IDLE
         if bytes_s > pause_s:
@@ -535,12 +527,14 @@ class ShardReader:
         self._not_before_s = started_s + max(pause_s, bytes_s)
 
     def _back_off(self, now_s: float, chance: float, failures: int | None = None) -> None:
-        count = max(1, self._failures if failures is None else failures)
+        count = max(1, self._in_a_row.failures if failures is None else failures)
         delay_s = self.options.backoff.delay_s(count, chance)
         # Full jitter, but never sooner than calls may follow each other anyway.
         not_before_s = now_s + max(self.options.spacing_s, delay_s)
-        if self.options.deadline_s is not None and self._failing_since_s is not None:
+        if self.options.deadline_s is not None and self._in_a_row.failing_since_s is not None:
             # The last attempt begins at the deadline at the latest.
-            not_before_s = min(not_before_s, max(now_s, self._failing_since_s + self.options.deadline_s))
+            not_before_s = min(
+                not_before_s, max(now_s, self._in_a_row.failing_since_s + self.options.deadline_s)
+            )
         self._not_before_s = not_before_s
         self._pause = Pause.BACKOFF

@@ -249,7 +249,7 @@ class ShardRange:
         Returns:
             False after enough reads without a record.
         """
-        return self._reader is not None and self._reader.look_again(self._clock.monotonic_s())
+        return self._reader is not None and self._reader.read_again(self._clock.monotonic_s())
 
     def on_hash_range(self, hash_range: HashRange | None) -> None:
         """Handle the shard's hash range from its lease: the rule of misplaced aggregates needs it."""
