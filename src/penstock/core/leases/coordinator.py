@@ -467,9 +467,9 @@ class Coordinator:
         # Another worker may have seen that a parent has left the stream, read the child, and hand it over; and Java workers
         # check no parent's lease. So a worker that waits for a parent searches for the parent's lease itself.
         waited_for = self.view.missing_parents() & self.held_leases.parents_of_waiting()
-        lacking = self.held_leases.missing_parents() | waited_for
+        awaited = self.held_leases.missing_parents() | waited_for
         for stream in started:
-            if stream.syncer.on_round(now_s, workers, stream.keys(lacking)):
+            if stream.syncer.on_round(now_s, workers, stream.keys(awaited)):
                 stream.cleanup.on_round(now_s, workers)
         if any(stream.syncer.wants_scan for stream in started):
             self._schedule.scan_whole_next_round(now_s, are_rare=self._membership.finds_by_index)

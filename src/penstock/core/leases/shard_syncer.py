@@ -75,7 +75,7 @@ class ShardSyncer:
         self._holes = HoleWatch(context.options.hole_confidence_rounds)
         self._hole_s: float | None = None  # since when a hole is known and not filled
         self._plan_before: list[MissingLease] | None = None
-        self._lacking: dict[str, int] = {}  # shard -> rounds in a row
+        self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
         self._awaited: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
         self._absent_before: set[str] = set()
         self._is_table_gone = False
@@ -119,8 +119,8 @@ class ShardSyncer:
         if now_s > self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s:
             return False  # too old: leases that were finished and deleted since would be created again
         # If a child is past its start, other workers have ended its parents and may have deleted their leases.
-        begun = [lease for lease in self.view if lease.checkpoint.is_in_shard]
-        followed = frozenset().union(*(lease.parents for lease in begun))
+        past_start = [lease for lease in self.view if lease.checkpoint.is_in_shard]
+        followed = frozenset().union(*(lease.parents for lease in past_start))
         unfinished = {key for key, lease in self._memory.items() if not lease.is_ended} - followed
         if not unfinished or not (was_missing or unfinished.isdisjoint(scanned)) or unfinished <= scanned:
             return False
@@ -269,53 +269,54 @@ class ShardSyncer:
 
     # --- every round ----------------------------------------------------------------------------------
 
-    def on_round(self, now_s: float, workers: Sequence[str], lacking: AbstractSet[str]) -> bool:
+    def on_round(self, now_s: float, workers: Sequence[str], awaited: AbstractSet[str]) -> bool:
         """Check for holes: the scan of this round is in the view.
 
         Args:
             now_s: Monotonic seconds.
             workers: Live workers, this one included.
-            lacking: Shards whose missing leases this worker waits for.
+            awaited: Parents without a lease that this worker waits for.
 
         Returns:
             False while missing leases are being created or shards listed: no lease may be deleted meanwhile.
         """
         self.cold_until_s = None
-        self._awaited = lacking
-        lacking = lacking | self.view.missing_parents()
-        self._lacking = {shard: self._lacking.get(shard, 0) + 1 for shard in lacking}
+        self._awaited = awaited
+        missing = awaited | self.view.missing_parents()
+        self._missing_rounds = {shard: self._missing_rounds.get(shard, 0) + 1 for shard in missing}
         self.wants_scan = False
         if self._filling or self._listing.is_under_way:
             return False
-        self._watch_holes(workers, now_s)
+        self._check_for_holes(workers, now_s)
         return True
 
-    def _watch_holes(self, workers: Sequence[str], now_s: float) -> None:
+    def _check_for_holes(self, workers: Sequence[str], now_s: float) -> None:
+        """List the shards if holes or missing parents were seen for several rounds, and this worker is responsible."""
         coverage = self._coverage()
-        if coverage.unknown or coverage.holes or self._lacking:
+        if coverage.unknown or coverage.holes or self._missing_rounds:
             self.wants_scan = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
-            is_my_turn = self._is_my_turn(workers, f"ranges {coverage.unknown[0]}", now_s)
-            if is_my_turn and self._listing.may_begin(now_s):
+            is_responsible = self._is_responsible(workers, f"ranges {coverage.unknown[0]}", now_s)
+            if is_responsible and self._listing.may_begin(now_s):
                 self._hole_s = None
                 self._listing.begin(ListingPurpose.FILL_HOLE)
             return
         confirmed = self._holes.on_round(coverage.holes)
-        lacking = self._long_lacking()
-        if not confirmed and not lacking:
+        missing = self._confirmed_missing()
+        if not confirmed and not missing:
             self._hole_s = None
             self._plan_before = None
             return
-        task = f"hole {confirmed[0].start}" if confirmed else f"lacking {min(lacking)}"
+        task = f"hole {confirmed[0].start}" if confirmed else f"lacking {min(missing)}"
         # Another worker may have listed the shards and seen that a parent has left the stream. This one waits for that
         # parent's lease and does not see the other's listing, so it does not wait for its turn to list.
-        waits = not lacking.isdisjoint(self._awaited)
-        if (self._is_my_turn(workers, task, now_s) or waits) and self._listing.may_begin(now_s):
+        waits = not missing.isdisjoint(self._awaited)
+        if (self._is_responsible(workers, task, now_s) or waits) and self._listing.may_begin(now_s):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
             what = (
                 f"no unfinished lease covers hash keys {spans}"
                 if spans
-                else f"no lease for parent {min(lacking)}"
+                else f"no lease for parent {min(missing)}"
             )
             self._turn.report(
                 Topic.HOLE, Level.WARNING, f"{what}; the shards are listed to find the missing leases"
@@ -332,11 +333,11 @@ class ShardSyncer:
         coverage = self._coverage(self._left_out)
         return () if coverage.unknown else coverage.holes
 
-    def _long_lacking(self) -> set[str]:
+    def _confirmed_missing(self) -> set[str]:
         needed = self.options.hole_confidence_rounds
-        return {shard for shard, rounds in self._lacking.items() if rounds >= needed}
+        return {shard for shard, rounds in self._missing_rounds.items() if rounds >= needed}
 
-    def _is_my_turn(self, workers: Sequence[str], task: str, now_s: float) -> bool:
+    def _is_responsible(self, workers: Sequence[str], task: str, now_s: float) -> bool:
         # Counted in rounds, not in scans of the whole table, which are rare if each worker watches a part: the chosen
         # worker scans the whole table in every round.
         patience_s = (2 * self.options.hole_confidence_rounds - 0.5) * self.options.interval_s
@@ -348,7 +349,7 @@ class ShardSyncer:
         coverage, rows = self._coverage(), self.view.rows()
         is_open = (shard.shard_id for shard in event.shards if shard.is_open)
         self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
-        lacking = self._long_lacking()
+        lacking = self._confirmed_missing()
         absent = lacking - {shard.shard_id for shard in event.shards}
         self.view.on_shards_vanished(absent & self._absent_before)  # two listings agree
         self._absent_before = absent
