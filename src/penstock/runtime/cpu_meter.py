@@ -27,7 +27,7 @@ class CpuMeter:
 
     Args:
         monotonic_s: The monotonic clock.
-        root: Where the kernel's files are.
+        root: The root of the kernel's files.
     """
 
     def __init__(self, monotonic_s: Callable[[], float], root: Path = Path("/")) -> None:

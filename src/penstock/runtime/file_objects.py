@@ -51,7 +51,7 @@ class FileObjects:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The folder's URL."""
         return f"file://{self._folder}"
 
     def prepare(self) -> bool:
@@ -153,7 +153,7 @@ class FileObjects:
             os.close(folder)
 
     def _check_place(self, folder: int) -> None:
-        """Make sure that the path still leads to the folder: in one that was removed, nothing is found.
+        """Check that the path still leads to the opened folder, which may have been removed and created again.
 
         Raises:
             OSError: It does not.
@@ -231,7 +231,7 @@ class FileObjects:
                 raise NotFound(
                     f"{self.url}: {found} ({error.strerror})", operation=operation, resource=self.url
                 ) from error
-            # A full disk passes; nothing was acknowledged.
+            # A full disk may be temporary; the write was not acknowledged.
             raise Unavailable(message, operation=operation, resource=self.url) from error
 
     def _file_in_the_way(self) -> Path:

@@ -1,7 +1,7 @@
-"""Which hash keys the shards of a stream own, for readers that drop misplaced aggregates.
+"""The hash ranges of a stream's shards, for readers that drop misplaced aggregates.
 
-A shard's range never changes, so one listing serves a process for long. But a stream may be deleted and made again with
-other shards under the same names: before a record is dropped, the word must be fresh.
+A shard's range never changes, so one listing serves a process for long. But a stream may be deleted and created again with
+other shards of the same ids, so the listing must be recent before a record is dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DENIED_AGAIN_S: Final = 300.0
 
 
 class HashRanges:
-    """Lists the shards of one stream when first asked. Safe to use from several threads.
+    """Lists the shards of one stream at the first use. Safe to use from several threads.
 
     Args:
         kinesis: The service.
@@ -44,11 +44,11 @@ class HashRanges:
         self._unlisted_s: dict[str, float] = {}
 
     def of(self, shard_id: str) -> ShardRangeLookup:
-        """Return the look-up for one shard; nothing is asked yet."""
+        """Return the look-up for one shard, without a call."""
         return ShardRangeLookup(self, shard_id)
 
     def fetch(self, shard_id: str, *, age_max_s: float = float("inf")) -> HashRange | None:
-        """Return a shard's range, at most so old; None when the listing does not name it or is not permitted.
+        """Return a shard's range from a listing of at most `age_max_s`; None if the listing lacks it or is not permitted.
 
         Raises:
             ServiceError: The shards could not be listed just now.
@@ -57,7 +57,7 @@ class HashRanges:
             now_s = self._monotonic_s()
             if shard_id in self._ranges:
                 is_due = now_s - self._listed_s > age_max_s
-            else:  # a child that is younger than the listing, most likely
+            else:  # most likely a child that is younger than the listing
                 is_due = now_s - self._unlisted_s.get(shard_id, float("-inf")) > _UNLISTED_AGAIN_S
             if is_due:
                 self._list(now_s)
@@ -93,7 +93,7 @@ class ShardRangeLookup:
         self._shard_id = shard_id
 
     def fetch(self) -> HashRange | None:
-        """Return the range as it is known; the first time it is listed."""
+        """Return the last known range; the first call lists the shards."""
         return self._ranges.fetch(self._shard_id)
 
     def fetch_again(self) -> HashRange | None:

@@ -14,14 +14,14 @@ from typing import Any, Final
 from penstock.errors import OptionError
 
 _CLIENT_TIMEOUT_S: Final = 10.0
-"""A client that sends or takes nothing for so long is left."""
+"""A connection without traffic for so long is closed."""
 _CONNECTIONS_MAX: Final = 64
 _CONNECTION_TIME_MAX_S: Final = 60.0
-"""A client that sends or takes a byte now and then does not hold its place for longer."""
+"""The longest duration of a connection, also of one with slow traffic."""
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers each connection on a thread of its own, and at most so many at once: others are closed."""
+    """Answers each connection on its own thread, at most `_CONNECTIONS_MAX` at once: others are closed."""
 
     daemon_threads = True
 
@@ -32,7 +32,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin to answer."""
+        """Start a thread for a connection, or close it if there are too many."""
         if not self._rooms.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -40,12 +40,12 @@ class _Server(ThreadingHTTPServer):
             self._began_s[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread could be started, so none gives the room back
+        except BaseException:  # no thread was started that would release the semaphore
             self._rooms.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer."""
+        """Answer a connection, on its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -126,7 +126,7 @@ class HttpService:
         host: Address to listen on.
         port: TCP port; 0 takes a free one, see `port` afterwards.
         handler: Answers a request.
-        what: What is served, for messages.
+        what: The name of the service, for messages.
 
     Raises:
         OptionError: The address cannot be used.

@@ -46,8 +46,8 @@ class DamagedRows:
                 self._turn.report(
                     Topic.ROW_DAMAGED,
                     Level.ERROR,
-                    f"lease {key} is said to descend from itself (parentShardId: {parents}): its row is damaged. The "
-                    "shard is read without waiting for these parents; put parentShardId right",
+                    f"lease {key} descends from itself by its parentShardId ({parents}): its row is damaged. The "
+                    "shard is read without waiting for these parents; repair parentShardId",
                     key,
                     "circular",
                 )

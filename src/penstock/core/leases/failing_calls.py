@@ -225,7 +225,7 @@ class FailingCalls:
         Args:
             event: What happened.
             now_s: Monotonic seconds.
-            sent_s: Returns when a write under way was sent.
+            sent_s: Returns when a write in flight was sent.
         """
         answer = answer_of(event)
         if answer is None:
@@ -250,7 +250,7 @@ class FailingCalls:
         return replace(answer, problem=Problem.UNAVAILABLE, detail=slow)
 
     def on_unanswered(self, write: LeaseWrite, sent_s: float, now_s: float) -> None:
-        """Handle that a write is still under way."""
+        """Handle that a write is still in flight."""
         age_s = now_s - sent_s
         if age_s < self._patience_s:
             return
@@ -302,7 +302,7 @@ class FailingCalls:
 
         Args:
             now_s: Monotonic seconds.
-            round_s: Time between two looks at the table.
+            round_s: Mean time between two scans of the table.
         """
         often_s = 3 * max(self._lease_duration_s, round_s)
         for place, known in list(self._failing.items()):

@@ -22,7 +22,7 @@ class FleetMembership:
 
     def __init__(self) -> None:
         self._seen_s: dict[str, float] = {}
-        self._began_s: float | None = None  # when the wait that is under way began
+        self._began_s: float | None = None  # when the current wait began
         self._due_s = math.inf
 
     def on_workers(self, workers: Iterable[str], now_s: float, round_s: float, memory_s: float = 0.0) -> None:

@@ -589,7 +589,7 @@ class HeldLease(Struct):
     # --- release, end, loss ---
 
     def stop(self, why: StopWhy) -> list[LeaseAction]:
-        """Begin to release the lease: the reader stops, then the release is written. Repeating it changes nothing."""
+        """Begin to release the lease: the reader stops, then the release is written. A second call has no effect."""
         was_reading = self.phase is LeasePhase.READING
         self._move(Trigger.STOP)
         return [StopReader(self.key, self.epoch, why)] if was_reading else []

@@ -89,10 +89,10 @@ def report_late_renewals(late_count: int, held_count: int, longest_s: float, err
     """Report leases that are kept although others may take them by now.
 
     Args:
-        late_count: So many.
-        held_count: Of so many.
-        longest_s: Time since the renewal of one of them.
-        error: With which a renewal failed the last time; None if none failed.
+        late_count: Number of late leases.
+        held_count: Number of held leases.
+        longest_s: Longest time since a renewal.
+        error: The error of the last failed renewal; None if none failed.
     """
     why = (
         "The lease table or this process is too slow for so many: see renewal_latency_s"

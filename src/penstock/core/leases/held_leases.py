@@ -423,7 +423,7 @@ class HeldLeases:
     # --- releasing --------------------------------------------------------------------------------------
 
     def release(self, key: str, why: StopWhy, now_s: float) -> None:
-        """Stop a reader and release its lease when it has finished; repeating it changes nothing."""
+        """Stop a reader and release its lease when it has finished; a second call has no effect."""
         held = self._held.get(key)
         if held is not None:
             self._do(held, held.stop(why), now_s)

@@ -54,12 +54,12 @@ class PendingWrites:
         return key in self._busy or key in self._queued
 
     def sent_s(self, write_id: int) -> float | None:
-        """Return when a write that is under way was sent; None when it is not under way."""
+        """Return when a write was sent; None if it is not in flight."""
         pending = self._under_way.get(write_id)
         return None if pending is None else pending.sent_s
 
     def oldest_of_each(self, kind: Callable[[LeaseWrite], Hashable]) -> list[PendingWrite]:
-        """Return the write of each kind that has been under way for the longest time."""
+        """Return the oldest write in flight of each kind."""
         oldest: dict[Hashable, PendingWrite] = {}
         for pending in self._under_way.values():  # in the order in which they were sent
             oldest.setdefault(kind(pending.write), pending)

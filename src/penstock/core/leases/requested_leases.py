@@ -71,7 +71,7 @@ class RequestedLeases:
         )
 
     def add(self, key: str, now_s: float) -> None:
-        """Begin to wait for a requested lease; repeating it changes nothing."""
+        """Begin to wait for a requested lease; a second call has no effect."""
         if key not in self._requests:
             self._requests[key] = _Request(now_s, now_s + self._poll_s())
 
