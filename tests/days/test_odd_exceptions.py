@@ -1,5 +1,6 @@
 """A handler fails in odd ways: its shard is repeated and stops loudly, and its worker says why and ends."""
 
+from user_programs import Orders, once
 from waiting import DEADLINE_S
 
 WORKER = """
@@ -16,7 +17,30 @@ WORKER = """
         def __str__(self):
             return NotImplemented
 
+    class NoClassError(Exception):
+        @property
+        def __class__(self):
+            raise RuntimeError("working outside of a request")
+
+    class ClosedError(Exception):
+        def __getattribute__(self, name):
+            raise RuntimeError(name)
+
+    class ImpatientError(Exception):
+        def __str__(self):
+            raise KeyboardInterrupt
+
+    class NoTruthError(Exception):
+        def __bool__(self):
+            raise ValueError("the truth value is ambiguous")
+
     ERRORS = {
+        "NoClassError": NoClassError(),
+        "ClosedError": ClosedError(),
+        "ImpatientError": ImpatientError(),
+        "NoTruthError": NoTruthError(),
+        "GeneratorExit": GeneratorExit(),
+        "KeyboardInterrupt": KeyboardInterrupt(),
         "HalfMadeError": HalfMadeError(),
         "NoTextError": NoTextError(),
         "OSError": OSError("no such file: caf\\udce9.csv"),
@@ -48,6 +72,12 @@ WORKER = """
         print("named" if kind in text else text, len(text) < 10_000, consumer.health().is_healthy)
 """
 KINDS = [
+    "NoClassError",
+    "ClosedError",
+    "ImpatientError",
+    "NoTruthError",
+    "GeneratorExit",
+    "KeyboardInterrupt",
     "HalfMadeError",
     "NoTextError",
     "OSError",
@@ -65,3 +95,35 @@ def test_a_handler_that_fails_oddly_stops_its_shard_loudly(local_kinesis, progra
     for kind, worker in workers.items():
         assert worker.wait(2 * DEADLINE_S) == 0, worker.log()
         assert worker.lines() == ["order 1"] * 3 + ["named True False"], kind
+
+
+PROXIES = """
+    from penstock import Consumer
+
+    class Proxy:
+        @property
+        def __class__(self):
+            raise RuntimeError("working outside of a request")
+
+    def handle(batch):
+        for record in batch:
+            print(record.data.decode(), flush=True)
+        return Proxy()
+
+    Consumer(stream="orders", application="billing", handler=handle, starting_position="TRIM_HORIZON").run()
+"""
+
+
+def test_the_result_of_a_handler_is_ignored_even_if_it_cannot_be_examined(local_kinesis, programs):
+    local_kinesis.create_stream("orders", shards=1)
+    orders = Orders(local_kinesis)
+    orders.put(5)
+    worker = programs.start(PROXIES, name="worker")
+    programs.wait_for(orders)
+    assert worker.terminate() == 0, worker.log()
+    assert programs.printed() == once(orders)
+    following = programs.start(PROXIES, name="following")
+    orders.put(1)
+    programs.wait_for(orders)
+    assert following.terminate() == 0, following.log()
+    assert programs.printed() == once(orders)

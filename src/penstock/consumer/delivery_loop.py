@@ -26,6 +26,7 @@ from penstock.consumer.processor import (
     DeadLetterHandler,
     StreamProcessorFactory,
     UnusableHandlerError,
+    examinable,
     failure_of,
     never_run,
 )
@@ -430,7 +431,8 @@ class DeliveryLoop(Loop[ShardRun]):
             return
         finally:
             self._calling.is_inside = False
-        if isinstance(result, Future):
+        # isinstance alone would ask an object of another class, which may raise
+        if issubclass(type(result), Future) and isinstance(result, Future):
             result.add_done_callback(lambda ended: self._on_call_ended(run, call, failure_of(ended)))
         else:
             self._on_call_ended(run, call, never_run(result))
@@ -439,6 +441,7 @@ class DeliveryLoop(Loop[ShardRun]):
         if error is None:
             run.on_returned(call)
         else:
+            error = examinable(error)
             run.on_raised(call, error)
         if isinstance(error, UnusableHandlerError):
             self._on_worker_failure(error)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
+from traceback import TracebackException
+from types import GeneratorType
 from typing import Protocol, TypeAlias
 
 from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
-from penstock.errors import UsageError
+from penstock.core.safe_text import name_of, text_of
+from penstock.errors import HandlerFailed, UsageError
 
 Handler: TypeAlias = Callable[[Batch], object]
 """Receives one shard's records, in order. An exception is a failure. Its result is ignored, unless it is a
@@ -81,14 +85,15 @@ def check_is_plain(handler: object, name: str) -> None:
 
 def never_run(result: object) -> UnusableHandlerError | None:
     """Return the error of user code that returned a coroutine or a generator, which Consumer does not run; None otherwise."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
+    kind = type(result)  # isinstance alone would ask the object, and a proxy without a target raises
+    if issubclass(kind, Awaitable):
+        if issubclass(kind, Coroutine) and isinstance(result, Coroutine):
             result.close()
         return UnusableHandlerError(
-            f"user code returned {type(result).__name__}, which Consumer does not await, so its records would not be "
+            f"user code returned {name_of(kind)}, which Consumer does not await, so its records would not be "
             "processed: use penstock.AsyncConsumer for coroutine functions"
         )
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+    if issubclass(kind, GeneratorType | AsyncGenerator):
         return UnusableHandlerError(
             "user code returned a generator: it has a yield, so a call of it runs nothing"
         )
@@ -100,6 +105,24 @@ def failure_of(ended: Future[object]) -> BaseException | None:
     if ended.cancelled():
         return CancelledError("the future of the call was cancelled")
     return ended.exception()
+
+
+def examinable(error: BaseException) -> BaseException:
+    """Return what user code raised, or an error in its place if asking for its class, its text or its traceback raises.
+
+    Each later step examines the error (`isinstance`, a log line), and none of them may fail because of it.
+    """
+    try:
+        isinstance(error, HandlerFailed)
+        text_of(error)
+        TracebackException.from_exception(error)
+    except BaseException as defect:
+        if type(defect) is KeyboardInterrupt and threading.current_thread() is threading.main_thread():
+            raise  # Ctrl-C
+        trace = BaseException.__dict__["__traceback__"].__get__(error)
+        kind, reason = name_of(type(error)), name_of(type(defect))
+        return HandlerFailed(f"{kind}, which cannot be examined: that raises {reason}").with_traceback(trace)
+    return error
 
 
 class HandlerProcessor:

@@ -22,7 +22,7 @@ def text_of(value: object, characters_max: int = CHARACTERS_MAX) -> str:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - user code may raise anything here, and the caller has to go on
-        return f"(no text: {_name_of(type(value))}.__str__ raised {_name_of(type(error))})"
+        return f"(no text: {name_of(type(value))}.__str__ raised {name_of(type(error))})"
     if len(text) > characters_max:
         text = f"{text[:characters_max]}..."
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -36,9 +36,9 @@ def describe_error(error: BaseException, characters_max: int = CHARACTERS_MAX) -
         characters_max: As for `text_of`.
     """
     text = text_of(error, characters_max)
-    return f"{_name_of(type(error))}: {text}" if text else _name_of(type(error))
+    return f"{name_of(type(error))}: {text}" if text else name_of(type(error))
 
 
-def _name_of(cls: type) -> str:
-    """Return the name of a class, also if its metaclass hides it."""
+def name_of(cls: type) -> str:
+    """Return the name of a class, also if its metaclass hides it or it has half a surrogate pair."""
     return str.__str__(type.__dict__["__name__"].__get__(cls)).encode("utf-8", "backslashreplace").decode()

@@ -115,7 +115,7 @@ class Recorder:
         if error is not None:
             now_s = self._clock.monotonic_s()
             self._failed_s |= dict.fromkeys(places, now_s)
-            if not isinstance(error, Exception | SystemExit):
+            if not issubclass(type(error), Exception | SystemExit):
                 self.interruption = error
         if number:
             self._after(number)
