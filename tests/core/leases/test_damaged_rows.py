@@ -28,7 +28,7 @@ def test_a_lease_that_names_itself_as_its_parent_is_read_and_reported_once():
     bench.at(60.0)
     (report,) = bench.reports(Topic.ROW_DAMAGED)
     assert (report.level, report.key) == (Level.ERROR, "s")
-    assert "said to descend from itself (parentShardId: s)" in report.message
+    assert "descends from itself by its parentShardId (s)" in report.message
 
 
 def test_leases_that_name_each_other_as_parents_are_read_and_what_follows_them_waits():
