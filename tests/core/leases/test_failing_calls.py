@@ -389,6 +389,22 @@ def test_a_worker_whose_renewals_get_no_answer_says_so():
     assert {each.call for each in bench.machine.failing_calls} == {LeaseCall.RENEW}
 
 
+def test_a_renewal_whose_outcome_is_unknown_is_not_sent_again_and_again_without_a_pause():
+    class NoAnswer(Bench):
+        def answer(self, effect):
+            if isinstance(effect, WriteLease) and isinstance(effect.write, Renew):
+                return WriteDone(effect.write_id, effect.write, UNKNOWN, "500")
+            return super().answer(effect)
+
+    bench = NoAnswer(Lease("s", hash_range=WHOLE))
+    bench.start()
+    bench.at(8.9)
+    assert 3 <= len(bench.writes(Renew)) <= 20
+    assert list(bench.machine.held()) == ["s"]
+    bench.at(60.0)
+    assert len(bench.writes(Renew)) <= 100
+
+
 def test_a_worker_that_was_too_slow_itself_says_so_and_has_no_problem():
     bench = Bench(Lease("s", hash_range=WHOLE))
     bench.start()

@@ -400,11 +400,16 @@ class HeldLease(Struct):
         """Whether the row is being read because a write has an unknown outcome."""
         return self.unknown_write is not None and self.is_fetching
 
-    def on_read_back(self, row: Lease | None, turn: Turn) -> list[LeaseAction]:
-        """Handle the row that was read after a write with an unknown outcome."""
+    def on_read_back(self, row: Lease | None, now_s: float, turn: Turn) -> list[LeaseAction]:
+        """Handle the row that was read after a write with an unknown outcome; from the second one on, the next write waits."""
         write, self.unknown_write, self.is_fetching = self.unknown_write, None, False
         assert write is not None, f"lease {self.key} was read back although no write has an unknown outcome"
-        return self._reconcile(write, row, turn)
+        actions = self._reconcile(write, row, turn)
+        if self.last_error is not None and self.phase is not LeasePhase.GONE:  # it was not applied
+            if self.failures:
+                self._retry_later(now_s, turn)
+            self.failures = max(self.failures, 1)
+        return actions
 
     def on_read_back_failed(self, now_s: float, turn: Turn) -> None:
         """Handle that reading back failed: it is tried again a little later, until the deadline."""

@@ -283,7 +283,7 @@ class HeldLeases:
         """Handle a row that was read back; it is in the view already."""
         held = self._held.get(key)
         if held is not None and held.is_reading_back:
-            self._do(held, held.on_read_back(row, self._turn), now_s)
+            self._do(held, held.on_read_back(row, now_s, self._turn), now_s)
             self._advance(held, now_s)
 
     def on_fetch_failed(self, key: str, now_s: float) -> None:
