@@ -29,8 +29,8 @@ def candidates(version: str) -> Iterator[Path]:
 def main() -> int:
     version = sys.argv[1]
     for python in candidates(version):
-        told = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
-        if told.returncode == 0 and told.stdout.startswith(f"Python {version}."):
+        answer = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
+        if answer.returncode == 0 and answer.stdout.startswith(f"Python {version}."):
             print(python)
             return 0
     print(f"Python {version} is not on this machine: nothing is tested with it", file=sys.stderr)

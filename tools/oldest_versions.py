@@ -51,14 +51,14 @@ def oldest_versions(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
 def install(folder: Path, versions: list[str]) -> None:
     """Rebuild the environment unless it has the same versions already."""
     stamp = folder / ".oldest"
-    told = "\n".join([*versions, *TEST_TOOLS, ""])
-    if stamp.exists() and stamp.read_text() == told:
+    expected = "\n".join([*versions, *TEST_TOOLS, ""])
+    if stamp.exists() and stamp.read_text() == expected:
         return
     venv.create(folder, with_pip=True, clear=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *versions, *TEST_TOOLS], check=True)
     subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
-    stamp.write_text(told)
+    stamp.write_text(expected)
 
 
 def main() -> int:

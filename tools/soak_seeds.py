@@ -83,10 +83,10 @@ def soak(seed_count: int, state: Path, run_all: Callable[[list[Seed]], Iterable[
     for begin in range(0, seed_count, CHUNK):
         count = min(CHUNK, seed_count - begin)
         reached = read_state(state)
-        for told in run_all([(kind, reached[kind] + place) for place in range(count) for kind in KINDS]):
-            if told is not None:
+        for report in run_all([(kind, reached[kind] + place) for place in range(count) for kind in KINDS]):
+            if report is not None:
                 failures += 1
-                print(told, flush=True)
+                print(report, flush=True)
         write_state(state, {kind: seed + count for kind, seed in reached.items()})
         done = begin + count
         per_s = done * len(KINDS) / (time.monotonic() - began_s)

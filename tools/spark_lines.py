@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parent.parent
 def install(folder: Path, version: str) -> None:
     """Rebuild the environment unless it is the same already."""
     stamp = folder / ".spark"
-    told = f"pyspark {version}, Python {platform.python_version()}\n{(ROOT / 'pyproject.toml').read_text()}"
-    if stamp.exists() and stamp.read_text() == told:
+    wanted = f"pyspark {version}, Python {platform.python_version()}\n{(ROOT / 'pyproject.toml').read_text()}"
+    if stamp.exists() and stamp.read_text() == wanted:
         return
     venv.create(folder, with_pip=True, clear=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, f"pyspark=={version}", "--editable", f"{ROOT}[dev]"], check=True)
-    stamp.write_text(told)
+    stamp.write_text(wanted)
 
 
 def main() -> int:

@@ -244,7 +244,7 @@ def describe_batch(progress: Any) -> dict[str, Any]:
     }
 
 
-def tell(document: dict[str, Any]) -> None:
+def print_status(document: dict[str, Any]) -> None:
     """Print one line for the process that watches."""
     print(json.dumps(document), flush=True)
 
@@ -254,16 +254,16 @@ class Reporter:
 
     def __init__(self, queries: list[StreamingQuery]) -> None:
         self._queries = queries
-        self._told = {query.name: -1 for query in queries}
+        self._reported = {query.name: -1 for query in queries}
 
     def report(self) -> None:
         """Report the batches that finished since the last call."""
         for query in self._queries:
             for progress in query.recentProgress:
                 # Idle triggers repeat the number of the next batch, with no rows and no end.
-                if progress.batchId > self._told[query.name] and "addBatch" in progress.durationMs:
-                    self._told[query.name] = progress.batchId
-                    tell(describe_batch(progress))
+                if progress.batchId > self._reported[query.name] and "addBatch" in progress.durationMs:
+                    self._reported[query.name] = progress.batchId
+                    print_status(describe_batch(progress))
 
     def raise_failure(self) -> None:
         """Raise what ended a query."""
@@ -291,7 +291,7 @@ def run(settings: QuerySettings) -> None:
     spark = open_session(settings.folder)
     spark.sparkContext.setLogLevel("WARN")
     queries = [start_events(spark, settings), start_averages(spark, settings)]
-    tell({"started": os.getpid()})
+    print_status({"started": os.getpid()})
     reporter = Reporter(queries)
     while not settings.stop_file.exists():
         reporter.raise_failure()
@@ -300,7 +300,7 @@ def run(settings: QuerySettings) -> None:
     for query in queries:
         query.processAllAvailable()
     reporter.report()
-    tell({"ended": max(idle_lag_ms(query) for query in queries)})
+    print_status({"ended": max(idle_lag_ms(query) for query in queries)})
     for query in queries:
         query.stop()
     spark.stop()

@@ -11,7 +11,7 @@ from penstock.sim.checkers import Violation
 from penstock.sim.faults import FaultPlan, draw_query_scenario, draw_scenario
 from penstock.sim.run import run_scenario, run_seed
 from penstock.sim.shrinking import as_test, shrink
-from penstock.sim.story import tell
+from penstock.sim.story import tell_story
 from sim.mutants import MUTANTS
 
 ONE, OTHER = "shardId-000000000001", "shardId-000000000002"
@@ -28,7 +28,7 @@ HISTORY = [
 
 
 def test_the_story_tells_of_the_shards_that_the_violation_names():
-    told = tell(HISTORY, Violation("S1", 6.0, f"a#1 delivers {ONE}"), 10)
+    told = tell_story(HISTORY, Violation("S1", 6.0, f"a#1 delivers {ONE}"), 10)
     assert told == [
         "    1.00 s  a#1 starts",
         f"    2.00 s  a#1 takes {ONE} from b at TRIM_HORIZON",
@@ -36,14 +36,14 @@ def test_the_story_tells_of_the_shards_that_the_violation_names():
         "    6.00 s  a#1 stands still until 30.00 s",
     ]
     assert (
-        tell(HISTORY, Violation("L2", 6.0, "uneven"), 3)[0]
+        tell_story(HISTORY, Violation("L2", 6.0, "uneven"), 3)[0]
         == f"    4.00 s  a#1 begins to read {OTHER} at TRIM_HORIZON (reader 1)"
     )
 
 
 def test_every_line_of_a_real_history_can_be_told():
     result = run_seed(3)
-    assert len(tell(result.history, Violation("L2", 0.0, "uneven"), 10**6)) > 500
+    assert len(tell_story(result.history, Violation("L2", 0.0, "uneven"), 10**6)) > 500
     assert result.story() == []
 
 

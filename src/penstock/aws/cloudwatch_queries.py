@@ -81,9 +81,9 @@ class CloudWatchQueries:
         statuses = Counter(status for part in found for _, status in part.results if status != _COMPLETE)
         problems = [message for part in found for message in part.messages]
         if statuses:
-            told = ", ".join(f"{status} for {count}" for status, count in sorted(statuses.items()))
+            counts = ", ".join(f"{status} for {count}" for status, count in sorted(statuses.items()))
             problems.append(
-                f"CloudWatch did not answer all of {len(queries)} queries whole: {told}; what it left out is unknown"
+                f"CloudWatch did not answer all of {len(queries)} queries whole: {counts}; what it left out is unknown"
             )
         return QueryAnswer(
             [None if status in _FAILED else sums for part in found for sums, status in part.results],

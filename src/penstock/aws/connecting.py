@@ -116,6 +116,6 @@ def _steps(error: Exception) -> Iterator[BaseException]:
         if step is None:
             return
         yield step
-        told = getattr(step, "kwargs", {}).get("error")
-        made_of = (told, step.__cause__, *step.args)
+        passed_error = getattr(step, "kwargs", {}).get("error")
+        made_of = (passed_error, step.__cause__, *step.args)
         step = next((each for each in made_of if isinstance(each, BaseException)), None)

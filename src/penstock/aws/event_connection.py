@@ -89,10 +89,10 @@ class Receiver:
 
     Args:
         request: To send.
-        tell: Called with each outcome, until one that ends it.
+        report: Called with each outcome, until one that ends it.
     """
 
-    def __init__(self, request: SignedRequest, tell: Callable[[Outcome], None]) -> None:
+    def __init__(self, request: SignedRequest, report: Callable[[Outcome], None]) -> None:
         self.request = request
         self.frames = FrameBuffer()
         self.number: int | None = None
@@ -101,7 +101,7 @@ class Receiver:
         self.status = 0
         self.unreturned_bytes = 0
         self.ahead_ms: int | None = None
-        self._tell = tell
+        self._report = report
         self._is_asked = False
         self._has_ended = False
 
@@ -110,19 +110,19 @@ class Receiver:
         self._is_asked = True
         self.look()
 
-    def tell(self, outcome: Outcome) -> None:
+    def report(self, outcome: Outcome) -> None:
         """Pass something on; everything but an opening and an event is the last word."""
         if self.is_over:
             return
         if not isinstance(outcome, Opened | Pushed):
             self.is_over = True
-        self._tell(outcome)
+        self._report(outcome)
 
     def on_answer(self, status: int) -> None:
         """Note that the answer begins."""
         self.status = status
         if status == 200:
-            self.tell(Opened())
+            self.report(Opened())
 
     def on_end(self) -> None:
         """Note that the answer is whole."""
@@ -135,7 +135,7 @@ class Receiver:
             return
         if self.status != 200:
             if self._has_ended:
-                self.tell(_refusal_of(self.status, self.frames.drain()))
+                self.report(_refusal_of(self.status, self.frames.drain()))
             return
         try:
             while self._is_asked and not self.is_over:
@@ -148,7 +148,9 @@ class Receiver:
             return
         if self._has_ended and not self.is_over and (self._is_asked or not len(self.frames)):
             left_bytes = len(self.frames)
-            self.tell(Lost(f"it ended inside a frame, {left_bytes} bytes into it") if left_bytes else Ended())
+            self.report(
+                Lost(f"it ended inside a frame, {left_bytes} bytes into it") if left_bytes else Ended()
+            )
         self._give_back()
 
     def _on_frame(self, frame: Frame) -> None:
@@ -171,7 +173,7 @@ class Receiver:
         assert self.connection is not None, "an event came without a connection"
         age_s = self.connection.loop.time() - frame.received_s
         age_ms = int(age_s * 1000) if age_s >= 1 else 0
-        self.tell(
+        self.report(
             Pushed(decode_event(frame.payload, age_ms=age_ms, server_ms=self.connection.server_ms(self)))
         )
 
@@ -179,7 +181,7 @@ class Receiver:
         self._fail_with(Lost(reason))
 
     def _fail_with(self, outcome: Outcome) -> None:
-        self.tell(outcome)
+        self.report(outcome)
         if self.connection is not None:
             self.connection.drop(self)
 
@@ -277,7 +279,7 @@ class EventConnection(asyncio.Protocol):
             case StreamEnded() | StreamReset():
                 receiver = self._receivers.pop(event.stream_id or 0, None)
                 if receiver is not None and isinstance(event, StreamReset):
-                    receiver.tell(Lost(f"the service reset the stream ({event.error_code!s})"))
+                    receiver.report(Lost(f"the service reset the stream ({event.error_code!s})"))
                 elif receiver is not None:
                     receiver.on_end()
             case ConnectionTerminated():
@@ -295,7 +297,7 @@ class EventConnection(asyncio.Protocol):
         if receiver is None:
             return  # closed here a moment ago
         if receiver.status != 200 and len(receiver.frames) > _ERROR_BYTES_MAX:
-            receiver.tell(Lost(f"an answer of status {receiver.status} is too long"))
+            receiver.report(Lost(f"an answer of status {receiver.status} is too long"))
             self.drop(receiver)
             return
         receiver.unreturned_bytes += event.flow_controlled_length or 0
@@ -348,7 +350,7 @@ class EventConnection(asyncio.Protocol):
         except ProtocolError as error:  # its stream numbers are used up, for example
             reason = f"the connection takes no request: {error}"
             self._close(reason)
-            receiver.tell(Lost(reason))
+            receiver.report(Lost(reason))
             return
         self._flush()
 
@@ -414,7 +416,7 @@ class EventConnection(asyncio.Protocol):
             self.ready.set_exception(ConnectionError(reason))
         receivers, self._receivers = list(self._receivers.values()), {}
         for receiver in receivers:
-            receiver.tell(Lost(reason))
+            receiver.report(Lost(reason))
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 

@@ -78,9 +78,9 @@ class EventConnections:
         self._tasks: set[asyncio.Task[None]] = set()
         threading.Thread(target=self._loop.run_forever, name="penstock-fan-out", daemon=True).start()
 
-    def open(self, origin: Origin, request: SignedRequest, tell: Callable[[Outcome], None]) -> OpenStream:
+    def open(self, origin: Origin, request: SignedRequest, report: Callable[[Outcome], None]) -> OpenStream:
         """Send a request and report its outcomes, on the loop's thread."""
-        receiver = Receiver(request, tell)
+        receiver = Receiver(request, report)
         stream = OpenStream(self._loop, receiver)
         self._loop.call_soon_threadsafe(self._begin, origin, receiver)
         return stream
@@ -98,7 +98,7 @@ class EventConnections:
                 connection = await self._connection_to(origin)
         except (OSError, TimeoutError, ValueError) as error:  # a name that cannot be one is a ValueError
             where = f"no connection of HTTP/2 to {origin.scheme}://{origin.authority}"
-            receiver.tell(Lost(f"{where}: {str(error) or 'no answer in time'}{_way_out(error)}"))
+            receiver.report(Lost(f"{where}: {str(error) or 'no answer in time'}{_way_out(error)}"))
             return
         if not receiver.is_over:
             connection.send(receiver)

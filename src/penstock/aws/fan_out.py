@@ -104,7 +104,7 @@ class AwsFanOut:
     # --- subscriptions ---
 
     def subscribe(
-        self, consumer_arn: str, shard_id: str, start: IteratorStart, tell: Callable[[StreamNews], None]
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
     ) -> EventStream:
         """Begin to call SubscribeToShard."""
         resource = f"shard {shard_id}, consumer {consumer_arn}"
@@ -113,12 +113,12 @@ class AwsFanOut:
 
         def pass_on(outcome: Outcome) -> None:
             if not isinstance(outcome, Refusal | Lost):
-                tell(outcome)
+                report(outcome)
                 return
             error = _error_of(outcome, resource)
             if error.code in STALE_CREDENTIALS:
                 renew_credentials(self._options, seen)
-            tell(Broken(error))
+            report(Broken(error))
 
         return connections_of_process().open(self._origin(url), request, pass_on)
 

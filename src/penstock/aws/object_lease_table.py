@@ -105,14 +105,14 @@ class ObjectLeaseTable:
             else:
                 skipped[name] = no_rows[name]
         leases = tuple(row.lease for key, row in read.items() if part is None or part.holds(key))
-        told = (each.skipped for each in skipped.values())
+        rows = (each.skipped for each in skipped.values())
         with self._lock:
             # Rows written meanwhile are newer than the listing.
             kept = {key: row for key, row in self._rows.items() if known.get(key) is not row}
             self._rows = {**read, **kept}
             self._no_rows = skipped
             self._row_count = len(read)
-        return LeaseScan(leases, tuple(row for row in told if part is None or part.holds(row.key)))
+        return LeaseScan(leases, tuple(row for row in rows if part is None or part.holds(row.key)))
 
     def fetch(self, key: str) -> Lease | None:
         """Read one row."""

@@ -229,9 +229,9 @@ def _say_waiting(args: argparse.Namespace) -> str:
 
 
 def _say_ended(args: argparse.Namespace, shard_ids: Iterable[str]) -> str:
-    told = (
+    text = (
         f"penstock tail: {', '.join(sorted(shard_ids))} of {args.stream} is closed, so nothing more comes there; "
         f"`penstock shards {args.stream}` lists the shards that are open."
     )
     is_unread = args.start is None and args.since is None
-    return f"{told} What it still holds: --from TRIM_HORIZON" if is_unread else told
+    return f"{text} What it still holds: --from TRIM_HORIZON" if is_unread else text

@@ -204,9 +204,11 @@ class AsyncConsumer:
         try:
             self._consumer.start()
         except BaseException:
-            self._tell(loop, self._on_not_started)
+            self._signal(loop, self._on_not_started)
             raise
-        threading.Thread(target=self._tell_end, args=(loop,), name="penstock-async-end", daemon=True).start()
+        threading.Thread(
+            target=self._signal_end, args=(loop,), name="penstock-async-end", daemon=True
+        ).start()
 
     def _stop_what_started(self, starting: asyncio.Future[None]) -> None:
         if starting.exception() is None:
@@ -254,12 +256,12 @@ class AsyncConsumer:
             raise not_stopped(self.worker_id, self.options)
         self._consumer.stop()
 
-    def _tell_end(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _signal_end(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for the worker's end on a thread, and signal the loop."""
         self._consumer.wait()
-        self._tell(loop, self._on_ended)
+        self._signal(loop, self._on_ended)
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    def _signal(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         try:
             loop.call_soon_threadsafe(callback)
         except RuntimeError:

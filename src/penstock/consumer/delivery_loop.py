@@ -209,7 +209,7 @@ class DeliveryLoop(Loop[ShardRun]):
     def alive(self) -> frozenset[tuple[str, int]]:
         """Return (key, epoch) of every reader that has not posted its last event yet."""
         with self._runs_lock:
-            return frozenset(place for place, run in self._runs.items() if not run.is_told)
+            return frozenset(place for place, run in self._runs.items() if not run.is_reported)
 
     def abandon(self) -> None:
         """Deliver nothing any more, at once: the worker has lost control of its leases."""
@@ -270,7 +270,7 @@ class DeliveryLoop(Loop[ShardRun]):
         if plan.is_starved:
             self._starved.add(run)
         for event in plan.events:
-            self._tell(run, event)
+            self._report(run, event)
         if plan.is_over:
             self._forget(run)
         elif plan.events:
@@ -293,7 +293,7 @@ class DeliveryLoop(Loop[ShardRun]):
             return True
         queue = self._waiting.setdefault(run.key, [])
         if run.is_stopping:  # asked to stop before it could begin: it has nothing in hand
-            self._tell(run, ReaderStopped(run.key, run.epoch, None))
+            self._report(run, ReaderStopped(run.key, run.epoch, None))
             self._drop(run)
             if run in queue:
                 queue.remove(run)
@@ -301,13 +301,13 @@ class DeliveryLoop(Loop[ShardRun]):
             queue.append(run)
         return False
 
-    def _tell(self, run: ShardRun, event: Event) -> None:
+    def _report(self, run: ShardRun, event: Event) -> None:
         if not isinstance(event, CheckpointRequested):
             self._reading_of(run.key).leave(run)
         self._leases.post(event)
         if isinstance(event, CheckpointRequested):
             return
-        run.is_told = True
+        run.is_reported = True
         if isinstance(event, ReaderFailed) and run.failure is not None:
             self._metrics.count("shard_stops", 1, run.labels)
             self.stopped.add(run)
@@ -362,7 +362,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self.stopped.keep_held(held)
         stopped = self.stopped.runs()
         self._metrics.gauge("stopped_shards", len(stopped))
-        self._metrics.gauge("paused_shards", sum(run.is_paused and not run.is_told for run in runs))
+        self._metrics.gauge("paused_shards", sum(run.is_paused and not run.is_reported for run in runs))
         self._metrics.gauge("worker_leases", len(held))  # known also while the table cannot be read
         shown: set[_Series] = set()
         for run in [*runs, *stopped]:
@@ -392,7 +392,7 @@ class DeliveryLoop(Loop[ShardRun]):
     @property
     def has_only_stopped(self) -> bool:
         """Whether shards have stopped and none is read. Takes no lock: asked in a signal handler."""
-        return bool(self.stopped) and all(run.is_told for run in list(self._runs.values()))
+        return bool(self.stopped) and all(run.is_reported for run in list(self._runs.values()))
 
     def runs(self) -> list[ShardRun]:
         """Return every shard that is read or has stopped, as it is run."""

@@ -155,7 +155,7 @@ class ShardRun:
         self.failure: PenstockError | None = None
         self.worker_failure: PenstockError | None = None
         self.is_paused = False  # set by the loop: nothing is read, and no call of user code begins
-        self.is_told = False  # set by the loop once the coordinator's answer is posted
+        self.is_reported = False  # set by the loop once the coordinator's answer is posted
         self.wake_s: float | None = None
 
     # --- looking ---
@@ -445,8 +445,8 @@ class ShardRun:
         failures = self._reader.failure_count
         self._read_error = error
         self._metrics.count("read_failures", 1, {"error": type(error).__name__})
-        is_told = failures >= READ_FAILURES_REPORTED and failures & (failures - 1) == 0
-        level = logging.WARNING if is_told else logging.DEBUG
+        is_reported = failures >= READ_FAILURES_REPORTED and failures & (failures - 1) == 0
+        level = logging.WARNING if is_reported else logging.DEBUG
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.key, failures, error)
 
     def on_fetch_skipped(self) -> None:

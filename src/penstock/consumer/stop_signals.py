@@ -39,7 +39,7 @@ class StopSignals:
         """Whether it was entered in this process, and not before a fork."""
         return self._home.is_here
 
-    def tell(self) -> bool:
+    def request_stop(self) -> bool:
         """Pass a first signal on; return whether it was the first one."""
         if self._has_signalled:
             return False
@@ -85,8 +85,8 @@ def _handle(number: int, _frame: FrameType | None) -> None:
         return
     _received.append(number)
     log.info("signal %s: finishing what is in hand", signal.Signals(number).name)
-    told = [each.tell() for each in here]
-    if not any(told):
+    stopped = [each.request_stop() for each in here]
+    if not any(stopped):
         for each in here:
             each.is_interrupted = True
         raise KeyboardInterrupt

@@ -363,7 +363,7 @@ class Worker:
         if phase is LeasePhase.WAITING or run is None:
             return ShardHealth(key, "waiting" if phase is LeasePhase.WAITING else "leaving")
         lag_ms = run.lag_ms(now_s)
-        if run.is_told and run.failure is not None:
+        if run.is_reported and run.failure is not None:
             return ShardHealth(key, "stopped", lag_ms, str(run.failure))
         if phase is not LeasePhase.READING:
             return ShardHealth(key, "leaving", lag_ms)

@@ -66,9 +66,9 @@ def check_types(options: Any) -> None:
         value = getattr(options, field.name)
         if value is None and "None" in others:
             continue
-        expected, told = _KINDS[kind]
+        expected, kind_text = _KINDS[kind]
         if not isinstance(value, expected) or isinstance(value, bool) != (kind == "bool"):
-            raise OptionError(f"{field.name}={value!r}: expected {told}")
+            raise OptionError(f"{field.name}={value!r}: expected {kind_text}")
 
 
 def merge_options(options: T, single: Mapping[str, Any]) -> T:

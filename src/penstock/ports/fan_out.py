@@ -90,9 +90,9 @@ class FanOut(Protocol):
         """Call DeregisterStreamConsumer."""
 
     def subscribe(
-        self, consumer_arn: str, shard_id: str, start: IteratorStart, tell: Callable[[StreamNews], None]
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
     ) -> EventStream:
-        """Begin to call SubscribeToShard; `tell` gets its outcomes, on a thread of the port.
+        """Begin to call SubscribeToShard; `report` gets its outcomes, on a thread of the port.
 
         May fetch credentials, and wait for them.
 

@@ -56,8 +56,8 @@ class PlacementCache:
         """Return a placement that is at most a minute old, or fetch it."""
         key = (kinesis, stream, wants_aggregation, is_forced)
         with self._lock:
-            told_s, placement = self._found.get(key, (float("-inf"), None))
-        if placement is not None and 0 <= now_s - told_s < _REMEMBERED_S:
+            fetched_s, placement = self._found.get(key, (float("-inf"), None))
+        if placement is not None and 0 <= now_s - fetched_s < _REMEMBERED_S:
             return placement
         placement = fetch_placement(kinesis, stream, wants_aggregation=wants_aggregation, is_forced=is_forced)
         with self._lock:

@@ -135,7 +135,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         self._exception = None
         self._state = FINISHED
         if self._is_watched:
-            self._tell()
+            self._run_callbacks()
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Settle it: the record failed. Only the producer calls this."""
@@ -146,9 +146,9 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         self._exception = exception
         self._state = FINISHED
         if self._is_watched:
-            self._tell()
+            self._run_callbacks()
 
-    def _tell(self) -> None:
+    def _run_callbacks(self) -> None:
         if "condition" in self.__dict__:
             with self._condition:
                 for waiter in self._waiters:

@@ -57,10 +57,10 @@ class SimFanOut:
         raise NotImplementedError
 
     def subscribe(
-        self, consumer_arn: str, shard_id: str, start: IteratorStart, tell: Callable[[StreamNews], None]
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
     ) -> EventStream:
         """Begin to subscribe."""
-        subscription = SimSubscription(self._kinesis, self._stream, (consumer_arn, shard_id), start, tell)
+        subscription = SimSubscription(self._kinesis, self._stream, (consumer_arn, shard_id), start, report)
         world = self._kinesis.process.world
         world.schedule(world.now + world.latency_s(), subscription.begin)
         return subscription
@@ -74,7 +74,7 @@ class SimSubscription:
         stream: The stream to read.
         key: The registered consumer and the shard: there is one subscription for each.
         start: Where it begins.
-        tell: Gets the outcomes, in the process.
+        report: Gets the outcomes, in the process.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SimSubscription:
         stream: SimStream,
         key: tuple[str, str],
         start: IteratorStart,
-        tell: Callable[[StreamNews], None],
+        report: Callable[[StreamNews], None],
     ) -> None:
         self._kinesis = kinesis
         self._process = kinesis.process
@@ -91,7 +91,7 @@ class SimSubscription:
         self._stream = stream
         self._key = key
         self._start = start
-        self._tell = tell
+        self._report = report
         self._shard = stream.shards[key[1]]
         self._index = 0
         self._sent_s = 0.0
@@ -149,7 +149,7 @@ class SimSubscription:
 
     def _deliver(self, news: StreamNews) -> None:
         if not self._is_over or not isinstance(news, Opened | Pushed):
-            self._tell(news)
+            self._report(news)
 
     def _end(self, news: StreamNews) -> None:
         if not self._is_over:

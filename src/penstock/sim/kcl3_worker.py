@@ -113,7 +113,7 @@ class Kcl3Worker(SimWorker):
         if self._plan.migrates:
             self.call("look at fleet", lambda: self.world.kcl3.serve_fetch(()), self._on_version)
         else:
-            self.later(0.01, self._tell_fleet)
+            self.later(0.01, self._report_fleet)
 
     def _on_version(self, seen: Kcl3Rows | Problem) -> None:
         if isinstance(seen, Problem):
@@ -121,9 +121,9 @@ class Kcl3Worker(SimWorker):
             return
         self.version = seen.version
         self.leadership.follow(is_native=self.version in WITH_LEADER)
-        self._tell_fleet()
+        self._report_fleet()
 
-    def _tell_fleet(self) -> None:
+    def _report_fleet(self) -> None:
         self._looks += 1
         wall_s = self.world.wall_ms() / 1000
         rows = Kcl3Rows(self.version)

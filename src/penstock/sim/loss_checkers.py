@@ -41,8 +41,8 @@ class LossesTold(Checker):
         super().__init__(history, options)
         self._tips: dict[tuple[str, str], deque[_Tip]] = {}
         self._noted: dict[str, tuple[Position, int]] = {}
-        self._told: dict[str, dict[tuple[str, int], set[int]]] = {}
-        """What is gone unread, by shard and reader that told it, or passed it in doubt."""
+        self._reported: dict[str, dict[tuple[str, int], set[int]]] = {}
+        """What is gone unread, by shard and reader that reported it, or passed it in doubt."""
         self._doubtful: set[tuple[str, str, int]] = set()
         self._doubted: dict[tuple[str, str], int] = {}
         """Tips in a row that say nothing: their readers asked again, since nothing was where their last record must be."""
@@ -64,7 +64,7 @@ class LossesTold(Checker):
         if reader is not None and (who, key, epoch) in self._doubtful:
             # It has passed possibly lost records, and writes the tip behind them.
             gone = shard.sequences[reader.next_index : shard.trimmed]
-            self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(gone)
+            self._reported.setdefault(key, {}).setdefault((who, epoch), set()).update(gone)
         if reader is None or not count or not reader.done_index == reader.next_index == count:
             return
         if self._is_in_doubt(who, key, reader.next_index):
@@ -125,7 +125,7 @@ class LossesTold(Checker):
             if number not in shard.done
         }
         if lost:
-            self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
+            self._reported.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
             return
         if shard.is_expired:
             return
@@ -142,7 +142,7 @@ class LossesTold(Checker):
     def on_failed(self, who: str, key: str, epoch: int, reason: str) -> None:
         """A reader that stops at a loss has not passed it."""
         if reason.startswith("data_loss"):
-            self._told.get(key, {}).pop((who, epoch), None)
+            self._reported.get(key, {}).pop((who, epoch), None)
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """A gap that retention left is not passed over in silence."""
@@ -158,7 +158,7 @@ class LossesTold(Checker):
         gap = [
             number for number in shard.sequences[reader.next_index : shard.trimmed] if number < sequences[0]
         ]
-        passed = shard.done.union(*self._told.get(key, {}).values())
+        passed = shard.done.union(*self._reported.get(key, {}).values())
         silent = next((number for number in gap if number not in passed), None)
         if silent is not None:
             raise Broken(

@@ -102,8 +102,8 @@ class QueryLossesTold(LossesTold):
         key = _SHARD.search(text)
         if key is not None and any(words in text for words in _GOES_ON):
             lost = self._lost(key[0])
-            told = self._told.setdefault(key[0], {})
-            told.setdefault((who, -1), set()).update(lost)
+            reported = self._reported.setdefault(key[0], {})
+            reported.setdefault((who, -1), set()).update(lost)
             self._judge(who, key[0], text)
 
     def on_task_failed(self, who: str, executor: str, error: str, text: str) -> None:
@@ -149,7 +149,7 @@ class QueryLossesTold(LossesTold):
         noticed_s = self._begun_s.get((name, batch, key), 0.0)
         trimmed = max((count for at_s, count in self._trims.get(key, ()) if at_s < noticed_s), default=0)
         gap = shard.sequences[begin : min(trimmed, bisect_left(shard.sequences, first))]
-        passed: set[Any] = shard.done.union(*self._told.get(key, {}).values())
+        passed: set[Any] = shard.done.union(*self._reported.get(key, {}).values())
         silent = next((number for number in gap if number not in passed), None)
         if silent is not None:
             raise Broken(

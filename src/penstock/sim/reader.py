@@ -139,7 +139,7 @@ class SimReader:
             metrics=_LossMetrics(self),
             processor=_NOBODY,
         )
-        self.is_told = False
+        self.is_reported = False
         self._delivered = -1  # the highest ordinal that the handler was given
         self._wake_s = math.inf
 
@@ -167,7 +167,7 @@ class SimReader:
         for call in plan.calls:
             self.worker.later(0.0, self._begin_call, call)
         for event in plan.events:
-            self._tell(event)
+            self._report(event)
         if plan.is_over:
             self.worker.forget(self)
             return
@@ -179,13 +179,13 @@ class SimReader:
             delay_s = max(0.0, self.worker.at_local(wake_s) - self._world.now)
             self.worker.later(delay_s + 1e-6, self.step, wake_s)
 
-    def tell_stopped(self) -> None:
+    def report_stopped(self) -> None:
         """Answer a stop from before the reading could begin."""
-        self._tell(ReaderStopped(self.key, self.epoch, None))
+        self._report(ReaderStopped(self.key, self.epoch, None))
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         if not isinstance(event, CheckpointRequested):
-            self.is_told = True
+            self.is_reported = True
             self.note("gone")
         if isinstance(event, ReaderFailed):
             self.note("failed", event.short_reason or event.reason)

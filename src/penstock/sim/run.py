@@ -34,7 +34,7 @@ from penstock.sim.seed_kinds import (
 from penstock.sim.sink_plan import SinkPlan
 from penstock.sim.sink_situations import SinkSituations
 from penstock.sim.situations import Situations
-from penstock.sim.story import tell
+from penstock.sim.story import tell_story
 from penstock.sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
 from penstock.sim.streams_situations import StreamsSituations
 from penstock.sim.streams_world import StreamsWorld
@@ -70,7 +70,7 @@ class SeedResult(Struct, frozen=True):
 
     def story(self, line_count: int = 40) -> list[str]:
         """Return the events that led to the violation, in plain words."""
-        return [] if self.violation is None else tell(self.history, self.violation, line_count)
+        return [] if self.violation is None else tell_story(self.history, self.violation, line_count)
 
 
 def run_scenario(scenario: Scenario) -> SeedResult:

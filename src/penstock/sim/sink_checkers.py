@@ -317,10 +317,10 @@ class ReportAddsUp(_SinkChecker):
         counted.add(report["batch"])
         texts = [text for batch in counted for part in self._planned[query, batch] for text in part]
         good = sum(text not in self.bad for text in texts)
-        told = sum(each["user_record_count"] for each in report["total"].values())
-        if (told, report["dead_letters_total"]) != (good, len(texts) - good):
+        passed = sum(each["user_record_count"] for each in report["total"].values())
+        if (passed, report["dead_letters_total"]) != (good, len(texts) - good):
             raise Broken(
-                f"the report of {query} tells of {told} rows and {report['dead_letters_total']} dead letters up to batch "
+                f"the report of {query} tells of {passed} rows and {report['dead_letters_total']} dead letters up to batch "
                 f"{report['batch']}, and there are {good} and {len(texts) - good}"
             )
 
@@ -354,10 +354,10 @@ class EndsInTime(_SinkChecker):
         self._executor_of: dict[str, str] = {}
         self._deadline_s: dict[str, float] = {}
 
-    def on_sink_attempt(self, *told: Any) -> None:
+    def on_sink_attempt(self, *passed: Any) -> None:
         """Begin to watch."""
-        super().on_sink_attempt(*told)
-        _, executor, name, *_, deadline_s = told
+        super().on_sink_attempt(*passed)
+        _, executor, name, *_, deadline_s = passed
         self._executor_of[name] = executor
         self._deadline_s[name] = deadline_s
 

@@ -117,16 +117,16 @@ class SimSinkQuery(SimProcess):
         except (PenstockError, LogConflict, JobFailed) as error:
             how = f"failed: {type(error).__name__}"
             self.world.note("sink_query_failed", self.who, type(error).__name__, str(error))
-            self._learn_from(str(error))
+            self._change_options_after(str(error))
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
             how = "crashed"
             self.world.note("log", self.who, "CRITICAL", "the driver crashed", repr(error))
         self.on_gone(self, how)
 
-    def _learn_from(self, told: str) -> None:
+    def _change_options_after(self, error_text: str) -> None:
         """Do as an error says: a person sets the option that it names."""
-        does_not_fit = "deadLetterPath" in told and "does not fit" in told
-        if does_not_fit or ("RecordError" in told and not self._options.keeps_dead_letters):
+        does_not_fit = "deadLetterPath" in error_text and "does not fit" in error_text
+        if does_not_fit or ("RecordError" in error_text and not self._options.keeps_dead_letters):
             self.log.more_options = {"onError": "deadLetter", "deadLetterPath": LETTERS}
 
     def _happens(self, fault: str) -> bool:

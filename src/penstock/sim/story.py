@@ -50,7 +50,7 @@ _OF_EVERYBODY: Final = frozenset(
 """What concerns every shard."""
 
 
-def tell(history: Sequence[HistoryEntry], violation: Violation, line_count: int) -> list[str]:
+def tell_story(history: Sequence[HistoryEntry], violation: Violation, line_count: int) -> list[str]:
     """Return the last lines of the story of the shards that a violation names; of all shards if it names none."""
     shards = set(_SHARD.findall(violation.what))
     lines: list[str] = []
@@ -69,8 +69,8 @@ def _shards_of(entry: HistoryEntry) -> set[str]:
 
 
 def _words_of(entry: HistoryEntry) -> str | None:
-    telling = _TELLING.get(entry[1])
-    return None if telling is None else telling(*entry[2:])
+    describe = _DESCRIPTIONS.get(entry[1])
+    return None if describe is None else describe(*entry[2:])
 
 
 def _span(numbers: Sequence[int]) -> str:
@@ -109,11 +109,11 @@ _WRITES: Final[dict[type, Callable[[str, Any, Any, Any], str]]] = {
 
 
 def _write(who: str, write: Any, before: Lease | None, after: Lease | None) -> str | None:
-    telling = _WRITES.get(type(write))
-    return None if telling is None else telling(who, write, before, after)
+    describe = _WRITES.get(type(write))
+    return None if describe is None else describe(who, write, before, after)
 
 
-_TELLING: Final[dict[str, Callable[..., str | None]]] = {
+_DESCRIPTIONS: Final[dict[str, Callable[..., str | None]]] = {
     "write": _write,
     "up": lambda who: f"{who} starts",
     "down": lambda who, how: f"{who} is gone: {how}",

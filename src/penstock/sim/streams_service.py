@@ -78,7 +78,7 @@ def _position_of(start: IteratorStart) -> Position:
     return LATEST if start.type is IteratorType.LATEST else TRIM_HORIZON
 
 
-class ToldRun:
+class AnsweredRun:
     """Takes the place of a run during a step of its reading, and keeps the run's input until the answer arrives."""
 
     def __init__(self, run: ShardRun) -> None:

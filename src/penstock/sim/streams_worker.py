@@ -26,7 +26,7 @@ from penstock.runtime.stream_listing import list_shards
 from penstock.sim.environment import Environment
 from penstock.sim.process import SimProcess
 from penstock.sim.streams_plan import StreamsPlan
-from penstock.sim.streams_service import StreamsService, ToldRun
+from penstock.sim.streams_service import AnsweredRun, StreamsService
 from penstock.sim.worker import SimWorker
 
 _FIRST_LOOK_S: Final = 1.0
@@ -136,19 +136,19 @@ class StreamsWorker(SimWorker):
 
     def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
         """Ask the service for an iterator, as the consumer's fetcher does."""
-        told = self._fetch_for(run, fetch)
-        answer = told.failure or told.iterator
-        assert answer is not None, f"{run.key} is told nothing of its iterator"
+        answered = self._fetch_for(run, fetch)
+        answer = answered.failure or answered.iterator
+        assert answer is not None, f"{run.key} got no answer for its iterator"
         return answer
 
     def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
         """Ask the service for a listing because of a run's shard, as the consumer's fetcher does."""
-        told = self._fetch_for(run, fetch)
-        answer = told.failure or told.listed
-        assert answer is not None, f"{run.key} is told nothing of the listing"
+        answered = self._fetch_for(run, fetch)
+        answer = answered.failure or answered.listed
+        assert answer is not None, f"{run.key} got no answer for the listing"
         return answer
 
-    def _fetch_for(self, run: ShardRun, fetch: FetchIterator | FetchListing) -> ToldRun:
-        told = ToldRun(run)
-        self._fetchers[stream_id_of(run.key)].fetch(cast("ShardRun", told), fetch)
-        return told
+    def _fetch_for(self, run: ShardRun, fetch: FetchIterator | FetchListing) -> AnsweredRun:
+        answered = AnsweredRun(run)
+        self._fetchers[stream_id_of(run.key)].fetch(cast("ShardRun", answered), fetch)
+        return answered

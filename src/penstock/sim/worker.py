@@ -285,7 +285,7 @@ class SimWorker(ReadingProcess):
         queue = self._waiting.setdefault(reader.key, [])
         if reader.run.is_stopping:  # before it could begin: it has nothing in hand
             del self.readers[place]
-            reader.tell_stopped()
+            reader.report_stopped()
             if reader in queue:
                 queue.remove(reader)
         elif reader not in queue:
@@ -317,7 +317,7 @@ class SimWorker(ReadingProcess):
             reader.extend(effect.deliver_until_s)
 
     def _audit(self, _: AuditReaders) -> None:
-        alive = frozenset(place for place, reader in self.readers.items() if not reader.is_told)
+        alive = frozenset(place for place, reader in self.readers.items() if not reader.is_reported)
         self.later(0.0, self.feed, ReadersFound(alive))
 
     def _report(self, effect: Report) -> None:

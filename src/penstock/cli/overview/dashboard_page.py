@@ -60,10 +60,10 @@ def page_of_application(
 ) -> str:
     """Return the page of one application."""
     ended = len(snapshot.shards) - snapshot.unfinished_count
-    told = f"{counted(snapshot.unfinished_count, 'shard')}, {snapshot.trouble_count} in trouble, {ended} ended, lag {duration(snapshot.lag_ms)}"
+    summary = f"{counted(snapshot.unfinished_count, 'shard')}, {snapshot.trouble_count} in trouble, {ended} ended, lag {duration(snapshot.lag_ms)}"
     streams = ", ".join(_stream_link(each) for each in snapshot.shards_by_stream) or "-"
     parts = [
-        f"<h2>{html_text(snapshot.application)} {_pill(snapshot)}</h2><p>stream {streams}, {html_text(told)}</p>",
+        f"<h2>{html_text(snapshot.application)} {_pill(snapshot)}</h2><p>stream {streams}, {html_text(summary)}</p>",
         problem_list(snapshot.problems),
     ]
     chart = draw_lag(points, limit_s) or "<p>From the second snapshot on.</p>"
@@ -107,7 +107,7 @@ def page_of_shard(
         "lease renewed": f"{row.unmoved_s:.0f} s ago",
         "checkpoint stands": f"{row.checkpoint_stands_s:.0f} s",
     }
-    told = [("", (f"<strong>{name}</strong>", escape(text))) for name, text in facts.items() if text]
+    cells = [("", (f"<strong>{name}</strong>", escape(text))) for name, text in facts.items() if text]
     if isinstance(following, str):
         shown = f"<p>{html_text(following)}</p>"
     else:
@@ -118,7 +118,7 @@ def page_of_shard(
                 "few seconds.</p>"
             )
     body = (
-        f'<h2>{back}: {html_text(row.shard)}</h2><div class="panel wide">{table(("fact", "value"), told)}</div>'
+        f'<h2>{back}: {html_text(row.shard)}</h2><div class="panel wide">{table(("fact", "value"), cells)}</div>'
         f'<h2>What is read next</h2><div class="panel wide">{shown}</div>'
     )
     return frame(row.shard, "", snapshot.taken_ms, body, interval_s)
@@ -164,13 +164,13 @@ def page_without(name: str, interval_s: float) -> str:
 
 def page_without_shard(snapshot: ApplicationSnapshot, shard: str, interval_s: float) -> str:
     """Return the page of a shard of which no lease is known: there is none, or the leases cannot be read."""
-    told = (
+    text = (
         "The leases cannot be read."
         if snapshot.problems and not snapshot.shards
         else "It has no lease of this shard."
     )
     back = f'<a href="{escape(address_of(snapshot.application))}">{html_text(snapshot.application)}</a>'
-    body = f"<h2>{back}: {html_text(shard)}</h2>{problem_list(snapshot.problems)}<p>{told}</p>"
+    body = f"<h2>{back}: {html_text(shard)}</h2>{problem_list(snapshot.problems)}<p>{text}</p>"
     return frame(shard, "", snapshot.taken_ms, body, interval_s)
 
 
@@ -195,13 +195,13 @@ def _pill(snapshot: ApplicationSnapshot) -> str:
 
 def _card(snapshot: ApplicationSnapshot, points: Sequence[LagPoint]) -> str:
     why = snapshot.problems[0] if snapshot.problems else snapshot.shards[0].why if snapshot.shards else ""
-    told = (
+    text = (
         f"{stream_name(snapshot.stream)} · {counted(snapshot.unfinished_count, 'shard')} · {counted(len(snapshot.workers), 'worker')} · lag "
         f"{duration(snapshot.lag_ms)}"
     )
     return (
         f'<a class="card" href="{escape(address_of(snapshot.application))}"><strong>{html_text(snapshot.application)}</strong> '
-        f"{_pill(snapshot)}<p>{html_text(told)}</p><p>{html_text(why)}</p>{draw_spark(points)}</a>"
+        f"{_pill(snapshot)}<p>{html_text(text)}</p><p>{html_text(why)}</p>{draw_spark(points)}</a>"
     )
 
 

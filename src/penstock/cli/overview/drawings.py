@@ -94,11 +94,11 @@ def _draw_box(box: Box, row: ShardRow | None, size: tuple[int, int], limit_s: fl
     x, y = box.first * column, box.top * height
     wide, tall = (box.end - box.first) * column - _GAP, max(1.0, (box.bottom - box.top) * height - 1)
     shard = box.shard
-    told = [shard.shard_id, f"{box.bottom - box.top:.2%} of the keys", "open" if shard.is_open else "closed"]
+    facts = [shard.shard_id, f"{box.bottom - box.top:.2%} of the keys", "open" if shard.is_open else "closed"]
     if shard.parents:
-        told.append(f"from {' and '.join(shard.parents)}")
+        facts.append(f"from {' and '.join(shard.parents)}")
     if row is not None:
-        told += [
+        facts += [
             row.trouble.value or row.state,
             f"owner {row.owner or '-'}",
             f"lag {duration(row.lag_ms)}",
@@ -109,7 +109,7 @@ def _draw_box(box: Box, row: ShardRow | None, size: tuple[int, int], limit_s: fl
         lag = f"  {duration(row.lag_ms)}" if row is not None and row.lag_ms is not None else ""
         text = html_text(f"{short_shard(shard.shard_id)[:12]}{lag}")
         label = f'<text x="{x + 6}" y="{y + min(tall / 2 + 4, tall - 3):.1f}">{text}</text>'
-    title = html_text(", ".join(part for part in told if part))
+    title = html_text(", ".join(part for part in facts if part))
     return (
         f'<g class="{colour_of(row, limit_s)}"><title>{title}</title>'
         f'<rect x="{x}" y="{y:.1f}" width="{wide}" height="{tall:.1f}" rx="2"/>{label}</g>'
@@ -133,8 +133,8 @@ def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
     if limit_s * 1000 <= top_ms:
         y = _height_of(limit_s * 1000, top_ms, _CHART[1])
         lines += f'<line class="limit" x1="0" x2="{_CHART[0]}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    told = f"from 0 to {duration(top_ms)}; the limit is {duration(round(limit_s * 1000))}"
-    return _drawing("chart", _CHART, "lag over time", lines) + _axis(points, told)
+    scale = f"from 0 to {duration(top_ms)}; the limit is {duration(round(limit_s * 1000))}"
+    return _drawing("chart", _CHART, "lag over time", lines) + _axis(points, scale)
 
 
 def draw_rates(points: Sequence[LoadPoint]) -> str:
@@ -149,9 +149,9 @@ def draw_rates(points: Sequence[LoadPoint]) -> str:
     return f"{_drawing('chart', _CHART, 'written and read over time', lines)}{axis}{keys}"
 
 
-def _axis(points: Sequence[LagPoint | LoadPoint], told: str) -> str:
+def _axis(points: Sequence[LagPoint | LoadPoint], scale: str) -> str:
     began, ended = (moment_of(at_ms)[11:19] for at_ms in (points[0].at_ms, points[-1].at_ms))
-    return f'<div class="axis"><span>{began}Z</span><span>{escape(told)}</span><span>{ended}Z</span></div>'
+    return f'<div class="axis"><span>{began}Z</span><span>{escape(scale)}</span><span>{ended}Z</span></div>'
 
 
 def draw_spark(points: Sequence[LagPoint]) -> str:

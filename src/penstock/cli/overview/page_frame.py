@@ -84,8 +84,8 @@ def legend(classes: Iterable[tuple[str, str]]) -> str:
     Args:
         classes: The class of each colour, and its meaning.
     """
-    told = "".join(f'<span><i class="{name}"></i>{html_text(text)}</span>' for name, text in classes)
-    return f'<div class="legend">{told}</div>'
+    items = "".join(f'<span><i class="{name}"></i>{html_text(text)}</span>' for name, text in classes)
+    return f'<div class="legend">{items}</div>'
 
 
 def table(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:

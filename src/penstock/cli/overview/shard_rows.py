@@ -115,6 +115,6 @@ def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:
 
 def skipped_problems(skipped: Sequence[SkippedRow]) -> list[str]:
     """Return the problems that rows without a lease cause, a sentence each."""
-    told = [f"row {row.key} is left out: {row.reason}" for row in skipped[:_SKIPPED_SHOWN_MAX]]
-    left = len(skipped) - len(told)
-    return [*told, f"and {left} more rows, which are no leases either"] if left else told
+    texts = [f"row {row.key} is left out: {row.reason}" for row in skipped[:_SKIPPED_SHOWN_MAX]]
+    left = len(skipped) - len(texts)
+    return [*texts, f"and {left} more rows, which are no leases either"] if left else texts

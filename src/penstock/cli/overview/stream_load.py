@@ -302,12 +302,12 @@ def _about_on_demand(hot: Sequence[ShardLoad]) -> Advice:
 
 def _about_hot(command: _Command, each: ShardLoad) -> Advice:
     number, load = short_shard(each.shard.shard_id), each.load
-    told = []
+    facts = []
     if load.hottest is not None:
-        told.append(f"uses {load.hottest[0]:.0%} of its quota of {load.hottest[1].name}")
+        facts.append(f"uses {load.hottest[0]:.0%} of its quota of {load.hottest[1].name}")
     if load.writes_refused:
-        told.append(f"has refused {counted(load.writes_refused, 'record')}")
-    text = f"Shard {number} {' and '.join(told)}"
+        facts.append(f"has refused {counted(load.writes_refused, 'record')}")
+    text = f"Shard {number} {' and '.join(facts)}"
     if each.shard.hash_range.size < _RANGE_SPLIT_MIN:
         return Advice(f"{text}: it has too few hash keys to be split, so spread its partition keys")
     return Advice(f"{text}: {_way_out(load)}", command("split", number))

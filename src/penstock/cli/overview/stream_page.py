@@ -65,8 +65,8 @@ def page_of_stream(
     if snapshot is None:
         body = f"{heading}<p>Asking CloudWatch ...</p>"
         return frame(stream_name(stream), "", None, body, min(1.0, interval_s))
-    told = f"{mode_text(snapshot)}, {counted(len(snapshot.shards), 'open shard')}, read by {readers}"
-    parts = [f"{heading}<p>{told}</p>", problem_list(snapshot.problems)]
+    facts = f"{mode_text(snapshot)}, {counted(len(snapshot.shards), 'open shard')}, read by {readers}"
+    parts = [f"{heading}<p>{facts}</p>", problem_list(snapshot.problems)]
     parts += [_advice(each) for each in snapshot.advice]
     if snapshot.load is not None:
         parts.append(
@@ -137,14 +137,14 @@ def _draw_shard(each: ShardLoad) -> str:
     width = hash_range.size / HASH_KEYS * _WIDTH
     share = 1.0 if load.hottest is None else min(1.0, load.hottest[0])
     height = max(3.0, share * _HEIGHT)
-    told = [each.shard.shard_id, range_text(each.shard)]
-    told += [
+    facts = [each.shard.shard_id, range_text(each.shard)]
+    facts += [
         f"{rate_text(quota, load)} ({share_text(load.share(quota))}) {quota.name}" for quota in SHARD_QUOTAS
     ]
-    told.append(f"{sent_text(load)} sent bytes")
-    told.append(f"{count_text(load.writes_refused)} records refused")
+    facts.append(f"{sent_text(load)} sent bytes")
+    facts.append(f"{count_text(load.writes_refused)} records refused")
     return (
-        f'<g class="{_colour_of(load)}"><title>{html_text(", ".join(told))}</title>'
+        f'<g class="{_colour_of(load)}"><title>{html_text(", ".join(facts))}</title>'
         f'<rect class="room" x="{x:.2f}" y="0" width="{width:.2f}" height="{_HEIGHT}"/>'
         f'<rect x="{x:.2f}" y="{_HEIGHT - height:.1f}" width="{width:.2f}" height="{height:.1f}"/></g>'
     )
