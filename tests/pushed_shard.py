@@ -26,7 +26,8 @@ from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.shard_opening import ReadingProcess
-from penstock.spark.tasks.shard_task import ShardTask, read_shard
+from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.task_reading import read_shard
 from raw_record import Raw
 
 SHARD = "shardId-000000000000"
@@ -243,7 +244,12 @@ class Process:
         self.kept = KeptSubscriptions(time, time.at)
         self.iterators = IteratorCache()
         self.reading = ReadingProcess(
-            service, HashRanges(service, "orders", time.monotonic_s), time, query.chance, name
+            service,
+            HashRanges(service, "orders", time.monotonic_s),
+            time,
+            query.chance,
+            name,
+            iterators=self.iterators,
         )
         self.hold_page = nullcontext
 
@@ -273,7 +279,6 @@ class Process:
             query.options,
             self.reading,
             table=query.table,
-            iterators=self.iterators,
             hold_page=self.hold_page,
             pushes=pushes,
         )

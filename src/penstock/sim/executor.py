@@ -26,7 +26,8 @@ from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.shard_opening import ReadingProcess
-from penstock.spark.tasks.shard_task import ShardTask, read_shard
+from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.task_reading import read_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,14 +168,13 @@ def read_task(
     process = kinesis.process
     clock = SimClock(process)
     ranges = HashRanges(kinesis, STREAM_NAME, clock.monotonic_s)
-    reading = ReadingProcess(kinesis, ranges, clock, process.world.chance, process.who)
+    reading = ReadingProcess(kinesis, ranges, clock, process.world.chance, process.who, iterators=iterators)
     table = _TaskTable(process, task.execution)
     return read_shard(
         task,
         options,
         reading,
         table=table,
-        iterators=iterators,
         query=query,
         hold_page=hold_page,
         pushes=pushes,

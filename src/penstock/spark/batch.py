@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import check_has_come
@@ -29,6 +28,7 @@ from penstock.spark.tasks.arrow_records import delivered
 from penstock.spark.tasks.page_limits import count_before_ms, count_up_to, position_of
 from penstock.spark.tasks.process_resources import reading_process
 from penstock.spark.tasks.shard_opening import open_shard
+from penstock.spark.tasks.shard_task import ShardRead
 from penstock.wiring import SystemClock, open_kinesis
 
 if TYPE_CHECKING:
@@ -81,17 +81,18 @@ def _narrow_by(so_far: Narrowing, condition: datasource.Filter) -> Narrowing:
     return so_far
 
 
-class BoundedRead(Struct, frozen=True):
-    """Values of one task of a batch read."""
+class BoundedRead(ShardRead, frozen=True, kw_only=True):
+    """One task of a batch read: one shard up to a moment.
 
-    shard_id: str
+    Args:
+        start: Everything up to and including it is left out.
+        end: The last record that is read, or None.
+        until_ms: Records that arrived at or after it are left out.
+    """
+
     start: Position
     end: Position | None
     until_ms: int
-    retention_ms: int
-    hash_range: HashRange
-    stream: StreamIdentity
-    planned_ms: int
 
 
 class BoundedPartition(InputPartition):
@@ -166,14 +167,15 @@ class KinesisBatchReader(DataSourceReader):
             planned.append(
                 BoundedPartition(
                     BoundedRead(
-                        shard.shard_id,
-                        start,
-                        end if end.is_record else None,
-                        until_ms,
-                        summary.retention_ms,
-                        shard.hash_range,
-                        StreamIdentity(summary.arn, summary.created_ms),
-                        now_ms,
+                        shard_id=shard.shard_id,
+                        stream=StreamIdentity(summary.arn, summary.created_ms),
+                        planned_ms=now_ms,
+                        retention_ms=summary.retention_ms,
+                        deaggregates=options.deaggregate,
+                        hash_range=shard.hash_range,
+                        start=start,
+                        end=end if end.is_record else None,
+                        until_ms=until_ms,
                     )
                 )
             )
@@ -185,17 +187,7 @@ class KinesisBatchReader(DataSourceReader):
         bounded, options = partition.bounded, self._options
         if bounded is None:
             return
-        shard = open_shard(
-            options,
-            reading_process(options),
-            bounded.shard_id,
-            bounded.start,
-            retention_ms=bounded.retention_ms,
-            deaggregate=options.deaggregate,
-            hash_range=bounded.hash_range,
-            stream=bounded.stream,
-            planned_ms=bounded.planned_ms,
-        )
+        shard = open_shard(bounded, bounded.start, options, reading_process(options))
         read_to = bounded.start
         for page in shard.pages():
             count = count_before_ms(page.rows, bounded.until_ms)

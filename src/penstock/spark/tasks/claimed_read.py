@@ -18,7 +18,6 @@ from penstock.core.batches.claims import (
     PAST_CLAIMS_MAX,
     ClaimedElsewhere,
     ClaimNote,
-    Execution,
     ReadFreely,
     ReadNothing,
     ReadTo,
@@ -30,13 +29,12 @@ from penstock.core.batches.claims import (
 )
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Applied, Claim, Refusal
-from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.position import SHARD_END, Position, at_record
 from penstock.core.shard import ChildShard
-from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, StreamChanged
 from penstock.ports.clock import Clock
 from penstock.ports.lease_table import LeaseTable
+from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.page_limits import (
     arrival_ms_of,
     bytes_of,
@@ -48,55 +46,13 @@ from penstock.spark.tasks.page_limits import (
     position_of,
 )
 from penstock.spark.tasks.shard_range import ShardPage, ShardRange
+from penstock.spark.tasks.shard_task import ShardTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _log: Final = logging.getLogger("penstock.spark")
 _CLAIMS_MAX: Final = 8
-
-
-class Bounds(Struct, frozen=True):
-    """Limits of one execution of a batch in one shard, if no end is claimed.
-
-    Args:
-        record_count_max: User records, or None.
-        bytes_max: Bytes of data; a record that would exceed them stays for later. None for no bound.
-        may_exceed: The first record is read even if it alone exceeds `bytes_max`.
-        until_ms: Records that arrived at or after this moment stay for later. None for no bound.
-        planned_ms: Moment of the plan: a record that arrived later ends the batch at its page, so that a busy shard does
-            not hold the batch open.
-        duration_max_s: Time after which no further page is fetched, or None.
-    """
-
-    record_count_max: int | None = None
-    bytes_max: int | None = None
-    may_exceed: bool = True
-    until_ms: int | None = None
-    planned_ms: int | None = None
-    duration_max_s: float | None = None
-
-
-class QueryContext(Struct, frozen=True):
-    """The query's values for an execution, beside its batch and limits.
-
-    Args:
-        stream: The stream that is read; a lease of another one is refused. None checks nothing.
-        query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
-        process: Identifies this process among those that read the batch.
-        deaggregates: Whether aggregates are taken apart. Positions count user records either way.
-        retention_ms: The stream's retention: older claims are not needed any more.
-        tip_ms: Moment at which nothing was left behind the batch's start, or None.
-        fail_on_data_loss: Whether an end that has left the stream is an error.
-    """
-
-    stream: StreamIdentity | None = None
-    query: str | None = None
-    process: str | None = None
-    deaggregates: bool = True
-    retention_ms: int = RETENTION_DEFAULT_MS
-    tip_ms: int | None = None
-    fail_on_data_loss: bool = True
 
 
 class _Progress(Struct):
@@ -130,10 +86,10 @@ class ClaimedRead:
     Args:
         table: The lease table.
         shard: The shard, opened at the batch's start.
-        shard_id: Its id, the lease's key.
-        execution: The batch.
-        bounds: Limits.
-        context: Further values of the query.
+        task: The shard and the batch.
+        options: The query's options.
+        process: Identifies this process among those that read the batch.
+        query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
         clock: Time.
     """
 
@@ -141,23 +97,27 @@ class ClaimedRead:
         self,
         table: LeaseTable,
         shard: ShardRange,
+        task: ShardTask,
+        options: SourceOptions,
         *,
-        shard_id: str,
-        execution: Execution,
-        bounds: Bounds,
-        context: QueryContext,
+        process: str | None,
+        query: str | None,
         clock: Clock,
     ) -> None:
         self._table = table
         self._shard = shard
-        self._shard_id = shard_id
-        self._execution = execution
-        self._batch = execution.batch
-        self._start = execution.start
-        self._bounds = bounds
-        self._context = context
+        self._task = task
+        self._shard_id = task.shard_id
+        self._execution = task.execution
+        self._batch = task.execution.batch
+        self._start = task.execution.start
+        self._options = options
+        counts = (task.share.record_count_max, options.shard_record_count_max)
+        self._record_count_max = min((count for count in counts if count is not None), default=None)
+        self._process = process
+        self._query = query
         self._clock = clock
-        self._progress = _Progress(end=execution.start)
+        self._progress = _Progress(end=task.execution.start)
         self._pages: Generator[ShardPage, None, None] | None = None
         self._rest: ShardPage | None = None  # the part of the last page behind the batch's end
 
@@ -265,7 +225,7 @@ class ClaimedRead:
         return next(self._pages, None)
 
     def _read_freely(self) -> Iterator[pa.RecordBatch]:
-        if self._bounds.record_count_max == 0 or self._start.is_shard_end:
+        if self._record_count_max == 0 or self._start.is_shard_end:
             return
         began_s = self._clock.monotonic_s()
         while True:
@@ -305,7 +265,7 @@ class ClaimedRead:
         # The service's lag is that behind the page. The oldest unread record is in the page, so its age counts.
         arrival_ms = arrival_ms_of(self._rest.rows, 0)
         self._progress.millis_behind_latest = max(1, page.service_ms - arrival_ms)
-        until_ms = self._bounds.until_ms
+        until_ms = self._task.until_ms
         if until_ms is not None and arrival_ms >= until_ms:
             self._progress.has_more = False
 
@@ -318,37 +278,39 @@ class ClaimedRead:
         if rows.num_rows == 0:
             return self._progress.end
         last = position_of(rows, rows.num_rows - 1)
-        if self._context.deaggregates or last.sequence_number is None:
+        if self._task.deaggregates or last.sequence_number is None:
             return last
         inner = deaggregate(data_of(rows, rows.num_rows - 1))
         return last if inner is None else at_record(last.sequence_number, max(0, len(inner) - 1))
 
     def _cut(self, rows: pa.RecordBatch) -> int:
-        bounds, so_far = self._bounds, self._progress
+        task, so_far = self._task, self._progress
         count: int = rows.num_rows
-        if bounds.until_ms is not None:
-            count = min(count, count_before_ms(rows, bounds.until_ms))
-        if bounds.record_count_max is not None:
-            count = min(count, bounds.record_count_max - so_far.record_count)
-        if bounds.bytes_max is not None:
-            fitting = count_within_bytes(rows, bounds.bytes_max - so_far.bytes_count)
-            if fitting == 0 and so_far.record_count == 0 and bounds.may_exceed:
+        if task.until_ms is not None:
+            count = min(count, count_before_ms(rows, task.until_ms))
+        if self._record_count_max is not None:
+            count = min(count, self._record_count_max - so_far.record_count)
+        if task.share.bytes_max is not None:
+            fitting = count_within_bytes(rows, task.share.bytes_max - so_far.bytes_count)
+            if fitting == 0 and so_far.record_count == 0 and task.share.may_exceed:
                 fitting = 1
             count = min(count, fitting)
         return count
 
     def _is_enough(self, page: ShardPage, began_s: float) -> bool:
-        bounds, so_far = self._bounds, self._progress
+        task, so_far = self._task, self._progress
         if page.millis_behind_latest == 0:
             self._on_tip(page)
             return True
-        if bounds.record_count_max is not None and so_far.record_count >= bounds.record_count_max:
+        if self._record_count_max is not None and so_far.record_count >= self._record_count_max:
             return True
-        if bounds.bytes_max is not None and so_far.bytes_count >= bounds.bytes_max:
+        if task.share.bytes_max is not None and so_far.bytes_count >= task.share.bytes_max:
             return True
-        late = bounds.planned_ms is not None and (so_far.last_arrival_ms or 0) > bounds.planned_ms
-        return late or (
-            bounds.duration_max_s is not None and self._clock.monotonic_s() - began_s > bounds.duration_max_s
+        # A busy shard must not hold the batch open: a record from after the plan ends it at its page.
+        is_late = (so_far.last_arrival_ms or 0) > task.planned_ms
+        duration_max_s = self._options.batch_duration_max_s
+        return is_late or (
+            duration_max_s is not None and self._clock.monotonic_s() - began_s > duration_max_s
         )
 
     def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
@@ -385,7 +347,7 @@ class ClaimedRead:
             f"stream (retention): the batch cannot be repeated in full, its records from {self._start} on are lost "
             "as far as they were not processed"
         )
-        if self._context.fail_on_data_loss:
+        if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}. To go on without them set option failOnDataLoss=false")
         _log.warning("%s; going on (failOnDataLoss=false)", text)
 
@@ -403,14 +365,14 @@ class ClaimedRead:
             last_arrival_ms=so_far.last_arrival_ms,
             children=so_far.children,
             kept_iterator=self._shard.began_with_kept_iterator,
-            query=self._context.query,
-            process=self._context.process,
+            query=self._query,
+            process=self._process,
             pushed_count=so_far.pushed_count,
             push_ends=self._shard.push_ends,
         )
 
     def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:
-        execution, known, now_ms = self._execution, self._context, self._clock.wall_ms()
+        task, execution, now_ms = self._task, self._execution, self._clock.wall_ms()
         own = lease.claim_of(execution.worker)
         claim = BatchClaim(
             worker=execution.worker,
@@ -428,10 +390,10 @@ class ClaimedRead:
             claim=claim,
             checkpoint_seen=lease.checkpoint,
             before=None if own is None else own.identity,
-            tip_ms=known.tip_ms,
+            tip_ms=task.tip_ms,
             # Without the lease, leave the other claims: those workers still read here.
-            dropped=plan_dropped_claims(lease, execution.worker, now_ms - known.retention_ms) if note else (),
-            stream=known.stream,
+            dropped=plan_dropped_claims(lease, execution.worker, now_ms - task.retention_ms) if note else (),
+            stream=task.stream,
         )
 
     def _claim_nothing(self, lease: Lease, why: str) -> bool:
@@ -447,7 +409,7 @@ class ClaimedRead:
         if reason is Refusal.STREAM:
             raise StreamChanged(
                 f"shard {self._shard_id}: lease table {self._table.name} belongs to the stream {lease.stream}, and this query "
-                f"reads {self._context.stream}: choose another applicationName"
+                f"reads {self._task.stream}: choose another applicationName"
             )
 
     def _claim(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:

@@ -43,14 +43,24 @@ def _call_later(delay_s: float, function: Callable[[], None]) -> None:
     timer.start()
 
 
-def reading_process(options: SourceOptions | BatchOptions) -> ReadingProcess:
-    """Return this process's clients for the options' stream."""
+def reading_process(
+    options: SourceOptions | BatchOptions, iterators: IteratorCache | None = None
+) -> ReadingProcess:
+    """Return this process's clients for the options' stream; without `iterators` none are kept between reads."""
     kinesis, clock = open_kinesis(options.connection), SystemClock()
     key = (os.getpid(), options.connection, options.stream)
     ranges = _hash_ranges.get(key)
     if ranges is None:
         ranges = _hash_ranges.setdefault(key, HashRanges(kinesis, options.stream, clock.monotonic_s))
-    return ReadingProcess(kinesis, ranges, clock, _chance, _process_name(), kinesis.fetch_summary)
+    return ReadingProcess(
+        kinesis,
+        ranges,
+        clock,
+        _chance,
+        _process_name(),
+        kinesis.fetch_summary,
+        IteratorCache() if iterators is None else iterators,
+    )
 
 
 def _process_name() -> str:

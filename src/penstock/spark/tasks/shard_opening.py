@@ -6,15 +6,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from penstock.core.aggregation import MisplacedRule
-from penstock.core.hash_key import HashRange
 from penstock.core.limits import SHARD_READ_BYTES_PER_S_MAX
 from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions, WayOut
 from penstock.core.shard import StreamSummary
-from penstock.core.stream_identity import StreamIdentity
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.runtime.hash_ranges import HashRanges
@@ -24,6 +22,7 @@ from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.query_stream import check_of_plan
 from penstock.spark.tasks.shard_range import ShardRange
+from penstock.spark.tasks.shard_task import ShardRead
 
 _STUBBORN_FAILURES_MAX: Final = 5  # Spark repeats the task
 WAY_OUT: Final = WayOut(
@@ -43,6 +42,7 @@ class ReadingProcess(Struct, frozen=True):
         chance: Jitter.
         name: Identifies the process.
         fetch_summary: Describes the stream of a name; None does not check whether it is still the planned one.
+        iterators: Kept between batches.
     """
 
     kinesis: Kinesis
@@ -51,52 +51,39 @@ class ReadingProcess(Struct, frozen=True):
     chance: Chance
     name: str
     fetch_summary: Callable[[str], StreamSummary] | None = None
+    iterators: IteratorCache = field(default_factory=IteratorCache)
 
 
 def open_shard(
+    read: ShardRead,
+    start: Position,
     options: SourceOptions | BatchOptions,
     process: ReadingProcess,
-    shard_id: str,
-    start: Position,
     *,
-    retention_ms: int,
-    deaggregate: bool,
-    tip_ms: int | None = None,
-    is_foreign: bool = False,
-    hash_range: HashRange | None = None,
-    iterators: IteratorCache | None = None,
     hold_page: HoldPage = nullcontext,
     pushes: PushedReading | None = None,
-    stream: StreamIdentity | None = None,
-    planned_ms: int = 0,
 ) -> ShardRange:
     """Open a shard at a position, to be read with a query's options. Makes no call.
 
     Args:
+        read: The planned read.
+        start: Everything up to and including it is left out.
         options: The query's.
         process: The reading process's clients and clock.
-        shard_id: The shard.
-        start: Everything up to and including it is left out.
-        retention_ms: The stream's retention.
-        deaggregate: Whether KPL aggregates are taken apart.
-        tip_ms: Moment at which nothing was left to read behind the start, by the service's clock, if known.
-        is_foreign: The start is the checkpoint of a worker that does not record tip marks.
-        hash_range: The shard's hash range, if known.
-        iterators: Kept between batches.
         hold_page: Entered for as long as a page is in memory.
         pushes: Subscription for reads without a claimed end, or None.
-        stream: The stream of the plan; None checks nothing.
-        planned_ms: Moment of the plan, by the service's clock.
     """
     connection = options.connection
     check_stream = None
-    if stream is not None and process.fetch_summary is not None:
+    if process.fetch_summary is not None:
         application = options.application if isinstance(options, SourceOptions) else None
-        check_stream = check_of_plan(options.stream, application, stream, planned_ms, process.fetch_summary)
+        check_stream = check_of_plan(
+            options.stream, application, read.stream, read.planned_ms, process.fetch_summary
+        )
     return ShardRange(
         process.kinesis,
         options.stream,
-        shard_id,
+        read.shard_id,
         start,
         options=ReaderOptions(
             record_count_max=options.fetch_count_max,
@@ -108,16 +95,18 @@ def open_shard(
             deadline_s=connection.deadline_s,
             stubborn_failures_max=_STUBBORN_FAILURES_MAX,
             on_data_loss="fail" if options.fail_on_data_loss else "warn",
-            retention_s=retention_ms / 1000,
+            retention_s=read.retention_ms / 1000,
             way_out=WAY_OUT,
         ),
         clock=process.clock,
         chance=process.chance,
-        tip_ms=tip_ms,
-        is_foreign=is_foreign,
-        deaggregate=deaggregate,
-        rule=MisplacedRule(process.ranges.of(shard_id), options.drops_misplaced_aggregates, hash_range),
-        iterators=iterators,
+        tip_ms=read.tip_ms,
+        is_foreign=read.is_foreign,
+        deaggregate=read.deaggregates,
+        rule=MisplacedRule(
+            process.ranges.of(read.shard_id), options.drops_misplaced_aggregates, read.hash_range
+        ),
+        iterators=process.iterators,
         hold_page=hold_page,
         pushes=pushes,
         check_stream=check_stream,

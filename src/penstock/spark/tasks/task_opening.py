@@ -11,7 +11,8 @@ from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.tasks.process_resources import kept_subscriptions, reading_process, shard_iterators
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.shard_opening import ReadingProcess
-from penstock.spark.tasks.shard_task import ShardTask, read_shard
+from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.task_reading import read_shard
 from penstock.wiring import open_fan_out, open_lease_table
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def rows_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some shards of a batch, and claim their ends; `query` is Spark's id of the streaming query."""
     table = open_lease_table(options.lease_table, options.connection)
-    process, iterators = reading_process(options), shard_iterators()
+    process = reading_process(options, shard_iterators())
     is_pushed = any(task.consumer_arn is not None for task in tasks)
     fan_out = open_fan_out(options.connection) if is_pushed else None
 
@@ -51,7 +52,6 @@ def rows_of(
             options,
             process,
             table=table,
-            iterators=iterators,
             query=query,
             hold_page=hold_page,
             pushes=_pushes(task, options, process, fan_out),
