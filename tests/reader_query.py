@@ -85,7 +85,7 @@ class Query:
     @property
     def worker(self):
         """The query's name in the lease table."""
-        return self.reader._planner._joined[1].worker if self.done is None else self.done["worker"]
+        return self.reader._planner._joined.shards.worker if self.done is None else self.done["worker"]
 
     def fresh(self):
         """A reader in a new process, as after a restart."""
@@ -97,7 +97,7 @@ class Query:
         """End the process beside the driver without any farewell; its leases stay as they are."""
         planner = self.reader._planner
         if planner is not None and planner._joined is not None:
-            planner._joined[0].abandon()
+            planner._joined.query_worker.abandon()
         self.reader = self.fresh()
 
     def steal(self, key):
@@ -133,7 +133,7 @@ class Query:
     def _asked(self):
         """The query's shards whose answer is under way, and since when."""
         planner = self.reader._planner
-        held = planner._joined[1].held
+        held = planner._joined.shards.held
         return {shard: asked_s for shard, asked_s in planner._poller._asked.items() if shard in held}
 
     def next_plan(self, *shards):
@@ -186,7 +186,8 @@ class Query:
             if (end := self.plan()) is not None:
                 yield end
                 continue
-            query_worker, shards = self.reader._planner._joined
+            joined = self.reader._planner._joined
+            query_worker, shards = joined.query_worker, joined.shards
             held = shards.held
             if not query_worker.wait_until_at_rest(10):
                 continue

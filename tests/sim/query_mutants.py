@@ -25,7 +25,7 @@ from penstock.core.reading.reader_steps import Failed, Finished
 from penstock.core.reading.resume import MissingRecord
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.sim.table import SimTable
-from penstock.spark.driver import batch_settling, lease_recreation, planner, startup_checks
+from penstock.spark.driver import batch_settling, joining, lease_recreation, planner, startup_checks
 from penstock.spark.driver.news_polling import NewsPoller
 from penstock.spark.driver.query_worker import QueryWorker
 from penstock.spark.tasks import arrow_records, claimed_read, page_limits
@@ -405,7 +405,7 @@ QUERY_MUTANTS = (
         "a restored location is not noticed",
         SPARK,
         76,
-        planner,
+        joining,
         "find_unknown_claims",
         finds_no_unknown_claims,
         also=((batch_settling, "find_unknown_claims", finds_no_unknown_claims),),
@@ -423,7 +423,7 @@ QUERY_MUTANTS = (
         "what was claimed before a restore is another driver's",
         SPARK,
         2590,
-        planner,
+        joining,
         "rewind_leases",
         knows_no_last_number,
         also=((batch_settling.BatchSettler, "accept_claims", lets_nothing_pass),),
@@ -563,7 +563,7 @@ QUERY_MUTANTS = (
         "default names are shared in silence",
         "this query: default names that collide",
         4,
-        planner,
+        joining,
         "refuse_hidden_sharing",
         refuses_nothing,
     ),

@@ -42,6 +42,7 @@ from penstock.sim.process import SimProcess
 from penstock.sim.spark_job import JobFailed, SparkJob, TaskFailed
 from penstock.sim.stream import SimStream
 from penstock.sim.virtual_threads import VirtualThreads
+from penstock.spark.driver.joining import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions, parse_source
 from penstock.spark.tasks.iterator_cache import IteratorCache
@@ -194,19 +195,18 @@ class SimQuery(SimProcess):
             self._main.interrupt(SystemExit(0))
 
     def _live(self) -> None:
-        planner = Planner(
-            self._options,
-            SimKinesis(self, "", self._stream, self._identity),
-            self._table,
+        ports = DriverPorts(
+            kinesis=SimKinesis(self, "", self._stream, self._identity),
+            table=self._table,
             clock=self._clock,
             chance=self.world.chance,
             threads=self._threads,
             open_metrics=lambda _options, _worker: NoMetrics(),
-            read=self._fix,
             open_table=lambda name: SimFormerTable(self, name),
             fan_out=SimFanOut(SimKinesis(self, "", self._stream, self._identity), self._stream),
             kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )
+        planner = Planner(self._options, ports, read=self._fix)
         how = "done"
         try:
             self._run(planner)

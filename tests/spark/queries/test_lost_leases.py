@@ -559,7 +559,7 @@ def test_a_lease_that_others_have_ended_and_cleared_is_not_made_again(server, qu
         last = at_record(Hands(server, q, key).records()[-1])
         q.table.write(Create(starting_lease(key, last, (FIRST,), owned)))
     delete_rows(q, FIRST)
-    query_worker = q.reader._planner._joined[0]
+    query_worker = q.reader._planner._joined.query_worker
     wait_until(lambda: query_worker._commands, "the loss of the lease to be noticed")
     put(q.client, q.stream, numbered(140, 180, keys=40))
     wait_until(lambda: q.batch() is None and len(q.rows) == 140, "the records that came behind the others'")

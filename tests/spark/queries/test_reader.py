@@ -346,7 +346,7 @@ def test_available_now_says_which_shard_it_could_not_read(server, query, client,
 
 
 def coordinator(q):
-    return q.reader._planner._joined[0]._loop._coordinator
+    return q.reader._planner._joined.query_worker._loop._coordinator
 
 
 def test_children_come_in_a_batch_after_their_parents_last_records(query, client):

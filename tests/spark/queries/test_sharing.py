@@ -18,7 +18,7 @@ from penstock.core.leases.lease_writes import Create
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 from penstock.spark import stream_reader
-from penstock.spark.driver.planner import coordinator_options
+from penstock.spark.driver.query_worker import coordinator_options
 from spark_support import numbered, put
 from waiting import wait_until
 

@@ -90,7 +90,7 @@ def test_a_query_that_is_stopped_when_its_batch_is_planned_gives_its_leases_back
 
 def test_what_the_coordinator_said_and_nobody_heard_to_the_end_is_said_again(query):
     query.next_batch()
-    fleet = query.reader._planner._joined[0]
+    fleet = query.reader._planner._joined.query_worker
     words = ["a", "b", "c"]
     with fleet._changed:
         fleet._commands.extend(words)

@@ -31,6 +31,7 @@ from penstock.errors import PenstockError, ServiceError, Throttled, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
 from penstock.runtime.threads import SYSTEM_THREADS, Threads
+from penstock.spark.options.spark_options import SourceOptions
 
 _THREADS_MAX: Final = 16
 _CHANCE: Final = random.SystemRandom()
@@ -389,3 +390,9 @@ def _end(state: ShardState, page: RecordPage) -> None:
     state.is_finished = bool(page.child_shards)
     state.has_news = not state.is_finished
     state.children = page.child_shards
+
+
+def read_cost_s(options: SourceOptions) -> float:
+    """Return the part of a shard's read quota that one read takes. With fan-out only probes take any."""
+    share = 0.5 if options.consumer_type == "fan-out" else 1.0
+    return share * min(options.fetch_interval_s, READ_COST_S)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from penstock.ports.metrics import ClosableMetrics, NoMetrics
 from penstock.runtime.metrics_log import LoggingMetrics
 from penstock.runtime.threads import SYSTEM_THREADS
+from penstock.spark.driver.joining import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import known_to_query
@@ -26,19 +27,22 @@ from penstock.wiring import (
 def open_planner(options: SourceOptions) -> Planner:
     """Return the driver's side of a query. Makes no call."""
     kinesis, clock = open_kinesis(options.connection), SystemClock()
-    return Planner(
-        options,
-        kinesis,
-        open_lease_table(options.lease_table, options.connection),
+    ports = DriverPorts(
+        kinesis=kinesis,
+        table=open_lease_table(options.lease_table, options.connection),
         clock=clock,
         chance=random.SystemRandom(),
         threads=SYSTEM_THREADS,
         open_metrics=_open_metrics,
         open_table=lambda name: open_lease_table(name, options.connection),
-        read=lambda task, query: rows_of((replace(task, consumer_arn=None),), options, query),
         kcl3=open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
         know_stream=lambda meant: known_to_query(options.stream, options.application, meant, kinesis, clock),
+    )
+    return Planner(
+        options,
+        ports,
+        read=lambda task, query: rows_of((replace(task, consumer_arn=None),), options, query),
     )
 
 

@@ -1,0 +1,58 @@
+"""Figures of a query: its report in Spark's progress, and its metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.core.batches.query_shards import Settlement
+from penstock.spark.driver.joining import Joined
+
+
+def report_of(joined: Joined, done: Settlement, stream: str, *, reads_to_tip: bool) -> dict[str, Any]:
+    """Return the last batch's figures, the query's lag, and its leases.
+
+    Args:
+        joined: The query.
+        done: The batch that was settled last.
+        stream: Name or ARN, as in the query's options.
+        reads_to_tip: Whether a batch reads everything that had arrived when it was planned.
+    """
+    stats = joined.query_worker.stats
+    behind = {key: state.millis_behind_latest for key, state in sorted(joined.shards.states.items())}
+    lag = {key: millis for key, millis in behind.items() if millis is not None}
+    pushed = {"records": done.pushed_count, "ends": dict(sorted(done.push_ends.items()))}
+    return {
+        **({} if joined.consumer_arn is None else {"pushed": pushed}),
+        "bytes": done.bytes_count,
+        "claims": done.claim_count,
+        "keptIterators": done.kept_iterator_count,
+        "leases": {
+            "held": stats.held_leases,
+            "lost": stats.lost_leases,
+            "taken": sum(count for _, count in stats.takes),
+            "total": stats.total_leases,
+        },
+        "maxMillisBehindLatest": max(lag.values(), default=0),
+        "millisBehindLatest": lag,
+        "problems": list(joined.query_worker.problems),
+        "readsToTip": reads_to_tip,
+        "records": done.record_count,
+        "stream": stream,
+    }
+
+
+def measure(joined: Joined, done: Settlement) -> None:
+    """Send the metrics of a settled batch."""
+    metrics = joined.metrics
+    metrics.count("records", done.record_count)
+    metrics.count("bytes", done.bytes_count)
+    metrics.count("claims", done.claim_count)
+    if joined.consumer_arn is not None:
+        metrics.count("pushed_records", done.pushed_count)
+        for why, count in done.push_ends.items():
+            metrics.count("subscriptions_ended", count, {"why": why})
+    metrics.count("iterators_kept", done.kept_iterator_count)
+    metrics.count("iterators_asked_for", done.claim_count - done.kept_iterator_count)
+    for shard_id, state in joined.shards.states.items():
+        if state.millis_behind_latest is not None:
+            metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
