@@ -1,8 +1,8 @@
-"""What Spark looks for: a module `pyspark_*` with a `DefaultSource`, so that `format("kinesis")` needs no `register`.
+"""Entry point for Spark: a module `pyspark_*` with a `DefaultSource`, so that `format("kinesis")` needs no `register`.
 
-Spark imports this in every session on the machine, for whatever query. So it is small, imports the source only as far
-as the class itself, and where that cannot be imported (an older Spark without Python data sources) it offers nothing
-rather than failing other people's queries.
+Spark imports this in every session on the machine, for any query. So it is small, imports the source only as far as the
+class itself, and if that cannot be imported (an older Spark without Python data sources) it offers nothing rather than
+failing other people's queries.
 """
 
 from __future__ import annotations

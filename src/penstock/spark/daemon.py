@@ -1,8 +1,9 @@
-"""`spark.python.daemon.module=penstock.spark.daemon`: Spark's daemon of Python workers, with Penstock loaded before it forks.
+"""`spark.python.daemon.module=penstock.spark.daemon`: Spark's daemon of Python workers, with Penstock loaded before it
+forks.
 
-Spark starts Python processes by forking a daemon, and each one imports by itself what it needs. Here the daemon has
-imported it before, and has put all objects out of the garbage collector's sight, so a new process begins at once and the
-collection after each task, which is Spark's, finds little to look at. What the processes do is Spark's own code.
+Spark starts Python processes by forking a daemon, and each one imports its modules. This daemon imports them before it
+forks, and exempts all objects from garbage collection. So a new process starts at once, and the collection that Spark runs
+after each task has few objects to visit. The processes run Spark's own code.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """Load modules and be Spark's daemon; Spark names the module of the workers in the first argument."""
+    """Load modules and run Spark's daemon; Spark names the module of the workers in the first argument."""
     load(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
     from pyspark.daemon import manager
 
@@ -21,12 +22,12 @@ def main() -> None:
 
 
 def load(worker_module: str) -> None:
-    """Import what the workers of a module need.
+    """Import the modules of a kind of worker.
 
-    Nothing here may start a thread of Python, since the process forks. Those that pyarrow and numpy start in their libraries
-    are prepared for a fork.
+    Nothing here may start a thread of Python, since the process forks. The threads that pyarrow and numpy start in their
+    libraries are prepared for a fork.
     """
-    with contextlib.suppress(ImportError):  # the worker that needs it says what is missing
+    with contextlib.suppress(ImportError):  # the worker that needs it reports the missing module
         if worker_module == "pyspark.worker":
             _load_for_tasks()
         else:

@@ -39,7 +39,7 @@ class Share(Struct, frozen=True):
 
 
 class Limit(Struct, frozen=True):
-    """Which shards a batch reads, and how much of them.
+    """The shards of a batch, and the limits of the whole batch.
 
     Args:
         record_count_max: User records in the batch, or None.

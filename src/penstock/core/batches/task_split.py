@@ -1,4 +1,4 @@
-"""Which shards share a Spark task: busy ones alone, quiet ones together."""
+"""The assignment of shards to Spark tasks: busy ones alone, quiet ones together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How a query joins its application: named checks in a fixed order, and then the query's worker.
+"""Joining the application: named checks in a fixed order, and then the query's worker.
 
-Each step may raise, and then nothing was started. The order matters:
+Any step may raise, and then no thread has started. The order matters:
 
 - The stream and the start are checked before the lease table is created.
 - Leases are reset to a restored location before missing ones are created again.

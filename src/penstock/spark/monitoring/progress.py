@@ -1,12 +1,12 @@
-"""`penstock.spark.lag(query)`: how far behind a running query is, shard by shard.
+"""`penstock.spark.lag(query)`: the lag of a running query, shard by shard.
 
-The figures are the source's own, from the progress that Spark keeps of every query, so they are there wherever the query
-runs: in this process, on a cluster, behind Spark Connect.
+The figures are the source's own, from the progress that Spark keeps of every query. So they are available wherever the
+query runs: in this process, on a cluster, behind Spark Connect.
 
-Spark asks for them when a batch is planned and shows them when it is done; while a query is idle it shows new ones every
-ten seconds only. Spark 4.0 and 4.1 do not ask: there the offset of each batch carries them, and an idle query shows those of its
-last batch. What has become of them since, the query's state tells: nothing is unread while it waits for data, and after a
-batch that was to read everything only what came after its planning can be.
+Spark requests them when a batch is planned and shows them when it is done; while a query is idle it shows new ones every
+ten seconds only. Spark 4.0 and 4.1 do not request them: the offset of each batch carries them, and an idle query shows
+those of its last batch. The query's state corrects them: while it waits for data, nothing is unread; and after a batch that
+was planned to the tip, only records that arrived after its plan can be unread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Query(Protocol):
 
     @property
     def status(self) -> Any:
-        """What the query does now."""
+        """The query's current activity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class StreamLags(list[StreamLag]):
 
 
 def lag(query: _Query) -> StreamLags:
-    """Return how far behind each Kinesis source of a streaming query is.
+    """Return the lag of each Kinesis source of a streaming query.
 
     Args:
         query: A running or ended `StreamingQuery`.
@@ -108,10 +108,10 @@ def lag(query: _Query) -> StreamLags:
 
 
 def lags_of_progress(progress: Any, *, is_waiting: bool = False) -> StreamLags:
-    """Return how far behind each Kinesis source was when Spark told a progress.
+    """Return the lag of each Kinesis source at the time of a progress.
 
     Args:
-        progress: A `StreamingQueryProgress`, or what its JSON says.
+        progress: A `StreamingQueryProgress`, or its JSON values.
         is_waiting: The query has found nothing to read since.
     """
     batch_ms = _duration_of_batch(progress)
@@ -129,7 +129,7 @@ def with_report(offset: Mapping[str, Any], report: Mapping[str, Any]) -> dict[st
 
 
 def report_of(source: Any) -> Mapping[str, Any] | None:
-    """Return a Kinesis source's figures from its progress; None for another source, or where there are none yet."""
+    """Return a Kinesis source's figures from its progress; None for another source, or before the first figures."""
     report = _field(source, "latestOffset")
     if isinstance(report, str):
         report = _parse(report)
@@ -141,7 +141,7 @@ def report_of(source: Any) -> Mapping[str, Any] | None:
 
 
 def _waits_for_data(query: _Query) -> bool:
-    """Whether no source of a running query had anything to read when it was asked last."""
+    """Whether no source of a running query had anything to read at the last request."""
     if not query.isActive:
         return False
     status = query.status
@@ -149,7 +149,7 @@ def _waits_for_data(query: _Query) -> bool:
 
 
 def _duration_of_batch(progress: Any) -> int | None:
-    """Return how long the progress's batch took, or None where no batch ran."""
+    """Return the duration of the progress's batch, or None if no batch ran."""
     took = _field(progress, "durationMs")
     return int(took["triggerExecution"]) if "addBatch" in took and "triggerExecution" in took else None
 

@@ -33,7 +33,7 @@ _READABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "string": ("string", "bytes"),
     "bytes": ("string", "bytes"),
 }
-"""Types that a writer's value may have for a reader's type, where there are more than the type itself."""
+"""Types that a writer's value may have for a reader's type, beside the type itself."""
 
 
 class _Meaning(NamedTuple):

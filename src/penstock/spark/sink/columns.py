@@ -25,7 +25,7 @@ _REQUIRED: Final = {
 }
 """How to make a column that is missing."""
 _IGNORED: Final = tuple(name for name in COLUMNS if name not in _TYPES)
-"""Columns of the source that say where a record was read: without meaning where it is written."""
+"""Columns of the source with a record's position, which have no meaning for the sink."""
 _READ_FROM: Final = ("shardId", "sequenceNumber")
 _FOREIGN: Final = {
     "key": "partitionKey",

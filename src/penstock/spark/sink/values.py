@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Text: TypeAlias = str | bytes | None
 """A text; its bytes where they are not UTF-8."""
 Values: TypeAlias = tuple[bytes | None, Text, Text, Text]
-"""One row's data, partition key, explicit hash key and stream; None where it has none."""
+"""One row's data, partition key, explicit hash key and stream; None if it has none."""
 _SLICE_BYTES: Final = 4 * 2**20
 _SLICE_ROWS_MAX: Final = 10_000
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class KinesisCommitMessage(WriterCommitMessage):
-    """What one task reports to the driver."""
+    """One task's report to the driver."""
 
     report: TaskReport = field(default_factory=TaskReport)
 
@@ -34,7 +34,7 @@ def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
 
 
 def _open(options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> RowWriter:
-    # Only a task writes rows. A commit, for which Spark starts a process too, does without what that takes.
+    # Only a task writes rows. A commit, for which Spark starts a process too, does not load the modules for it.
     from penstock.spark.sink.row_writer import RowWriter
 
     return RowWriter(options, columns, write_id)
@@ -53,11 +53,11 @@ class KinesisBatchWriter(DataSourceArrowWriter):
         return KinesisCommitMessage(_open(self._options, self._columns, self._write_id).write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was written."""
+        """Log the written records."""
         warn_of_overruled(sum_up(_reports(messages), "batch write"), "batch write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was written although the job failed: nothing is removed from a stream."""
+        """Log the written records although the job failed: nothing is removed from a stream."""
         sum_up(_reports(messages), "failed batch write, acknowledged before the failure")
 
 
@@ -73,7 +73,7 @@ class KinesisStreamWriter(StreamWriter):
         return KinesisCommitMessage(_open(self._options, self._columns).write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again."""
+        """Log a micro-batch's writes and keep them for `sink_report`. After a restart Spark may commit it again."""
         location = self._options.checkpoint_location
         new_streams = commit_batch(_reports(messages), batchId, location)
         if new_streams and location is not None:
@@ -88,5 +88,5 @@ class KinesisStreamWriter(StreamWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log what was written; the batch will be written again (at least once)."""
+        """Log the written records; the batch will be written again (at least once)."""
         abort_batch(_reports(messages), batchId)

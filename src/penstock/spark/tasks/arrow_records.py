@@ -29,7 +29,7 @@ from penstock.spark.tasks.arrow_columns import (
 )
 
 MISPLACED: Final = "penstock.isMisplaced"
-"""A column that is there only where a page holds misplaced records. They have their rows until a batch is cut and its
+"""A column that is there only if a page holds misplaced records. They have their rows until a batch is cut and its
 end is fixed, so that positions count them; `delivered` takes them out."""
 
 ROWS_MAX: Final = 50_000

@@ -1,4 +1,4 @@
-"""Where a batch ends inside a page: cuts on Arrow columns, without a Python object per record."""
+"""The end of a batch inside a page: cuts on Arrow columns, without a Python object per record."""
 
 from __future__ import annotations
 
