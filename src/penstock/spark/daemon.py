@@ -1,5 +1,4 @@
-"""`spark.python.daemon.module=penstock.spark.daemon`: Spark's daemon of Python workers, with Penstock loaded before it
-forks.
+"""`spark.python.daemon.module=penstock.spark.daemon`: Spark's daemon of Python workers, with Penstock loaded before the fork.
 
 Spark starts Python processes by forking a daemon, and each one imports its modules. This daemon imports them before it
 forks, and exempts all objects from garbage collection. So a new process starts at once, and the collection that Spark runs
