@@ -34,3 +34,23 @@ def test_reads_are_refused_for_a_while_and_a_restart_falls_into_it(local_kinesis
     assert programs.printed() == once(orders)
     assert "another shard or stream" not in second.log()
     assert "--reset-to" not in second.log()
+
+
+def test_lease_writes_are_refused_for_a_while(local_kinesis, programs):
+    local_kinesis.create_stream("orders", shards=2)
+    orders = Orders(local_kinesis)
+    orders.put(40)
+    consumer = programs.start(CONSUMER, name="consumer")
+    programs.wait_for(orders)
+    local_kinesis.faults.error(
+        "dynamodb.UpdateItem", code="PolicyUnderReviewException", status=400, count=None
+    )
+    wait_until(
+        lambda: local_kinesis.calls().failed("dynamodb.UpdateItem") >= 6, "lease writes are refused often"
+    )
+    local_kinesis.faults.clear()
+    orders.put(40)
+    programs.wait_for(orders)
+    assert consumer.is_running
+    assert consumer.terminate() == 0
+    assert programs.printed() == once(orders)

@@ -14,6 +14,7 @@ from penstock.errors import (
     Throttled,
     Unavailable,
     UnknownOutcome,
+    UnknownRefusal,
 )
 
 log = logging.getLogger("penstock.leases")
@@ -30,7 +31,7 @@ def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Pr
         return Problem.THROTTLED
     if isinstance(error, NotFound):
         return missing
-    if isinstance(error, Unavailable | UnknownOutcome):
+    if isinstance(error, Unavailable | UnknownOutcome | UnknownRefusal):
         return Problem.UNAVAILABLE
     if isinstance(error, ServiceError | StreamChanged | OptionError):
         return Problem.REFUSED
