@@ -84,10 +84,28 @@ def test_a_moment_without_any_zone_is_refused(text):
         ("2026-11-01T01:59:59", "exists twice", "2026-11-01T01:59:59-04:00 or 2026-11-01T01:59:59-05:00"),
     ],
 )
-def test_a_local_time_at_a_change_of_the_clocks_needs_its_offset(text, problem, ways):
+def test_local_text_at_a_change_of_the_clocks_needs_its_offset(text, problem, ways):
     message = f"{problem} in the time zone America/New_York, where the clocks change: .* its offset, {ways}"
     with pytest.raises(PositionError, match=message):
         parse_moment(text, "option x", NEW_YORK)
+
+
+def test_a_datetime_that_its_zone_leaves_out_is_refused():
+    with pytest.raises(PositionError, match="does not exist in the time zone America/New_York"):
+        parse_moment(datetime(2026, 3, 8, 2, 30, tzinfo=NEW_YORK), "option x")
+
+
+@pytest.mark.parametrize(("fold", "expected"), [(0, "2026-11-01T05:30:00Z"), (1, "2026-11-01T06:30:00Z")])
+def test_the_fold_of_a_datetime_chooses_between_two_moments(fold, expected):
+    moment_ms = parse_moment(datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK, fold=fold), "option x")
+    assert describe_moment(moment_ms) == expected
+
+
+class NotATime(datetime):
+    """`pandas.NaT` is a `datetime`, too."""
+
+    def utcoffset(self):
+        raise ValueError("NaTType does not support utcoffset")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +141,7 @@ def test_a_moment_of_which_no_record_can_be_is_refused(given, message):
     [
         "yesterday", "", "2026-01-31-05:00", "2026-01-31+05:00", "2026-02-30", "2026-01", "2026-01-31T25:00Z",
         "2026-01-31T12:00:60Z", "2026-01-31T12:00,5Z", "06/25/2020 10:23:45 PDT", "2026-01-31T12:00 America/New_York", "9" * 5000, "nan", "1e999",
-        True, None, [], float("nan"), float("inf"),
+        True, None, [], float("nan"), float("inf"), NotATime(2026, 1, 31),
     ],
 )  # fmt: skip
 def test_anything_else_is_no_moment(given):

@@ -159,7 +159,7 @@ def _way_out(start: object) -> str:
             "positions shard by shard are given as JSON, json.dumps({...}); those of several streams as "
             'stream={"orders": "TRIM_HORIZON", ...}'
         )
-    return "expected a text, for instance TRIM_HORIZON"
+    return "expected a text, for instance TRIM_HORIZON, or a datetime with its time zone"
 
 
 def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedStreams:

@@ -43,11 +43,13 @@ def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
     shown = f"{option}: {str(given)[:60]!r}"
     try:
         read = _read(given)
+        is_local = isinstance(read, datetime) and read.utcoffset() is None
     except (ValueError, OverflowError):
         raise PositionError(f"{shown} is no moment; {_EXPECTED}") from None
     if isinstance(read, int):
         return _checked_number(read, shown)
-    moment_ms = (_in_zone(read, zone, shown) - _EPOCH) // _MS
+    moment = _in_zone(read, zone, shown) if is_local else _existing(read, shown)
+    moment_ms = (moment - _EPOCH) // _MS
     if moment_ms < SERVICE_BEGAN_MS:
         raise PositionError(
             f"{shown} is before Kinesis began (November 2013); for all that the stream holds use TRIM_HORIZON"
@@ -85,18 +87,33 @@ def _iso(moment_ms: int, zone: tzinfo | None = UTC) -> str:
 
 def _in_zone(local: datetime, zone: tzinfo | None, shown: str) -> datetime:
     """Return a moment with its zone; a change of the clocks leaves some local times out, and repeats others."""
-    if local.utcoffset() is not None:
-        return local
     if zone is None:
         raise NoTimeZoneError(
             f"{shown} has no time zone: add Z or an offset, for instance -05:00 (a datetime: its tzinfo)"
         )
-    before, after = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
-    offset, other = before.utcoffset() or timedelta(), after.utcoffset() or timedelta()
-    if offset == other:
+    before, after, step = _both_folds(local.replace(tzinfo=zone))
+    if not step:
         return before
-    problem = "does not exist" if offset < other else "exists twice"
-    raise PositionError(
+    raise _ambiguous(before, after, "does not exist" if step > timedelta() else "exists twice", shown)
+
+
+def _existing(moment: datetime, shown: str) -> datetime:
+    """Return a moment that has its zone; of two its `fold` chooses one."""
+    before, after, step = _both_folds(moment)
+    if step > timedelta():
+        raise _ambiguous(before, after, "does not exist", shown)
+    return moment
+
+
+def _both_folds(moment: datetime) -> tuple[datetime, datetime, timedelta]:
+    """Return a local time before and after a change of the clocks, and how far they are set forward there."""
+    before, after = (moment.replace(fold=fold) for fold in (0, 1))
+    return before, after, (after.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
+
+
+def _ambiguous(before: datetime, after: datetime, problem: str, shown: str) -> PositionError:
+    zone = before.tzinfo
+    return PositionError(
         f"{shown} {problem} in the time zone {zone}, where the clocks change: write it with its offset, "
         f"{before.isoformat()} or {after.isoformat()}"
     )

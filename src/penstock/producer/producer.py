@@ -237,13 +237,16 @@ class Producer:
             DeliveryFailed: The timeout passed, or records failed since the last flush.
         """
         self._check_process()
+        self._flush(timeout_s, "they go on being sent")
+
+    def _flush(self, timeout_s: float | None, what_follows: str) -> None:
         engine = self._engine
         if engine is None:
             return
         if not engine.flush(timeout_s):
             raise DeliveryFailed(
-                f"stream {self.stream}: {engine.waiting_count} records were not acknowledged within {timeout_s} s; they "
-                "go on being sent"
+                f"stream {self.stream}: {engine.waiting_count} records were not acknowledged within {timeout_s} s; "
+                f"{what_follows}"
             )
         failed_count, cause = engine.take_failures()
         if failed_count:
@@ -267,7 +270,7 @@ class Producer:
         if self._engine is None:
             return
         try:
-            self.flush(timeout_s)
+            self._flush(timeout_s, "they are given up")
         finally:
             self._engine.stop(_JOIN_S)
 
