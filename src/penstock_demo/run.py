@@ -174,7 +174,7 @@ class Run:
                     f"nothing happened for {_STALL_S:g} s: published {before[0]} of {total}, in Parquet {before[1]}, in "
                     f"averages {before[2]}{self._process.log_tail()}"
                 )
-            self.watch.look(may_kill=self._may_kill(), is_all_read=self._is_all_read)
+            self.watch.step(may_kill=self._may_kill(), is_all_read=self._is_all_read)
             time.sleep(_POLL_S)
 
     def _count(self, now_s: float) -> tuple[int, int, int]:

@@ -115,8 +115,8 @@ class QueryWatch:
         self._due_s = None
         self._dies_until_s = None
 
-    def look(self, *, may_kill: bool, is_all_read: Callable[[], bool]) -> None:
-        """Look after the program: start it again after a kill, kill it when it is time.
+    def step(self, *, may_kill: bool, is_all_read: Callable[[], bool]) -> None:
+        """Start the program again after a kill, or kill it when it is due.
 
         Args:
             may_kill: Whether the run is far enough for the next kill.

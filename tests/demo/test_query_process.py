@@ -270,7 +270,7 @@ def watched(settings, monkeypatch):
 
 def look(keeper, *, may_kill=True, is_all_read=False, times=3):
     for _ in range(times):
-        keeper.look(may_kill=may_kill, is_all_read=lambda: is_all_read)
+        keeper.step(may_kill=may_kill, is_all_read=lambda: is_all_read)
 
 
 def begin_batch(settings, number):

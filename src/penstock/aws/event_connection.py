@@ -108,10 +108,10 @@ class Receiver:
     def ask(self) -> None:
         """Pass the next event on, as soon as there is one."""
         self._is_asked = True
-        self.look()
+        self.pass_on()
 
     def report(self, outcome: Outcome) -> None:
-        """Pass something on; everything but an opening and an event is the last word."""
+        """Report an outcome; all but an opening and an event are the last one."""
         if self.is_over:
             return
         if not isinstance(outcome, Opened | Pushed):
@@ -119,17 +119,17 @@ class Receiver:
         self._report(outcome)
 
     def on_answer(self, status: int) -> None:
-        """Note that the answer begins."""
+        """Handle the beginning of the answer."""
         self.status = status
         if status == 200:
             self.report(Opened())
 
     def on_end(self) -> None:
-        """Note that the answer is whole."""
+        """Handle the end of the answer."""
         self._has_ended = True
-        self.look()
+        self.pass_on()
 
-    def look(self) -> None:
+    def pass_on(self) -> None:
         """Pass on the outcomes that are ready."""
         if self.is_over:
             return
@@ -244,7 +244,7 @@ class EventConnection(asyncio.Protocol):
         self.is_open = True
         self._heard_s = self._idle_since_s = self.loop.time()
         self._flush()
-        self._timer = self.loop.call_later(PING_INTERVAL_S / 4, self._look_after)
+        self._timer = self.loop.call_later(PING_INTERVAL_S / 4, self._keep_alive)
 
     def data_received(self, data: bytes) -> None:
         """Pass on received bytes."""
@@ -264,7 +264,7 @@ class EventConnection(asyncio.Protocol):
         if not self.is_open:
             return
         for receiver in touched.values():
-            receiver.look()
+            receiver.pass_on()
         if self._unreturned_bytes >= _CONNECTION_WINDOW_BYTES // 4:
             self._h2.increment_flow_control_window(self._unreturned_bytes)
             self._unreturned_bytes = 0
@@ -379,7 +379,7 @@ class EventConnection(asyncio.Protocol):
 
     # --- inside ---
 
-    def _look_after(self) -> None:
+    def _keep_alive(self) -> None:
         """Ping the service, and close the connection if it has no streams."""
         now_s = self.loop.time()
         if not self.is_open:
@@ -398,7 +398,7 @@ class EventConnection(asyncio.Protocol):
             self._pinged_s = now_s
             self._h2.ping(b"penstock")
             self._flush()
-        self._timer = self.loop.call_later(PING_INTERVAL_S / 4, self._look_after)
+        self._timer = self.loop.call_later(PING_INTERVAL_S / 4, self._keep_alive)
 
     def _flush(self) -> None:
         data = self._h2.data_to_send()

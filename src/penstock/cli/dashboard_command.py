@@ -8,7 +8,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.overview.arguments import COST, add_look_arguments, check_look_arguments
+from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="show keys and payloads of the records that a shard's application reads next; otherwise only how many bytes each has",
     )
-    add_look_arguments(parser, interval_s=10.0)
+    add_watch_arguments(parser, interval_s=10.0)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.service_options import connection_arguments_of, open_cloudwatch_queries, open_kinesis
     from penstock.wiring import SystemClock
 
-    check_look_arguments(args)
+    check_watch_arguments(args)
     token = args.token if args.token is not None else os.environ.get(_TOKEN_VARIABLE) or None
     check_token(args.host, token)
     history = LagHistory()

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
-from penstock.cli.overview.arguments import COST, add_look_arguments, check_look_arguments
+from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
 from penstock.cli.terminal import Output, safe_json, warn
 from penstock.errors import PenstockError
 
@@ -29,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="print one snapshot as text and end, as always where no terminal is",
     )
     parser.add_argument("--json", action="store_true", help="print one snapshot as JSON and end")
-    add_look_arguments(parser, interval_s=5.0)
+    add_watch_arguments(parser, interval_s=5.0)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.snapshot import document_of
     from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher
 
-    check_look_arguments(args)
+    check_watch_arguments(args)
     if args.once or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         snapshot = open_fleet_watcher(args, silent_after_s=4.0).take_last_snapshot()
         if args.json:

@@ -55,7 +55,7 @@ STOPPED_REPORT_S: Final = 60.0
 """A shard that stopped for a failure is reported again so often, for as long as this worker holds it."""
 
 
-_FIRST_LOOK_S: Final = 1.0  # after a shard stopped, so that the coordinator knows of it
+_FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator knows of it
 
 _WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
@@ -149,7 +149,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._beat_s = clock.monotonic_s() + beat_interval_s
         self._report_s = clock.monotonic_s() + STOPPED_REPORT_S
         self._stream_look_s = clock.monotonic_s()
-        self._standing_look_s = math.inf
+        self._standstill_check_s = math.inf
         self._standing: frozenset[tuple[str, int]] | None = None
         self._gauged: set[_Series] = set()
         self._paused = PausedShards()
@@ -248,14 +248,14 @@ class DeliveryLoop(Loop[ShardRun]):
             starved, self._starved = self._starved, set()
             for run in starved:
                 self._advance(run, now_s)
-        if now_s >= self._standing_look_s:
-            self._look_whether_all_stand(now_s)
+        if now_s >= self._standstill_check_s:
+            self._check_standstill(now_s)
         if now_s >= self._beat_s:
             self._beat(now_s)
 
     def next_wake_s(self) -> float | None:
         """Return when a run, or the next beat or look, is due."""
-        due_s = min(self._beat_s, self._standing_look_s)
+        due_s = min(self._beat_s, self._standstill_check_s)
         return min(self._timers[0][0], due_s) if self._timers else due_s
 
     def _advance(self, run: ShardRun, now_s: float) -> None:
@@ -312,7 +312,7 @@ class DeliveryLoop(Loop[ShardRun]):
             self._metrics.count("shard_stops", 1, run.labels)
             self.stopped.add(run)
             now_s = self._clock.monotonic_s()
-            self._standing_look_s = now_s + min(_FIRST_LOOK_S, self._standstill_after_s)
+            self._standstill_check_s = now_s + min(_FIRST_CHECK_S, self._standstill_after_s)
             self._beat_s = now_s  # the gauges show it at once
             where = "" if event.position is None else f" at {event.position}"
             log.error("stream %s, shard %s stops%s: %s", run.stream, run.key, where, run.failure)
@@ -380,14 +380,14 @@ class DeliveryLoop(Loop[ShardRun]):
                 self._metrics.forget_gauge(name, dict(gone))
         self._gauged = shown
 
-    def _look_whether_all_stand(self, now_s: float) -> None:
+    def _check_standstill(self, now_s: float) -> None:
         """Notice that nothing which this worker holds can move: twice the same, with a round between."""
         held = self._leases.snapshot().held
         standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
         if standing is not None and standing == self._standing and self._on_standstill is not None:
             self._on_standstill()
         self._standing = standing
-        self._standing_look_s = now_s + self._standstill_after_s if self.stopped else math.inf
+        self._standstill_check_s = now_s + self._standstill_after_s if self.stopped else math.inf
 
     @property
     def has_only_stopped(self) -> bool:

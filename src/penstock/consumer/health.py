@@ -75,7 +75,7 @@ class Health:
         return {**dataclasses.asdict(self), "lag_ms": self.lag_ms}
 
 
-class WorkerLook(Struct, frozen=True):
+class WorkerSnapshot(Struct, frozen=True):
     """Reports of a running worker's parts; `judge` makes the worker's health of them.
 
     Args:
@@ -84,9 +84,9 @@ class WorkerLook(Struct, frozen=True):
         is_stopping: Whether a stop was asked for.
         shards: Their states.
         renewal_age_s: Of the lease that was renewed longest ago.
-        table_look_age_s: Since the last look; None before the first one.
+        table_look_age_s: Since the last scan; None before the first one.
         running_s: Since the start.
-        table_look_due_s: A look that is older than this is overdue.
+        table_look_due_s: A scan that is older than this is overdue.
         lease_duration_s: A renewal that is older than this is overdue.
         failing: The calls about leases that keep failing, a sentence each.
     """
@@ -103,23 +103,23 @@ class WorkerLook(Struct, frozen=True):
     failing: tuple[str, ...] = ()
 
 
-def judge(look: WorkerLook, stream: str, application: str, worker_id: str) -> Health:
+def judge(snapshot: WorkerSnapshot, stream: str, application: str, worker_id: str) -> Health:
     """Return the health of a worker that was started."""
-    problems = list(_problems(look))
-    is_working = not (look.has_ended or look.is_stopping or look.failure is not None)
+    problems = list(_problems(snapshot))
+    is_working = not (snapshot.has_ended or snapshot.is_stopping or snapshot.failure is not None)
     return Health(
         is_healthy=not problems,
         is_ready=is_working
-        and not look.failing
-        and look.table_look_age_s is not None
-        and look.table_look_age_s <= look.table_look_due_s,
+        and not snapshot.failing
+        and snapshot.table_look_age_s is not None
+        and snapshot.table_look_age_s <= snapshot.table_look_due_s,
         problems=tuple(problems),
         stream=stream,
         application=application,
         worker_id=worker_id,
-        shards=tuple(look.shards),
-        renewal_age_s=look.renewal_age_s,
-        table_look_age_s=look.table_look_age_s,
+        shards=tuple(snapshot.shards),
+        renewal_age_s=snapshot.renewal_age_s,
+        table_look_age_s=snapshot.table_look_age_s,
     )
 
 
@@ -135,25 +135,25 @@ def not_started(stream: str, application: str, worker_id: str) -> Health:
     )
 
 
-def _problems(look: WorkerLook) -> list[str]:
+def _problems(snapshot: WorkerSnapshot) -> list[str]:
     problems: list[str] = []
-    if look.failure is not None:
-        problems.append(f"the worker failed: {look.failure}")
-    elif look.has_ended:
+    if snapshot.failure is not None:
+        problems.append(f"the worker failed: {snapshot.failure}")
+    elif snapshot.has_ended:
         problems.append("the worker has stopped")
-    for shard in look.shards:
+    for shard in snapshot.shards:
         if shard.state == "stopped":
             problems.append(f"shard {shard.shard_id} has stopped: {shard.stopped_reason}")
         elif shard.state == "stalled":
             problems.append(f"shard {shard.shard_id} is behind and does not move")
         if shard.read_failure is not None:
             problems.append(f"shard {shard.shard_id} cannot be read: {shard.read_failure}")
-    if look.has_ended:
+    if snapshot.has_ended:
         return problems
-    problems += look.failing
-    if look.renewal_age_s is not None and look.renewal_age_s >= look.lease_duration_s:
-        problems.append(f"a lease was not renewed for {look.renewal_age_s:.0f} s")
-    looked_s = look.running_s if look.table_look_age_s is None else look.table_look_age_s
-    if looked_s > look.table_look_due_s and not look.is_stopping:
+    problems += snapshot.failing
+    if snapshot.renewal_age_s is not None and snapshot.renewal_age_s >= snapshot.lease_duration_s:
+        problems.append(f"a lease was not renewed for {snapshot.renewal_age_s:.0f} s")
+    looked_s = snapshot.running_s if snapshot.table_look_age_s is None else snapshot.table_look_age_s
+    if looked_s > snapshot.table_look_due_s and not snapshot.is_stopping:
         problems.append(f"the lease table could not be read for {looked_s:.0f} s")
     return problems

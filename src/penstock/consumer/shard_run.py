@@ -158,7 +158,7 @@ class ShardRun:
         self.is_reported = False  # set by the loop once the coordinator's answer is posted
         self.wake_s: float | None = None
 
-    # --- looking ---
+    # --- state ---
 
     @property
     def may_deliver(self) -> bool:

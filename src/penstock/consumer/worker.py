@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop
-from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
+from penstock.consumer.health import Health, ShardHealth, WorkerSnapshot, judge
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
@@ -321,15 +321,15 @@ class Worker:
                 )
         self.delivery.set_paused(keys, is_paused=is_paused)
 
-    # --- looking ---
+    # --- health ---
 
     def health(self, application: str) -> Health:
         """Return the worker's health; safe from any thread."""
         now_s = self._clock.monotonic_s()
-        look = self.leases.snapshot()
+        leases = self.leases.snapshot()
         has_ended = self._has_ended.is_set()
         runs = {(run.key, run.epoch): run for run in self.delivery.runs()}
-        held = [(lease.key, lease.epoch, lease.phase) for lease in look.held]
+        held = [(lease.key, lease.epoch, lease.phase) for lease in leases.held]
         left = [(key, epoch, LeasePhase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
         shards = [self._shard_health(key, phase, runs.get((key, epoch)), now_s) for key, epoch, phase in held]
         # Leases that were released while the worker ends: stopped shards are still reported.
@@ -338,21 +338,21 @@ class Worker:
             for key, epoch, phase in left
             if (shard := self._shard_health(key, phase, runs[(key, epoch)], now_s)).state == "stopped"
         ]
-        renewed_s = min((lease.renewed_s for lease in look.held), default=None)
+        renewed_s = min((lease.renewed_s for lease in leases.held), default=None)
         return judge(
-            WorkerLook(
+            WorkerSnapshot(
                 failure=self.failure,
                 has_ended=has_ended,
                 is_stopping=self._is_stopping,
                 shards=sorted(shards, key=lambda shard: shard.shard_id),
                 renewal_age_s=None if renewed_s is None or has_ended else round(now_s - renewed_s, 3),
                 table_look_age_s=None
-                if look.table_scanned_s is None
-                else round(now_s - look.table_scanned_s, 3),
+                if leases.table_scanned_s is None
+                else round(now_s - leases.table_scanned_s, 3),
                 running_s=now_s - self._started_s,
-                table_look_due_s=_ROUNDS_OVERDUE * look.round_s + self._options.lease_duration_s,
+                table_look_due_s=_ROUNDS_OVERDUE * leases.round_s + self._options.lease_duration_s,
                 lease_duration_s=self._options.lease_duration_s,
-                failing=look.failing,
+                failing=leases.failing,
             ),
             self._stream,
             application,

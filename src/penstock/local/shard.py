@@ -202,6 +202,6 @@ class Shard:
         return self.first, list(self._texts), sizes, list(self._arrivals)
 
     def restart_at(self, ordinal: int) -> None:
-        """Note that records before `ordinal` existed and are gone (when state is loaded into an empty shard)."""
+        """Record that the records before `ordinal` existed and are gone (when state is loaded into an empty shard)."""
         if not self._texts:
             self.first = max(self.first, ordinal)

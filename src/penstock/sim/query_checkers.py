@@ -472,7 +472,7 @@ class PassesWhatIsDone(Checker):
         an answer was empty when the batch's time was over."""
 
     def on_early_tip(self, key: str) -> None:
-        """Note that an answer was wrong."""
+        """Excuse the shard of a wrong answer."""
         self._ended_early.add(key)
 
     on_empty_page = on_early_tip

@@ -55,7 +55,7 @@ class EndsWhenAllIsRead(Checker):
         self._excused.add(name)
 
     def on_early_tip(self, key: str) -> None:
-        """Note that an answer was wrong."""
+        """Excuse the shard of a wrong answer."""
         self._excused_shards.add(key)
 
     on_empty_page = on_early_tip

@@ -29,7 +29,7 @@ from penstock.sim.streams_plan import StreamsPlan
 from penstock.sim.streams_service import AnsweredRun, StreamsService
 from penstock.sim.worker import SimWorker
 
-_FIRST_LOOK_S: Final = 1.0
+_FIRST_CHECK_S: Final = 1.0
 
 
 class StreamsWorker(SimWorker):
@@ -81,12 +81,12 @@ class StreamsWorker(SimWorker):
         return known
 
     def on_reader_failed(self) -> None:
-        """Note that a shard has stopped, and look whether anything is left to do, as the delivery loop does."""
+        """Record that a shard has stopped, and check whether any can go on, as the delivery loop does."""
         super().on_reader_failed()
         if self._plan.stops_at_standstill:
-            self.later(_FIRST_LOOK_S, self._look_whether_all_stand, None)
+            self.later(_FIRST_CHECK_S, self._check_standstill, None)
 
-    def _look_whether_all_stand(self, before: frozenset[tuple[str, int]] | None) -> None:
+    def _check_standstill(self, before: frozenset[tuple[str, int]] | None) -> None:
         held = statuses_of(self.coordinator.held_leases)
         standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
         if standing is None:
@@ -96,7 +96,7 @@ class StreamsWorker(SimWorker):
             self.request_stop()
         else:
             wait_s = STANDSTILL_ROUNDS * self.coordinator_options().interval_s
-            self.later(wait_s, self._look_whether_all_stand, standing)
+            self.later(wait_s, self._check_standstill, standing)
 
     def coordinator_options(self) -> CoordinatorOptions:
         """Return how this worker coordinates, which follows from its streams."""

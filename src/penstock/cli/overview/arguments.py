@@ -20,7 +20,7 @@ COST: Final = (
 )
 
 
-def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> None:
+def add_watch_arguments(parser: argparse.ArgumentParser, interval_s: float) -> None:
     """Add the arguments that `top` and `dashboard` share."""
     parser.add_argument(
         "applications",
@@ -65,7 +65,7 @@ def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> No
     add_connection_arguments(parser)
 
 
-def check_look_arguments(args: argparse.Namespace) -> None:
+def check_watch_arguments(args: argparse.Namespace) -> None:
     """Check the values of these arguments.
 
     Raises:

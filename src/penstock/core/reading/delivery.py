@@ -224,7 +224,7 @@ class ShardDelivery(Generic[R]):
         return queue
 
     def on_shard_end(self, children: tuple[ChildShard, ...]) -> None:
-        """Note that nothing will be added any more."""
+        """Handle the end of the shard: no record will be added."""
         self.children = children
 
     # --- calling ---
@@ -262,7 +262,7 @@ class ShardDelivery(Generic[R]):
         return min(times, default=None)
 
     def on_returned(self, call_id: int, now_s: float) -> Verdict | None:
-        """Note that a call returned.
+        """Handle a call that returned.
 
         Returns:
             A `StopDelivery` if END has returned and a record is still unacknowledged; else None.
@@ -297,7 +297,7 @@ class ShardDelivery(Generic[R]):
         self._ready.appendleft(piece.key)
 
     def on_raised(self, call_id: int, error: BaseException, now_s: float, chance: float) -> Verdict | None:
-        """Note that a call raised.
+        """Handle a call that raised.
 
         Args:
             call_id: Of the call.
@@ -374,7 +374,7 @@ class ShardDelivery(Generic[R]):
         return self.low_water
 
     def on_checkpoint_sent(self, position: Position, now_s: float) -> None:
-        """Note that a checkpoint is on its way to the table: the next one keeps the interval."""
+        """Handle a checkpoint on its way to the table: the next one keeps the interval."""
         self._stored_s = now_s
         self._stored = position
         self._due_since_s = None if position == self.low_water else now_s

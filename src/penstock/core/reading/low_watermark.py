@@ -43,7 +43,7 @@ class LowWater:
         return ordinal < self.ordinal or ordinal in self._ahead
 
     def on_run_taken(self, last_ordinal: int, end: Position) -> None:
-        """Note that the records up to an ordinal were delivered and end at a position."""
+        """Handle the delivery of the records up to an ordinal, which end at a position."""
         self._run_ends.append((last_ordinal, end))
 
     def skip(self, ordinal: int, position: Position) -> None:
