@@ -28,7 +28,7 @@ _ELSEWHERE = re.compile(
     r'<(?:script|img|iframe|link rel="?(?:stylesheet|preconnect|icon))\b[^>]*?\b(?:src|href)="?https?://[^>]*>'
     r'|data-md-component="?source\b|class="?mermaid\b'
 )
-"""What a browser, or the theme's script, fetches from another host."""
+"""Files that a browser, or the theme's script, would fetch from another host."""
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 
 

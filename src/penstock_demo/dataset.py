@@ -29,7 +29,7 @@ COUNTS: Final = (
 """Columns of whole numbers; those of flights that were cancelled are null in part."""
 TEXTS: Final = ("carrier", "tailnum", "origin", "dest")
 FIELDS: Final = ("id", "event_time", *TEXTS, *COUNTS)
-"""What one event says, in JSON."""
+"""The fields of one event, in JSON."""
 _CHUNK_ROWS: Final = 4096
 
 

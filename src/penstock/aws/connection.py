@@ -61,7 +61,7 @@ _VARIABLES: Final = (
     "https_proxy",
     "no_proxy",
 )
-"""What a client is made from beside its options."""
+"""Parts of a client beside its options."""
 
 _lock = threading.Lock()
 _clients: Final[dict[tuple[str, AwsOptions, int], Any]] = {}

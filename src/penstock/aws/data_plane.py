@@ -123,7 +123,7 @@ _READ_HERE: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "GetRecordsOutput": ("Page", decode_page),
     "PutRecordsOutput": ("Answers", decode_answers),
 }
-"""By the name of the output's shape: the key of the whole answer in what the client returns, and who reads it."""
+"""By the name of the output's shape: the key of the whole answer in the client's result, and its reader."""
 
 
 def check_sum(headers: dict[str, Any], body: bytes) -> None:

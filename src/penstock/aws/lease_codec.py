@@ -64,7 +64,7 @@ METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
 KCL3_ENTITIES: Final = frozenset(
     {"STREAM", "LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", METRICS_ENTITY}
 )
-"""What KCL 3.5 keeps in the lease table beside the leases."""
+"""Rows of KCL 3.5 in the lease table beside the leases."""
 
 
 def has_lease_key(key_schema: Iterable[Mapping[str, str]]) -> bool:

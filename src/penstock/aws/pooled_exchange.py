@@ -27,8 +27,8 @@ _Idle = tuple[HTTPConnection, float]
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
 _IDLE_S_MAX: Final = 50.0
-"""A connection that was idle for longer is opened anew. Firewalls and load balancers forget one without a word, often after 60 s: the
-next request over it would wait for its whole read timeout, and nobody could tell whether it was applied."""
+"""A connection that was idle for longer is replaced. Firewalls and load balancers drop idle ones silently, often after 60 s: the
+next request over it would wait for its whole read timeout, and its outcome would be unknown."""
 _ANSWER_TIMEOUTS: Final = 4
 """A whole answer may take so many times as long as may pass without a byte: else one that drips would never end."""
 _NO_CONTENT: Final = (204, 304)

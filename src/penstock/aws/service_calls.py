@@ -61,7 +61,7 @@ _STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {
     408: Unavailable,
     429: Throttled,
 }
-"""What a load balancer or a gateway answers that gives no code of the service."""
+"""Statuses of load balancers and gateways, whose answers have no code of the service."""
 _CLOCK_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _CLOCK_WORDS: Final = ("Signature expired", "Signature not yet current")
 _MESSAGE_CHARACTERS_MAX: Final = 2_000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no public name
 
 _PATIENCE_S: Final = 5.0
-"""Somebody waits for the answer: what does not answer for so long is an error.
+"""A user waits for the answer: a service without an answer for so long is an error.
 
 A deadline alone bounds when the last attempt begins, so the attempt itself is bounded as well.
 """
@@ -26,9 +26,7 @@ A deadline alone bounds when the last attempt begins, so the attempt itself is b
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--region`, `--endpoint-url` and `--profile`."""
-    group = parser.add_argument_group(
-        "connection", "what is not given follows boto3: environment, then files"
-    )
+    group = parser.add_argument_group("connection", "missing options follow boto3: environment, then files")
     group.add_argument("--region", metavar="NAME", help="AWS region; also AWS_REGION or AWS_DEFAULT_REGION")
     group.add_argument(
         "--endpoint-url", metavar="URL", help="for instance that of `penstock local`; also AWS_ENDPOINT_URL"

@@ -41,9 +41,9 @@ class ReadEffort:
 
 
 ASKED_ONCE: Final = ReadEffort(pages_max=10, attempts_max=5)
-"""Somebody waits for one answer."""
+"""A user waits for one answer."""
 ASKED_AGAIN: Final = ReadEffort(pages_max=2, attempts_max=1)
-"""The next answer comes in a few seconds."""
+"""The next measurement follows in a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
-"""Unicode's categories of what is no text: controls, formats, lone surrogates, unassigned, line ends."""
+"""Unicode's categories that are no text: controls, formats, lone surrogates, unassigned, line ends."""
 _JOINERS: Final = frozenset("\u200c\u200d")  # formats that words and emoji are made with
 _WIDTH_UNWATCHED: Final = 220
 

@@ -49,9 +49,9 @@ class AsyncShardProcessor(Protocol):
 
 AsyncProcessorFactory: TypeAlias = Callable[[], AsyncShardProcessor]
 AsyncStreamProcessorFactory: TypeAlias = Callable[[str], AsyncShardProcessor]
-"""With several streams: is told the one that the shard is of."""
+"""With several streams: gets the name of the shard's stream."""
 AsyncSpan: TypeAlias = Callable[[str, AsyncBatch], AbstractContextManager[None]]
-"""Begins the span in which user code is given a batch; the text names what it does with it."""
+"""Begins the span in which user code handles a batch; the text names its operation."""
 
 
 def no_span(_operation: str, _batch: AsyncBatch) -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 ShardState: TypeAlias = Literal["reading", "paused", "stalled", "waiting", "leaving", "stopped"]
-"""`waiting`: for its parents, or for an earlier call of the handler; `leaving`: it ends, or is given up."""
+"""`waiting`: for its parents, or for an earlier call of the handler; `leaving`: it ends, or is released."""
 
 
 @dataclass(frozen=True, slots=True)

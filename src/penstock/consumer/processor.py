@@ -149,7 +149,7 @@ class HandlerProcessor:
 
 
 Span: TypeAlias = Callable[[str, Batch], AbstractContextManager[None]]
-"""Begins the span in which user code is given a batch; the text names what it does with it."""
+"""Begins the span in which user code handles a batch; the text names its operation."""
 
 
 class TracedProcessor:

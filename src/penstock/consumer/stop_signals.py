@@ -29,7 +29,7 @@ class StopSignals:
 
     def __init__(self, on_signal: Callable[[], object]) -> None:
         self.is_interrupted = False
-        """Whether a second signal came: nothing is waited for any more."""
+        """Whether a second signal arrived: all waits end."""
         self._on_signal = on_signal
         self._has_signalled = False
         self._home = HomeProcess()

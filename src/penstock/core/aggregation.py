@@ -50,7 +50,7 @@ OUTER_KEY: Final = "a"
 MARK: Final = b"\xf8\x7f\x01"
 """Field 2047 with the value true, the last bytes of a marked aggregate's protobuf: its producer sends all of its records
 again when it lands in a shard that does not own them all. 2047 is the highest number whose tag has two bytes, far
-from any that the format may come to use."""
+from any that the format may use later."""
 
 _KEYS_CHARS_MAX: Final = 64 * 1024 * 1024
 """Rows have their key beside them, and a table of one long key may serve thousands of records. With the service's own limit of

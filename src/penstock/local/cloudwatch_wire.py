@@ -41,7 +41,7 @@ _INDEX = re.compile(r"[1-9][0-9]{0,5}")
 Send = Callable[[Request], Response]
 """Has moto carry a request out."""
 Query = Callable[[dict[str, Any]], tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]]
-"""Returns what a GetMetricData asks of streams, by its queries' ids, and the queries that are about others."""
+"""Returns a GetMetricData's queries for streams, by id, and its other queries."""
 
 
 Listed = Callable[[dict[str, Any]], list[dict[str, Any]]]

@@ -25,7 +25,7 @@ _VERSION = 2
 _ORDINAL_SHIFT = 80
 _SECOND_MASK = (1 << 36) - 1
 ORDINAL_STEP = 1 << _ORDINAL_SHIFT
-"""What one ordinal adds to a number; everything below it depends on shard and arrival second only."""
+"""The step of a number for one ordinal; everything below it depends on shard and arrival second only."""
 ORDINAL_END = (1 << 40) - 1
 """The ordinal of a closed shard's EndingSequenceNumber."""
 TAG_MAX = (1 << 24) - 1

@@ -41,7 +41,7 @@ Batch = tuple[Shard, Sequence[bytes], Sequence[int]]
 
 
 OnChange = Callable[[Stream, Sequence[Shard]], None]
-"""Is called after records came to shards of a stream or, with no shards, after the stream itself changed."""
+"""Called after records were added to shards of a stream or, with no shards, after the stream itself changed."""
 
 
 log = logging.getLogger("penstock.local")

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 OBJECT_BYTES_MAX: Final = 1024 * 1024
-"""No lease comes near this: a row of DynamoDB has at most 400 KB."""
+"""Every lease is far smaller: a row of DynamoDB has at most 400 KB."""
 
 
 class StoredObject(Struct, frozen=True):

@@ -21,7 +21,7 @@ from penstock.core.writing.packing import PendingRecord
 
 _log: Final = logging.getLogger("penstock.producer")
 _KNOWN: Final = {"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"}
-"""What a future keeps in this Python, as far as receipts know."""
+"""The attributes of a future in this Python that receipts have."""
 
 
 class Acknowledgement(NamedTuple):
@@ -46,7 +46,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
     __slots__ = ("_exception", "_result", "_state")
 
     _is_watched = False
-    """Whether anybody has come to wait, or left a callback; stored before the state is looked at."""
+    """Whether a thread waits, or a callback was added; stored before the state is read."""
 
     def __init__(self, data: bytes, partition_key: str, explicit_hash_key: str | None) -> None:
         PendingRecord.__init__(self, data, partition_key, explicit_hash_key)

@@ -87,7 +87,7 @@ class Environment:
         self.subscriptions: dict[tuple[str, str], AcceptedSubscription] = {}
         """The one that was accepted last, by registered consumer and shard."""
         self.met: Counter[str] = Counter()
-        """How often each fault, refusal and decision came up."""
+        """Counts of each fault, refusal and decision."""
         self.stream = self.open_stream()
         self.table = self._new_table()
         self.application = "application"

@@ -89,7 +89,7 @@ class History(Struct):
     leaders: set[str] = field(default_factory=set)
     """Workers of the KCL that have led a native fleet."""
     fleet_modes: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """Who decides about the leases, as each worker has last told, and since when it says so."""
+    """The mode of lease decisions that each worker has last reported, and since when."""
     now: float = 0.0
     shards: dict[str, ShardHistory] = field(default_factory=dict)
     rows: dict[str, Lease] = field(default_factory=dict)

@@ -12,10 +12,10 @@ from penstock.sim.history import History, name_of
 from penstock.sim.kcl3_plan import NATIVE, WITH_LEADER
 
 _UNDER_WAY_S: Final = 10.0
-"""A write that was begun before its worker knew of a leader has arrived by then, also where it came late."""
+"""A write that was begun before its worker saw a leader has arrived by then, even if it was late."""
 
 _KNOWN_WITHIN_S: Final = 60.0
-"""Two looks at what the KCL's workers keep beside the leases."""
+"""Two reads of the KCL workers' rows beside the leases."""
 _LED_MODES: Final = frozenset({"led", "leaderless"})
 _TOLERANCE: Final = 0.95  # clocks run up to two hundredths apart, and calls take a moment
 

@@ -74,7 +74,7 @@ class Kcl3Worker(SimWorker):
         super().__init__(world, name, incarnation, on_gone)
         self.leadership = Leadership(self, plan.lock_s, is_native=not plan.migrates)
         self.version: str | None = None if plan.migrates else plan.begins
-        """What the row `Migration3.0` said when this worker looked."""
+        """The state in the row `Migration3.0` when this worker read it."""
         self._looks = 0
 
     @property

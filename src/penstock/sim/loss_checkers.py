@@ -42,7 +42,7 @@ class LossesTold(Checker):
         self._tips: dict[tuple[str, str], deque[_Tip]] = {}
         self._noted: dict[str, tuple[Position, int]] = {}
         self._reported: dict[str, dict[tuple[str, int], set[int]]] = {}
-        """What is gone unread, by shard and reader that reported it, or passed it in doubt."""
+        """Records that are gone unread, by shard and reader that reported them, or passed them as unclear."""
         self._doubtful: set[tuple[str, str, int]] = set()
         self._doubted: dict[tuple[str, str], int] = {}
         """Tips in a row that say nothing: their readers asked again, since nothing was where their last record must be."""

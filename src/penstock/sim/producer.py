@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from penstock.sim.stream import SimShard, SimStream
 
 LATE_MAX_S: Final = 6.0
-"""A call that nobody answers has arrived by then, if it arrives."""
+"""A call without an answer has arrived by then, if it arrives."""
 _LOOK_MAX_S: Final = 0.25
-"""An idle sender looks again at least so often: nobody wakes it for a new record."""
+"""An idle sender checks at least so often: a new record does not wake it."""
 
 
 class SimPuts:

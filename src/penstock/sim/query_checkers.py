@@ -464,9 +464,9 @@ class PassesWhatIsDone(Checker):
         self._has_jumped = False
         self._doubled: set[str] = set()
         self._until_ms: dict[tuple[str, int], int] = {}
-        """The moment before which a batch ends, where it has one: its query reads what is there, and ends."""
+        """The moment before which a batch ends, if it has one: its query reads the existing records, and ends."""
         self._left: dict[tuple[str, str], int] = {}
-        """The same, of a batch that nobody read: after it the driver looks itself what was there."""
+        """The same, of an unread batch: after it the driver itself reads the existing records."""
         self._ended_early: set[str] = set()
         """Of which shards a read may have ended too early, since a batch of theirs was planned: it was said that nothing is left, or
         an answer was empty when the batch's time was over."""

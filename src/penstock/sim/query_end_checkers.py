@@ -13,7 +13,7 @@ from penstock.sim.faults import EPOCH_MS
 from penstock.sim.history import History, name_of
 
 _EXTRAS: Final = "z/"
-"""What the names of those begin with that come and go beside the fleet."""
+"""Name prefix of the workers that join and leave beside the fleet."""
 _BOUND_SLACK_MS: Final = 3000  # a driver knows the service's clock by two seconds
 _MOURNED_LEASES: Final = 3  # so many lease durations after its end a worker may still count as living
 

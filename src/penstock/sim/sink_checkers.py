@@ -19,7 +19,7 @@ _ROW: Final = re.compile(r"\brow (\d+)\b")
 _FRUITLESS_CALLS_MAX: Final = 12
 _WINDOW_S: Final = 1.0
 _SLACK_S: Final = 30.0
-"""A slow call, an answer that does not come, and the pauses between tries."""
+"""A slow call, a lost answer, and the pauses between tries."""
 _PAUSE_MAX_S: Final = 15.0
 _CAUSES: Final = (
     "AccessDenied",

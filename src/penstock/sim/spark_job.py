@@ -27,7 +27,7 @@ class TaskFailed(Struct, frozen=True):
 
 
 OnEnd: TypeAlias = Callable[[_Result | TaskFailed], None]
-"""Called in the driver's process with what came of an attempt."""
+"""Called in the driver's process with the outcome of an attempt."""
 Start: TypeAlias = Callable[[int, OnEnd[_Result]], bool]
 """Begins an attempt of a task by its number; False where no executor is there."""
 

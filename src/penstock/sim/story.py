@@ -105,7 +105,7 @@ _WRITES: Final[dict[type, Callable[[str, Any, Any, Any], str]]] = {
         f"{who} makes the claim of batch {write.batch} the checkpoint of {write.key}, {write.position}"
     ),
 }
-"""How each write is told; a renewal is not."""
+"""The description of each write; renewals have none."""
 
 
 def _write(who: str, write: Any, before: Lease | None, after: Lease | None) -> str | None:
@@ -221,4 +221,4 @@ _DESCRIPTIONS: Final[dict[str, Callable[..., str | None]]] = {
     "standstill": lambda who: f"{who} has nothing left that it can read",
     "query_failed": lambda who, error, text: f"{who} fails with {error}: {text}",
 }
-"""How each kind of line is told; calls and renewals are left out."""
+"""The description of each kind of line; calls and renewals are left out."""

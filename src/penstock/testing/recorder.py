@@ -56,7 +56,7 @@ class Recorder:
         self.under_way: set[Future[object]] = set()
         """Calls that last until these are done."""
         self.interruption: BaseException | None = None
-        """What is no failure of the handler, but ends the test: Ctrl-C, or `pytest.fail`."""
+        """An error that is not the handler's, but ends the test: Ctrl-C, or `pytest.fail`."""
         self._clock = clock
         self._before = before
         self._after = after

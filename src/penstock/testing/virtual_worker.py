@@ -279,7 +279,7 @@ class VirtualDriver:
         if number == self._faults.stop_during:
             self.worker.request_stop()
             while self._step_worker():
-                """Let the stop reach the shard."""
+                """Time for the stop to reach the shard."""
 
     def _after_call(self, number: int) -> None:
         if number == self._faults.lease_lost_after:

@@ -22,7 +22,7 @@ _STATES: Final = {
 """States of a lease that are troubles by themselves."""
 
 LAG_STEADY: Final = 0.1
-"""A lag that changes by less, in seconds a second, is said to stand."""
+"""A lag that changes by less, in seconds a second, counts as steady."""
 
 
 @dataclass(frozen=True, slots=True)

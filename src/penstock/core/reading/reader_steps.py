@@ -16,7 +16,7 @@ from penstock.core.shard import ChildShard, Shard
 from penstock.errors import DataLossError, PenstockError
 
 SUBSCRIBED: Final = "subscribed"
-"""What stands for the service's iterator where a subscription brings the pages; the subscription knows where it is."""
+"""Replaces the service's iterator if a subscription brings the pages; the subscription keeps its own position."""
 
 # --- the steps ------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ Step: TypeAlias = FetchIterator | FetchPage | FetchListing | Wait | Finished | F
 # --- the answers ----------------------------------------------------------------------------------------
 
 Rows_co = TypeVar("Rows_co", covariant=True)
-"""What a page holds, in the form in which its reader wants it: a list of records, or Arrow batches."""
+"""The records of a page in the form that its reader wants: a list of records, or Arrow batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from penstock.core.position import Position, Sentinel
 from penstock.errors import PositionError
 
 _CLOCK_SLACK_MS: Final = 5_000
-"""The service tells its time in whole seconds, and the hosts that answer have a clock each."""
+"""The service sends its time in whole seconds, and the hosts that answer have a clock each."""
 
 
 class IteratorType(Enum):

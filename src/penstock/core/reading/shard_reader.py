@@ -113,7 +113,7 @@ class ShardReader:
         self.tip_ms = tip_ms
         """Moment by the service's clock at which nothing was left to read behind `position`, or None."""
         self.unread_since_ms = unread_since_ms
-        """Moment by the service's clock: what is behind `position` came then or later. None when unknown."""
+        """Moment by the service's clock: records behind `position` arrived then or later. None when unknown."""
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
         self._in_a_row = AnswersInARow()

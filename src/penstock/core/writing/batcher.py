@@ -92,7 +92,7 @@ class Batcher:
         self._hash_key_routes: dict[str, ShardQueue] = {}
         self._unrouted: deque[PendingRecord] = deque()
         self._misrouted: list[DeliveredEntry] = []
-        """Aggregates that another shard accepted than the predicted one; the next listing tells what that means."""
+        """Aggregates that another shard accepted than the predicted one; the next listing decides whether they are sent again."""
         self._in_flight = 0
         self._number = 0
         self.waiting_count = 0

@@ -33,7 +33,7 @@ RATE_MIN: Final = 0.01
 rate cannot stop it. Where more than a hundred writers share one shard, the growing pauses do the rest."""
 
 RECORD_WAIT_MAX_S: Final = 5.0
-"""What follows a large record waits no longer than this for the time which that one has used: at `RATE_MIN` 1 MiB would keep a
+"""Records behind a large one wait no longer than this for the time which that one has used: at `RATE_MIN` 1 MiB would keep a
 shard quiet for 100 seconds. Never faster than the shard itself accepts, or than the rate that was set in advance."""
 
 FREE_RATE: Final = 1.5
@@ -43,7 +43,7 @@ DECREASE_AGAIN_S: Final = 0.3
 """Refusals this soon after a decrease have the same cause: they only pause."""
 
 REQUEST_SHARE_S: Final = 0.5
-"""A request holds at most what the rate allows in this time (or one record): batches shrink with the rate."""
+"""A request holds at most the records that the rate allows in this time (or one): batches shrink with the rate."""
 
 _WINDOW_S: Final = 1.0
 _PAUSES: Final = Backoff(base_s=0.1, cap_s=5.0)

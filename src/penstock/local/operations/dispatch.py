@@ -67,7 +67,7 @@ _NOT_SERVED = {
     "Channel": "channels (delivery to S3 by the service) are not there",
     "Queue": "queues on streams are not there",
 }
-"""What is missing, by a part of the names of its operations."""
+"""Missing features, by a part of the names of their operations."""
 
 
 def answer(call: ServiceCall, body: bytes) -> bytes | EventStream:
