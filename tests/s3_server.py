@@ -1,6 +1,6 @@
 """A small S3 for tests: buckets in memory, conditional writes, listings with pages and common prefixes, and servers that lack some.
 
-Any bucket exists. Each request is answered under one lock, as S3 answers conditional writes: a check and its write are one step.
+All buckets exist, or none. Each request is answered under one lock, as S3 answers conditional writes: a check and its write are one step.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class S3Server:
         self.requests: list[tuple[str, str]] = []  # (method, key) of each request but listings, in order
         self.sent_bytes = 0
         self.denied: set[str] = set()  # methods that are answered 403
+        self.has_bucket = True
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self._server.s3 = self
@@ -56,6 +57,7 @@ class S3Server:
             self.denied.clear()
             self.answers.clear()
             self.ignored = frozenset()
+            self.has_bucket = True
 
     def gets(self, key):
         """Return how often an object was read."""
@@ -82,6 +84,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+    def parse_request(self):
+        is_request = super().parse_request()
+        if is_request and not self.server.s3.has_bucket:
+            self._body()
+            self._fail(404, "NoSuchBucket")
+            return False
+        return is_request
 
     def do_PUT(self):
         key, _ = self._target()

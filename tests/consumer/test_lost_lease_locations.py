@@ -10,6 +10,7 @@ pytest.importorskip("httptools")
 
 from penstock import Consumer
 from penstock.cli.main import main
+from penstock.errors import NotFound
 from penstock.wiring import open_lease_table
 from s3_server import S3Server
 from waiting import wait_until
@@ -93,6 +94,31 @@ def test_the_objects_of_a_bucket_are_deleted_under_a_live_worker(local_kinesis, 
         stream.put()
         with running(stream.start()):
             stream.wait()
+
+
+def test_a_bucket_that_does_not_exist_ends_a_new_worker_and_not_one_that_has_read(local_kinesis, monkeypatch):
+    with S3Server() as bucket:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", bucket.url)
+        stream = Stream(local_kinesis, "s3://acme/leases/billing")
+        bucket.has_bucket = False
+        new = stream.start()
+        wait_until(lambda: "the worker failed" in str(new.health().problems), "the end of the worker")
+        with pytest.raises(NotFound, match="bucket acme does not exist: create it, or name another one"):
+            new.stop()
+        bucket.has_bucket = True
+        with running(consumer := stream.start()):
+            stream.wait_for_owners("w1")
+            stream.put()
+            stream.wait()
+            bucket.has_bucket = False
+            bucket.remove("")
+            wait_until(lambda: not consumer.health().is_healthy, "the report of the bucket's loss")
+            stream.put()
+            bucket.has_bucket = True  # it is made again, by hand
+            stream.wait_for_owners("w1")
+            stream.put()
+            stream.wait()
+            wait_until(lambda: consumer.health().is_healthy, "a healthy worker")
 
 
 @pytest.mark.parametrize("loss", ["removed", "emptied", "renamed away and back", "another in its place"])

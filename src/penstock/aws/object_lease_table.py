@@ -256,7 +256,7 @@ def _read(name: str, stored: StoredObject) -> _Row:
     key = _key_of(name)
     if _name_of(key) != name:
         raise NotALease(f"its name is not that of a lease's object ({_name_of(key)})")
-    if len(stored.data) > OBJECT_BYTES_MAX:
+    if stored.is_too_large:
         raise NotALease(f"it is larger than {OBJECT_BYTES_MAX} bytes, and no lease is")
     try:
         item = _with_bytes(msgspec.json.decode(stored.data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
@@ -20,6 +20,7 @@ _MISSING: Final = frozenset({"NoSuchKey", "404"})
 _NOT_IMPLEMENTED: Final = frozenset({"NotImplemented", "501"})
 _RETRIED: Final = (Throttled, Unavailable)
 """Some servers of S3's protocol answer without a code that an object is missing or has changed: no unknown refusal."""
+_Answer = TypeVar("_Answer")
 _PROBE: Final = "penstock-probe-"
 
 
@@ -48,16 +49,14 @@ class S3Objects:
     def _client(self) -> Any:
         return client_for("s3", self._options)
 
-    def _call(self, operation: str, send: Callable[[], Any], *, is_write: bool = False) -> Any:
+    def _call(
+        self, operation: str, send: Callable[[], _Answer], name: str = "", *, is_write: bool = False
+    ) -> _Answer:
+        place = f"lease table {self.url}"
+        if name:
+            place += f", object {name}"
         try:
-            return call(
-                send,
-                operation,
-                f"lease table {self.url}",
-                self._options,
-                is_write=is_write,
-                retried=_RETRIED,
-            )
+            return call(send, operation, place, self._options, is_write=is_write, retried=_RETRIED)
         except ServiceError as error:
             if error.code == "NoSuchBucket":
                 raise NotFound(
@@ -133,24 +132,28 @@ class S3Objects:
 
         This costs one listing, and a read for each object that has changed.
         """
-        tags = {name: tag for name, tag in self._list().items() if name.endswith(suffix) and name != suffix}
-        changed = self.read_many([name for name, tag in tags.items() if known.get(name) != tag])
+        listed = self._list()
+        tags = {name: tag for name, (tag, _) in listed.items() if name.endswith(suffix) and name != suffix}
+        changed = [name for name, tag in tags.items() if known.get(name) != tag]
+        large = {name for name in changed if listed[name][1] > OBJECT_BYTES_MAX}
+        found = dict(self.read_many([name for name in changed if name not in large]))
+        found |= {name: StoredObject(b"", tags[name], is_too_large=True) for name in large}
         return {
-            name: changed.get(name) for name, tag in tags.items() if name in changed or known.get(name) == tag
+            name: found.get(name) for name, tag in tags.items() if name in found or known.get(name) == tag
         }
 
-    def _list(self) -> dict[str, str]:
-        """List the tags of the objects right below the prefix, by name."""
-        tags: dict[str, str] = {}
+    def _list(self) -> dict[str, tuple[str, int]]:
+        """List the tags and sizes of the objects right below the prefix, by name."""
+        listed: dict[str, tuple[str, int]] = {}
         following: dict[str, Any] = {}
         while True:
             page = self._page(following)
             for each in page.get("Contents", ()):
                 name = each["Key"].removeprefix(self._prefix)
                 if "/" not in name:  # a server may not know the delimiter
-                    tags[name] = each["ETag"]
+                    listed[name] = each["ETag"], int(each.get("Size", 0))
             if not page.get("IsTruncated"):
-                return tags
+                return listed
             token = page.get("NextContinuationToken")
             if token in (None, following.get("ContinuationToken")):
                 raise Rejected(
@@ -167,21 +170,19 @@ class S3Objects:
     def read(self, name: str) -> StoredObject | None:
         """Return one object, or None."""
 
-        def fetch() -> tuple[bytes, str]:
+        def fetch() -> StoredObject:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
             with contextlib.closing(answer["Body"]) as body:
-                data = body.read(OBJECT_BYTES_MAX + 1)
-                if len(data) <= OBJECT_BYTES_MAX:
-                    data += body.read()  # only a read to the end checks that none of it is missing
-            return data, answer["ETag"]
+                if answer["ContentLength"] > OBJECT_BYTES_MAX:
+                    return StoredObject(b"", answer["ETag"], is_too_large=True)
+                return StoredObject(body.read(), answer["ETag"])
 
         try:
-            data, tag = self._call("GetObject", fetch)
+            return self._call("GetObject", fetch, name)
         except ServiceError as error:
             if error.code in _MISSING:
                 return None
             raise
-        return StoredObject(data, tag)
 
     def read_many(self, names: Collection[str]) -> Mapping[str, StoredObject]:
         """Return the objects of these names that exist."""
@@ -195,17 +196,18 @@ class S3Objects:
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
         arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "Body": data, **condition}
         arguments["ContentType"] = "application/json"
-        answer = self._conditional("PutObject", lambda: self._client.put_object(**arguments))
+        answer = self._conditional("PutObject", name, lambda: self._client.put_object(**arguments))
         return None if answer is None else str(answer["ETag"])
 
     def delete(self, name: str, tag: str) -> bool:
         """Delete an object if its tag is still this one."""
         arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "IfMatch": tag}
-        return self._conditional("DeleteObject", lambda: self._client.delete_object(**arguments)) is not None
+        answer = self._conditional("DeleteObject", name, lambda: self._client.delete_object(**arguments))
+        return answer is not None
 
-    def _conditional(self, operation: str, send: Callable[[], Any]) -> Any | None:
+    def _conditional(self, operation: str, name: str, send: Callable[[], Any]) -> Any | None:
         try:
-            return self._call(operation, send, is_write=True)
+            return self._call(operation, send, name, is_write=True)
         except ServiceError as error:
             if error.code in _REFUSED or error.code in _MISSING:
                 return None

@@ -18,12 +18,14 @@ class StoredObject(Struct, frozen=True):
     """An object as it was read.
 
     Args:
-        data: Its content; of one that is larger than `OBJECT_BYTES_MAX` the beginning, one byte more than that.
+        data: Its content.
         tag: Names this content: a write of the object changes it.
+        is_too_large: It has more than `OBJECT_BYTES_MAX` bytes; they were not read.
     """
 
     data: bytes
     tag: str
+    is_too_large: bool = False
 
 
 class ObjectStore(Protocol):

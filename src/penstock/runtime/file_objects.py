@@ -175,7 +175,11 @@ class FileObjects:
                     resource=self.url,
                 )
             with os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as file:
-                data = file.read(OBJECT_BYTES_MAX + 1)
+                status = os.fstat(file.fileno())
+                if status.st_size > OBJECT_BYTES_MAX:
+                    tag = f"{status.st_size} bytes at {status.st_mtime_ns}"
+                    return StoredObject(b"", tag, is_too_large=True)
+                data = file.read()
         except FileNotFoundError:
             return None
         return StoredObject(data, _tag_of(data))

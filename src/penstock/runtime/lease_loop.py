@@ -71,6 +71,7 @@ from penstock.core.leases.twin_watch import describe_twin
 from penstock.core.position import Position
 from penstock.errors import (
     AccessDenied,
+    NotFound,
     OptionError,
     PenstockError,
     Rejected,
@@ -333,7 +334,8 @@ class LeaseLoop(Loop[Event]):
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
             # One that was seen may be denied for a while. A location that cannot hold leases stays one.
             if isinstance(error, OptionError) or (
-                isinstance(error, Rejected | AccessDenied | UnknownRefusal) and self._table_scanned_s is None
+                isinstance(error, Rejected | AccessDenied | NotFound | UnknownRefusal)
+                and self._table_scanned_s is None
             ):
                 self._refuse(error)
             return TableFailed(detail_of(error), problem_of(error))

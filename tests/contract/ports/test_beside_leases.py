@@ -183,18 +183,22 @@ def place_row(place, key):
     return other._store.read(f"{key}.json").data
 
 
-def test_of_an_enormous_foreign_object_only_the_beginning_is_read(place):
-    big = 64 * OBJECT_BYTES_MAX
-    place.put("app/dump.json", b"x" * big)
+def test_an_enormous_foreign_object_is_told_and_not_read(place):
+    place.put("app/dump.json", b"x" * (OBJECT_BYTES_MAX + 1))
+    place.put("app/largest.json", b"x" * OBJECT_BYTES_MAX)
     table = place.table("app")
+    for _ in range(2):
+        told = {row.key: row.reason for row in table.scan().skipped}
+        assert told["dump"] == f"it is larger than {OBJECT_BYTES_MAX} bytes, and no lease is"
+        assert told["largest"].startswith("it is no JSON document")
     if isinstance(place, Bucket):
-        place.server.sent_bytes = 0
-    (row,) = table.scan().skipped
-    assert row.key == "dump"
-    assert row.reason == f"it is larger than {OBJECT_BYTES_MAX} bytes, and no lease is"
-    assert len(table._store.read("dump.json").data) == OBJECT_BYTES_MAX + 1
+        assert place.server.gets("app/dump.json") == 0
+        assert place.server.gets("app/largest.json") == 1
+    assert table._store.read("dump.json").data == b""
     with pytest.raises(Rejected, match="and no lease is"):
         table.fetch("dump")
+    with pytest.raises(Rejected, match="and no lease is"):
+        table.write(Renew("dump", 0, "me"))
 
 
 def test_a_folder_or_a_pipe_with_the_name_of_a_lease_is_left_alone(tmp_path):
