@@ -95,7 +95,8 @@ def run(args: argparse.Namespace) -> int:
     except (KeyboardInterrupt, SystemExit):
         warn(
             f"penstock put: interrupted. {writer.report.user_record_count} records are acknowledged; "
-            f"{writer.waiting_count} more were read and are not acknowledged"
+            f"{writer.waiting_count} more were read and are not acknowledged; "
+            "those that were being sent may be stored"
         )
         raise
     if args.json:
