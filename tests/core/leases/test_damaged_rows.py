@@ -112,6 +112,21 @@ def test_a_row_that_was_always_damaged_is_reported_when_its_shard_is_listed():
     assert bench.machine.held() == {"t": LeasePhase.READING}
 
 
+def test_of_many_rows_that_are_no_leases_some_are_reported_and_each_damaged_lease():
+    bench = Bench(lease("t", span=RIGHT))
+    bench.damaged = {f"foreign-{number:04}": "it is no lease" for number in range(5000)} | {"s": "why"}
+    bench.listing = (Shard("s", LEFT), Shard("t", RIGHT))
+    bench.start()
+    bench.at(200.0)
+    reports = bench.reports(Topic.ROW_SKIPPED)
+    named, last = reports[:-1], reports[-1]
+    assert len({report.key for report in named}) == len(named) == 20
+    assert last.message == (
+        "more than 20 rows of the lease table are not leases. Further ones are left alone without a report"
+    )
+    assert [report.key for report in bench.reports(Topic.ROW_DAMAGED)] == ["s"]
+
+
 def test_a_table_whose_only_lease_is_damaged_is_no_new_application():
     bench = Bench()
     bench.damaged = {"s": "why"}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.turn import Turn
 
+SKIPPED_REPORTS_MAX: Final = 20
+"""A prefix of a bucket may hold thousands of other objects."""
+
 
 class DamagedRows:
-    """Reports damaged rows and rows that are not leases, each once.
+    """Reports damaged leases, each once, and of the rows that are not leases the first ones.
 
     Args:
         view: The coordinator's.
@@ -21,6 +25,7 @@ class DamagedRows:
         self.view = view
         self._turn = turn
         self._reported: set[tuple[str, str]] = set()
+        self._skipped_count = 0
 
     def report_new(self, shard_ids: Iterable[str] = ()) -> None:
         """Report the damaged rows of the last scan that were not reported before.
@@ -32,13 +37,8 @@ class DamagedRows:
         for key, why in self.view.damaged.items():
             if key in self.view or key in listed:
                 self._report_damaged(key, why)
-            elif self._is_new(key, why):
-                self._turn.report(
-                    Topic.ROW_SKIPPED,
-                    Level.WARNING,
-                    f"row {key!r} of the lease table is left alone: {why}",
-                    key,
-                )
+            elif self._skipped_count <= SKIPPED_REPORTS_MAX and self._is_new(key, why):
+                self._report_skipped(key, why)
         for key in sorted(self.view.circular):
             if self._is_new(key, "circular"):
                 row = self.view.get(key)
@@ -51,6 +51,18 @@ class DamagedRows:
                     key,
                     "circular",
                 )
+
+    def _report_skipped(self, key: str, why: str) -> None:
+        self._skipped_count += 1
+        if self._skipped_count <= SKIPPED_REPORTS_MAX:
+            message = f"row {key!r} of the lease table is left alone: {why}"
+            self._turn.report(Topic.ROW_SKIPPED, Level.WARNING, message, key)
+            return
+        self._turn.report(
+            Topic.ROW_SKIPPED,
+            Level.WARNING,
+            f"more than {SKIPPED_REPORTS_MAX} rows of the lease table are not leases. Further ones are left alone without a report",
+        )
 
     def _report_damaged(self, key: str, why: str) -> None:
         if self._is_new(key, f"damaged {why}"):

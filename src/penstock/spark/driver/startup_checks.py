@@ -10,6 +10,7 @@ from penstock.core.batches.claims import find_unknown_claims, last_claimed_batch
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.recreation import find_skipped
 from penstock.core.batches.rewind import plan_rewind
+from penstock.core.leases.damaged_rows import SKIPPED_REPORTS_MAX
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease, find_other_mode
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
@@ -43,8 +44,11 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
         _log.warning("lease table %s was deleted; it is created again from the query's offset", table.name)
         table.ensure_exists()
         scan = table.scan()
-    for row in scan.skipped:
+    for row in scan.skipped[:SKIPPED_REPORTS_MAX]:
         _log.warning("lease table %s: row %r is skipped: %s", table.name, row.key, row.reason)
+    if len(scan.skipped) > SKIPPED_REPORTS_MAX:
+        more = len(scan.skipped) - SKIPPED_REPORTS_MAX
+        _log.warning("lease table %s: %d more rows that are not leases are skipped", table.name, more)
     return {lease.key: lease for lease in scan.leases}
 
 
