@@ -80,6 +80,27 @@ def test_a_new_worker_that_cannot_create_or_take_leases_names_the_error(error):
     assert len(worker.data()) == len(set(worker.data())) == 20
 
 
+def test_a_worker_that_cannot_read_is_not_ready_and_says_so_each_minute(caplog):
+    world = World(shard_count=1)
+    worker = world.worker("a")
+    world.run(20)
+    works = world.kinesis.fetch_records
+
+    def fail(*_):
+        raise Unavailable("GetRecords on stream orders: InternalFailure: x")
+
+    world.kinesis.fetch_records = fail
+    world.run(130)
+    sick = health(worker)
+    assert (sick.is_healthy, sick.is_ready) == (False, False)
+    assert [each for each in sick.problems if "cannot be read: GetRecords on stream orders" in each]
+    errors = [each.message for each in caplog.records if "cannot be read" in each.message]
+    assert len(errors) == 2
+    world.kinesis.fetch_records = works
+    world.run(60)
+    assert (health(worker).is_ready, health(worker).problems) == (True, ())
+
+
 @pytest.mark.parametrize("duration_s", [1.0, 2.0, 3.0, 4.0])
 def test_writes_that_fail_for_a_few_seconds_are_no_problem(duration_s):
     world = World(shard_count=2)

@@ -348,14 +348,21 @@ class DeliveryLoop(Loop[ShardRun]):
                 self._read_pool.submit(reading.measure)
         if now_s >= self._report_s:
             self._report_s = now_s + STOPPED_REPORT_S
-            for key, queue in self._waiting.items():
-                if queue:
-                    log.error(
-                        "shard %s is held and not read: an earlier call of the handler for it does not return",
-                        key,
-                    )
-            for key, failure in self.stopped.failures.items():
-                log.error("shard %s is still stopped, restart the worker once it can go on: %s", key, failure)
+            self._report_unread(runs)
+
+    def _report_unread(self, runs: Sequence[ShardRun]) -> None:
+        for key, queue in self._waiting.items():
+            if queue:
+                log.error(
+                    "shard %s is held and not read: an earlier call of the handler for it does not return",
+                    key,
+                )
+        for run in runs:
+            read_failure = run.read_failure
+            if read_failure is not None:
+                log.error("shard %s cannot be read: %s", run.key, read_failure)
+        for key, failure in self.stopped.failures.items():
+            log.error("shard %s is still stopped, restart the worker once it can go on: %s", key, failure)
 
     def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLeaseStatus], now_s: float) -> None:
         """Set the gauges of the shards that this worker holds, and show those of others no more."""

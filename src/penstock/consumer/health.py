@@ -38,7 +38,7 @@ class Health:
 
     Args:
         is_healthy: Whether it runs, reaches its lease table and moves every shard that it holds.
-        is_ready: Whether it runs, sees the lease table and can write it: it takes its share of the work.
+        is_ready: Whether it takes its share of the work: it runs, sees and writes the lease table, and reads its shards.
         problems: What keeps it from being healthy; empty when it is.
         stream: Name or ARN.
         application: Names the lease table.
@@ -111,6 +111,7 @@ def judge(snapshot: WorkerSnapshot, stream: str, application: str, worker_id: st
         is_healthy=not problems,
         is_ready=is_working
         and not snapshot.failing
+        and all(shard.read_failure is None for shard in snapshot.shards)
         and snapshot.table_look_age_s is not None
         and snapshot.table_look_age_s <= snapshot.table_look_due_s,
         problems=tuple(problems),
