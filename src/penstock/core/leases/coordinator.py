@@ -227,13 +227,12 @@ class Coordinator:
 
     def describe_unread(self, now_s: float) -> str | None:
         """Return why some part of the streams may have no living reader, or None if every part has one."""
-        max_leases = self.options.max_leases
         return describe_unread(
             self.view,
             (stream.syncer for stream in self._streams.values()),
             self.worker,
             now_s,
-            takes_free=max_leases is None or len(self.held_leases) < max_leases,
+            takes_free=self.options.has_room(len(self.held_leases)),
             is_led=self._membership.is_led,
         )
 
@@ -308,7 +307,7 @@ class Coordinator:
 
     def _on_fleet(self, event: FleetEvent, now_s: float) -> None:
         was_known = self._membership.is_known
-        is_full = self.options.max_leases is not None and len(self.held_leases) >= self.options.max_leases
+        is_full = not self.options.has_room(len(self.held_leases))
         if self._membership.handle(event, now_s, is_full=is_full):
             self._scans.request()
         if self._membership.is_known and not was_known:

@@ -142,6 +142,10 @@ class CoordinatorOptions(Struct, frozen=True):
         stream = self.stream_of(lease.key)
         return lease if stream is None else replace(lease, stream=stream)
 
+    def has_room(self, held_count: int) -> bool:
+        """Return whether a worker that holds so many leases may take another one."""
+        return self.max_leases is None or held_count < self.max_leases
+
     @property
     def names_streams(self) -> bool:
         """Whether leases carry the identity of their streams."""

@@ -327,9 +327,8 @@ class HeldLease(Struct):
         """
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
-            next_owner = lease.owner if lease.checkpoint_owner == self.worker else None
             last = self.unwritten
-            return Release(key, lease.counter, self.worker, last, next_owner, self._tip(last))
+            return Release(key, lease.counter, self.worker, last, lease.next_owner, self._tip(last))
         if self.phase is LeasePhase.DRAINED and self._all_children_exist():
             return End(key, lease.counter, self.worker, frozenset(child.shard_id for child in self.children))
         is_due = now_s >= self.renew_due_s or lease.stopped_reason != self.stopped_reason
@@ -574,7 +573,6 @@ class HeldLease(Struct):
         return actions
 
     def _all_children_exist(self) -> bool:
-        """Return whether every child's lease is known to exist."""
         return not self.to_create
 
     def missing_parents(self, view: LeaseView) -> set[str]:

@@ -95,7 +95,7 @@ class MovePlanner:
             chance=chance,
         )
         scan_s = math.inf
-        if options.max_leases is None or held_count < options.max_leases:
+        if options.has_room(held_count):
             scan_s = _left_over_scan_s(fleet, left_over_s, now_s)
         if options.policy is not BalancePolicy.KCL2 and not self._membership.is_settled(now_s):
             live = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
