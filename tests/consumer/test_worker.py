@@ -445,7 +445,7 @@ def test_a_checkpoint_after_the_lease_is_lost_says_so():
     a.table.is_cut = True
     world.worker("b", lambda batch: batch.checkpoint(), checkpointing="manual")
     world.run(40)
-    with pytest.raises(LeaseLost, match="comes again where the shard is read now"):
+    with pytest.raises(LeaseLost, match="is delivered again by the shard's next reader"):
         kept[0].checkpoint()
     assert not kept[0].is_owned
 

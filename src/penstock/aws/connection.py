@@ -304,7 +304,7 @@ class _AssumedRole:
         if self.session.get_credentials() is not credentials:
             raise OptionError(
                 f"roleArn={role_arn}: botocore {botocore.__version__} takes no credentials from outside, and without the "
-                "role requests would be signed by somebody else; use a botocore version that this one was tested with, "
+                "role requests would be signed with other credentials; use a botocore version that this one was tested with, "
                 "or a profile with role_arn"
             )
 

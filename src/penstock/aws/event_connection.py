@@ -170,7 +170,7 @@ class Receiver:
                 raise BrokenFrameError(f"a frame of an unknown kind, {other!r}")
 
     def _on_event(self, frame: Frame) -> None:
-        assert self.connection is not None, "an event came without a connection"
+        assert self.connection is not None, "an event arrived without a connection"
         age_s = self.connection.loop.time() - frame.received_s
         age_ms = int(age_s * 1000) if age_s >= 1 else 0
         self.report(

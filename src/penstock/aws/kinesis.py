@@ -90,7 +90,7 @@ class AwsKinesis:
                 if error.code != "ExpiredNextTokenException" or attempt == _LISTING_RESTARTS_MAX:
                     raise
         raise Unavailable(
-            f"ListShards on stream {stream}: the page tokens expired again and again", operation="ListShards"
+            f"ListShards on stream {stream}: the page tokens expired repeatedly", operation="ListShards"
         )
 
     def _fetch_listing(self, stream: str, shard_filter: ShardFilter | None) -> ShardListing:

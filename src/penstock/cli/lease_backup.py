@@ -59,8 +59,8 @@ def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:
             return
         row = fresh
     raise PenstockError(
-        f"lease {row.key} of table {table.name} keeps changing: worker {row.owner} is alive. Stop it; what was "
-        "written so far is taken back by --restore with the backup file"
+        f"lease {row.key} of table {table.name} keeps changing: worker {row.owner} is alive. Stop it; "
+        "--restore with the backup file undoes the writes so far"
     )
 
 

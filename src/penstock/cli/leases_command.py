@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 _OBSERVE_S: Final = 4.0
 _BUCKET_LEASE_S: Final = 60.0  # of a query, unless an option says otherwise
-DESCRIPTION = "Show an application's leases, the shares of its workers and who assigns them, or set its checkpoints anew."
+DESCRIPTION = (
+    "Show an application's leases, the shares of its workers and who assigns them, or reset its checkpoints."
+)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -48,10 +50,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "--observe",
         type=float,
         metavar="S",
-        help="watch the counters for at most so many seconds, to tell live owners from silent ones (default: 4; before "
-        "checkpoints are set anew as long as the leases last)",
+        help="watch the counters for at most so many seconds, to distinguish live owners from silent ones (default: 4; before "
+        "a reset as long as the leases last)",
     )
-    reset = parser.add_argument_group("setting checkpoints anew (stop the workers first)")
+    reset = parser.add_argument_group("resetting checkpoints (stop the workers first)")
     reset.add_argument(
         "--reset-to", metavar="POSITION", help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP:<moment>: {FORMS}"
     )
@@ -260,7 +262,7 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
                 ),
                 style="bold red",
             )
-    output.bars("leases per worker", workers, "nobody owns a lease")
+    output.bars("leases per worker", workers, "no worker owns a lease")
     if set(zones) - {"-"}:
         output.bars("leases per zone", zones)
     if fleet is not None:
@@ -278,7 +280,7 @@ def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
     try:
         rows = None if tables is None else tables.fetch(None)
     except ServiceError as error:
-        warn(f"penstock leases: what KCL 3 workers keep beside the leases cannot be read: {error}")
+        warn(f"penstock leases: the rows of KCL 3 workers beside the leases cannot be read: {error}")
         return None
     if rows is None or rows.version is None:
         return None

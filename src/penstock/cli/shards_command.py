@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _BRANCHES: Final = ("└── ", "├── ", "│   ")
 _ASCII_BRANCHES: Final = ("`-- ", "|-- ", "|   ")
-DESCRIPTION = "Show a stream's shards and which came from which by splits and merges."
+DESCRIPTION = "Show a stream's shards and their lineage through splits and merges."
 
 
 def add_parser(subparsers: Subparsers) -> None:

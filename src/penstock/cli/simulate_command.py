@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Prove the coordination of a fleet in a simulated world: many seeds, faults, virtual time. "
-    "With --fleet: count what a large fleet costs."
+    "With --fleet: count the calls of a large fleet."
 )
 _TAIL_LINES = 30
 _TELLING_SEEDS_MIN = 100
@@ -62,7 +62,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--streams",
         action="store_true",
-        help="consumers of several streams with one lease table: streams that come into the workers' lists and leave them, are "
+        help="consumers of several streams with one lease table: streams that enter the workers' lists and leave them, are "
         "deleted, created anew and denied",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
@@ -71,7 +71,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=int,
         default=_TAIL_LINES,
         metavar="LINES",
-        help=f"lines of the story told of a failing seed, or of its history with --json (default: {_TAIL_LINES})",
+        help=f"lines of the story of a failing seed, or of its history with --json (default: {_TAIL_LINES})",
     )
     parser.add_argument(
         "--fleet",

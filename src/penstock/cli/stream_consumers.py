@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument(
         "--deregister",
         metavar="NAME",
-        help="deregister one that nobody reads by any more: it costs no longer",
+        help="deregister an unused one, which ends its cost",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

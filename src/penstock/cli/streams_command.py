@@ -148,9 +148,7 @@ def _create(args: argparse.Namespace) -> None:
     if count is not None and count < 1:
         raise OptionError(f"--shards {count}: expected at least 1")
     open_stream_control(args).create(args.stream, count)
-    cost = (
-        "the service bills what is written and read" if count is None else f"{_shards(count)} will be billed"
-    )
+    cost = "the service bills written and read data" if count is None else f"{_shards(count)} will be billed"
     print(escape_text(f"{args.stream} is being created; {cost}"))
 
 
@@ -188,7 +186,7 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
         cost = (
             f"{_shards(open_count)} will be billed"
             if args.mode == "provisioned"
-            else "what is written and read will be billed"
+            else "written and read data will be billed"
         )
         said = f"{summary.name} becomes {args.mode}; {cost}. The service allows two such changes in 24 hours"
     else:
@@ -211,7 +209,7 @@ def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:
             summary.name,
         )
     open_stream_control(args).set_retention(args.stream, hours, grows=hours > summary.retention_hours)
-    billed = "; what is kept longer than 24 hours is billed" if hours > low else ""
+    billed = "; data kept longer than 24 hours is billed" if hours > low else ""
     return f"{summary.name} keeps records for {hours} hours, {summary.retention_hours} so far{billed}"
 
 
@@ -245,7 +243,7 @@ def _confirm(args: argparse.Namespace, warning: str, name: str) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{warning} Nobody can be asked here: add --yes")
+        raise UsageError(f"{warning} There is no terminal to ask on: add --yes")
     print(escape_text(f"{warning} Type its name to go on: "), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != name:
         raise PenstockError("nothing was changed")

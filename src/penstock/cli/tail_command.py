@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.consumer import Consumer
     from penstock.core.starting import StartingPosition
 
-DESCRIPTION = "Print a stream's records as they come: no leases, no checkpoints, resharding followed."
+DESCRIPTION = "Print a stream's records as they arrive: no leases, no checkpoints, resharding followed."
 _SEEN_WITHIN_MS: Final = {"polling": 3_000, "fan-out": 8_000}
 """A lag of 0 may be so old, and this machine's clock so far from the service's."""
 
@@ -50,12 +50,12 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     end = parser.add_mutually_exclusive_group()
     end.add_argument(
-        "-e", "--until-end", action="store_true", help="read what is there when it begins, and end"
+        "-e", "--until-end", action="store_true", help="read the records that exist at the start, and end"
     )
     end.add_argument(
         "--until",
         metavar="MOMENT",
-        help="end when everything is read that arrives before this moment, past or to come; or an age, as above",
+        help="end when everything is read that arrives before this moment, in the past or the future; or an age, as above",
     )
     parser.add_argument("--count", type=int, metavar="N", help="end after N records")
     parser.add_argument(
@@ -222,7 +222,7 @@ def _range_of(
 def _say_waiting(args: argparse.Namespace) -> str:
     if args.start is None and args.since is None:
         return (
-            f"penstock tail: waiting for records that come to {args.stream} from now on; Ctrl-C ends. From the beginning: "
+            f"penstock tail: waiting for new records of {args.stream} from now on; Ctrl-C ends. From the beginning: "
             "--from TRIM_HORIZON"
         )
     return f"penstock tail: this is all of {args.stream} so far; waiting for more, Ctrl-C ends. To end here: --until-end"
@@ -230,8 +230,8 @@ def _say_waiting(args: argparse.Namespace) -> str:
 
 def _say_ended(args: argparse.Namespace, shard_ids: Iterable[str]) -> str:
     text = (
-        f"penstock tail: {', '.join(sorted(shard_ids))} of {args.stream} is closed, so nothing more comes there; "
+        f"penstock tail: {', '.join(sorted(shard_ids))} of {args.stream} is closed, so no more records arrive there; "
         f"`penstock shards {args.stream}` lists the shards that are open."
     )
     is_unread = args.start is None and args.since is None
-    return f"{text} What it still holds: --from TRIM_HORIZON" if is_unread else text
+    return f"{text} Its remaining records: --from TRIM_HORIZON" if is_unread else text

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.cli.overview.snapshot import ApplicationSnapshot, Snapshot
     from penstock.cli.service_options import Subparsers
 
-DESCRIPTION = "Watch applications live: shards, owners, lag, hand-overs and what is wrong, trouble first."
+DESCRIPTION = "Watch applications live: shards, owners, lag, hand-overs and problems, trouble first."
 _KEYS = "Keys: arrows or j and k select, enter opens an application or a shard, s an application's stream, escape goes back, q or Ctrl-C ends."
 
 
@@ -102,7 +102,7 @@ def _print_application(output: Output, snapshot: ApplicationSnapshot) -> None:
         output.bars(
             "leases per worker",
             {row.worker: row.lease_count for row in snapshot.workers},
-            "nobody owns a lease",
+            "no worker owns a lease",
         )
     elif not snapshot.shards and not snapshot.problems:
         output.line("no leases yet")

@@ -498,7 +498,7 @@ class ShardRun:
 
     def _on_verdict(self, call: Call[Record], verdict: Verdict | None, error: BaseException | None) -> None:
         if isinstance(error, IterationEnded | UnusableHandlerError):
-            log.debug("shard %s: %s; it comes again", self.key, error)
+            log.debug("shard %s: %s; it is delivered again", self.key, error)
             return
         where = (
             f"stream {self.stream}, shard {self.shard_id}, {call.kind.name} of {len(call.records)} records"
@@ -517,7 +517,9 @@ class ShardRun:
                     self.worker_failure = failure
             case None if error is not None:
                 log.warning(
-                    "%s failed while the shard was leaving; it comes again elsewhere", where, exc_info=error
+                    "%s failed while the shard was leaving; it is delivered again elsewhere",
+                    where,
+                    exc_info=error,
                 )
 
     # --- acknowledgements and checkpoints of user code ---
@@ -551,7 +553,7 @@ class ShardRun:
             if self.is_lost:
                 raise LeaseLost(
                     f"stream {self.stream}, shard {self.shard_id}: the lease is not this worker's any more; "
-                    f"{position} was not checkpointed and comes again where the shard is read now"
+                    f"{position} was not checkpointed and is delivered again by the shard's next reader"
                 )
             self._awaited.append(pending)
             self._delivery.on_checkpoint_sent(position, now_s)

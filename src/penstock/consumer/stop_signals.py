@@ -84,7 +84,7 @@ def _handle(number: int, _frame: FrameType | None) -> None:
         os.kill(os.getpid(), number)
         return
     _received.append(number)
-    log.info("signal %s: finishing what is in hand", signal.Signals(number).name)
+    log.info("signal %s: finishing calls under way", signal.Signals(number).name)
     stopped = [each.request_stop() for each in here]
     if not any(stopped):
         for each in here:

@@ -266,7 +266,7 @@ def _join(one: Shard, other: Shard) -> Shard:
             f"shard {one.shard_id} begins at {one.starting_sequence_number} with hash keys "
             f"{one.hash_range.start}..{one.hash_range.end} in one listing, and at {other.starting_sequence_number} with "
             f"{other.hash_range.start}..{other.hash_range.end} in another: the stream was deleted and created again "
-            "between them; list it anew"
+            "between them; list it again"
         )
     ending = other.ending_sequence_number or one.ending_sequence_number
     return Shard(

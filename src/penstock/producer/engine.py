@@ -430,9 +430,7 @@ class Engine:
     def _note_unsettled(self, error: BaseException) -> None:
         """Log an error of settling a receipt: from a callback that ends its thread, or from a receipt that is settled already."""
         if isinstance(error, InvalidStateError):
-            _log.error(
-                "stream %s: somebody else has settled a future of this producer: %s", self._stream, error
-            )
+            _log.error("stream %s: a future of this producer was settled elsewhere: %s", self._stream, error)
         else:
             _log.error(
                 "stream %s: a callback of a record's future raised %s",

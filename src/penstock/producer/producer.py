@@ -270,7 +270,7 @@ class Producer:
         if self._engine is None:
             return
         try:
-            self._flush(timeout_s, "they are given up")
+            self._flush(timeout_s, "they fail")
         finally:
             self._engine.stop(_JOIN_S)
 

@@ -233,7 +233,7 @@ class VirtualDriver:
             self.worker.request_stop()
         if not self._pass_time(_LIMIT_S):
             raise UsageError(
-                f"the run has not come to its end within {_LIMIT_S / 86_400:.0f} days of virtual time and "
+                f"the run has not ended within {_LIMIT_S / 86_400:.0f} days of virtual time and "
                 f"{len(self.recorder.calls)} calls: does the handler fail for ever?"
             )
 
@@ -279,7 +279,7 @@ class VirtualDriver:
         if number == self._faults.stop_during:
             self.worker.request_stop()
             while self._step_worker():
-                """Time for the stop to reach the shard."""
+                """Run until the stop has reached the shard."""
 
     def _after_call(self, number: int) -> None:
         if number == self._faults.lease_lost_after:

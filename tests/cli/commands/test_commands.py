@@ -171,7 +171,10 @@ def test_tail_of_a_child_shard_reads_that_shard_only(kinesis, stream, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "count", "hint"),
-    [((), 0, "What it still holds: --from TRIM_HORIZON"), (("--from", "TRIM_HORIZON"), 10, "that are open.")],
+    [
+        ((), 0, "Its remaining records: --from TRIM_HORIZON"),
+        (("--from", "TRIM_HORIZON"), 10, "that are open."),
+    ],
 )
 def test_tail_of_a_closed_shard_ends_where_the_shard_ends(kinesis, stream, capsys, arguments, count, hint):
     client = kinesis.client("kinesis")

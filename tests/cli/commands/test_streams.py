@@ -64,7 +64,7 @@ def test_shards_are_split_merged_and_scaled_with_what_is_billed(made, capsys):
 
 def test_a_stream_becomes_on_demand(made, capsys):
     _, out, _ = streams(capsys, "mode", made, "on-demand", "--wait")
-    assert out.startswith(f"{made} becomes on-demand; what is written and read will be billed.")
+    assert out.startswith(f"{made} becomes on-demand; written and read data will be billed.")
     assert described(capsys, made)["mode"] == "on-demand"
 
 
@@ -73,7 +73,7 @@ def test_a_longer_retention_is_set_and_a_shorter_one_asked_about(made, capsys, m
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     status, _, err = streams(capsys, "retention", made, "24h")
     assert status == 2
-    assert "older than 24 hours will be gone, for good. Nobody can be asked here: add --yes" in err
+    assert "older than 24 hours will be gone, for good. There is no terminal to ask on: add --yes" in err
     assert described(capsys, made)["retention_hours"] == 168
     assert streams(capsys, "retention", made, "24h", "--yes", "--wait")[0] == 0
     assert described(capsys, made)["retention_hours"] == 24

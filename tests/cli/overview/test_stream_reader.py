@@ -83,7 +83,7 @@ def test_without_enhanced_monitoring_the_streams_own_figures_are_shown():
 def test_what_cloudwatch_may_not_tell_is_said_beside_the_rest():
     found = snapshot(Service(sums=AccessDenied("GetMetricData on stream orders: no")))
     assert found.problems == (
-        "CloudWatch tells no figures: allow cloudwatch:GetMetricData (GetMetricData on stream orders: no)",
+        "CloudWatch returned no figures: allow cloudwatch:GetMetricData (GetMetricData on stream orders: no)",
     )
     assert [each.shard for each in found.shards] == list(SHARDS)
     assert (found.on_demand, found.load) == (False, None)

@@ -200,7 +200,7 @@ def test_acknowledging_through_a_known_record_and_then_single_ones():
     assert machine.is_acknowledged
 
 
-@pytest.mark.parametrize(("sequence", "word"), [("9", "delivered is only"), ("1", "stands at 2.0 already")])
+@pytest.mark.parametrize(("sequence", "word"), [("9", "delivered is only"), ("1", "is at 2.0 already")])
 def test_a_checkpoint_outside_what_was_delivered_is_refused(sequence, word):
     machine = delivery(checkpointing="manual")
     machine.add(recs(1, 2, 3), 0)
@@ -547,7 +547,7 @@ def test_a_start_that_fails_for_good_stops_the_shard_and_says_which_call_failed(
     verdict = machine.on_raised(taken(machine).id, OSError("no database"), 0.0, 0.0)
     assert isinstance(verdict, StopDelivery)
     assert str(verdict.error) == (
-        "shard shardId-0: user code failed 2 times on being told that a shard begins: OSError: no database; "
+        "shard shardId-0: user code failed 2 times on the notification that a shard begins: OSError: no database; "
         "nothing after TRIM_HORIZON is acknowledged"
     )
     assert machine.is_quiet
@@ -694,7 +694,7 @@ def test_the_last_delivered_record_may_be_checkpointed_again_behind_what_is_skip
     machine.skip(at_record("3"), 0.0)
     machine.acknowledge_through(machine.last_taken, 0.0)
     assert machine.low_water == at_record("3")
-    with pytest.raises(UsageError, match=r"cannot checkpoint 1\.0: the checkpoint stands at 3\.0"):
+    with pytest.raises(UsageError, match=r"cannot checkpoint 1\.0: the checkpoint is at 3\.0"):
         machine.acknowledge_through(at_record("1"), 0.0)
 
 

@@ -225,7 +225,7 @@ def _link(snapshot: ApplicationSnapshot, row: ShardRow) -> str:
 
 def _workers(snapshot: ApplicationSnapshot) -> str:
     if not snapshot.workers:
-        return "<p>Nobody owns a lease.</p>"
+        return "<p>No worker owns a lease.</p>"
     largest = snapshot.workers[0].lease_count
     rows = [
         (

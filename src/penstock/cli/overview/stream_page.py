@@ -77,7 +77,7 @@ def page_of_stream(
         parts.append(f'<h2>Written and read in the last hour</h2><div class="panel">{chart}</div>')
     if snapshot.shards:
         parts.append(
-            "<h2>Open shards by hash key, as high as what they use of a quota</h2>"
+            "<h2>Open shards by hash key, height by the used share of a quota</h2>"
             f'<div class="panel">{draw_ranges(snapshot.shards)}<div class="axis"><span>hash key 0</span><span>2^128</span></div>'
             f"{legend(LEGEND)}</div>"
             f'<h2>Hottest first</h2><div class="panel wide">{_shards(snapshot)}</div>'

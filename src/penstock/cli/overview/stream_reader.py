@@ -161,7 +161,7 @@ def fetch_stream(
         of_stream, of_shards, left_out = _fetch_sums(cloudwatch, stream, open_shards, asked, now_ms)
     except ServiceError as error:
         way_out = ": allow cloudwatch:GetMetricData" if isinstance(error, AccessDenied) else ""
-        problems.append(f"CloudWatch tells no figures{way_out} ({error})")
+        problems.append(f"CloudWatch returned no figures{way_out} ({error})")
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
         return replace(snapshot, shards=loads, problems=tuple(problems))
     problems += left_out

@@ -57,11 +57,11 @@ def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
 
 def explain(row: ShardRow, trouble: Trouble) -> str:
     """Return a sentence for people about a problem; empty without one."""
-    owner = row.owner or "nobody"
+    owner = row.owner or "no worker"
     return {
         Trouble.STOPPED: f"{row.stopped_reason} (more in the log of {owner})",
         Trouble.SILENT: f"{owner} has not renewed the lease for {row.unmoved_s:.0f} s; others take it when it expires",
-        Trouble.UNOWNED: "nobody reads it: the workers have no room, or none is running",
+        Trouble.UNOWNED: "no worker reads it: they have no room, or none is running",
         Trouble.NO_LEASE: "the stream has this shard, and the application has no lease for it yet",
         Trouble.STANDING: f"{owner} renews the lease, and the checkpoint has not moved for {row.checkpoint_stands_s:.0f} s: "
         "a handler that does not return, or a batch that takes long",

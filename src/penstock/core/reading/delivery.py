@@ -278,7 +278,7 @@ class ShardDelivery(Generic[R]):
         if piece.kind is CallKind.END and not self.is_acknowledged:
             return self._stop(
                 f"shard {self.shard_id}: the end of the shard was delivered and {self.unacknowledged_count} records are "
-                f"not checkpointed (the checkpoint stands at {self.low_water}); checkpoint when the shard ends, "
+                f"not checkpointed (the checkpoint is at {self.low_water}); checkpoint when the shard ends, "
                 "else its children can never start",
                 None,
             )
@@ -353,7 +353,7 @@ class ShardDelivery(Generic[R]):
             )
         if position < self._water.position:
             raise UsageError(
-                f"shard {self.shard_id}: cannot checkpoint {position}: the checkpoint stands at {self.low_water} already"
+                f"shard {self.shard_id}: cannot checkpoint {position}: the checkpoint is at {self.low_water} already"
             )
         self._water.acknowledge_through(position, ordinal)
         self._note_due(now_s)
@@ -543,7 +543,7 @@ class ShardDelivery(Generic[R]):
         return StopDelivery("worker" if self.options.on_failure == "stop_worker" else "shard", self.failure)
 
     def _describe(self, piece: _Piece[R], error: BaseException) -> str:
-        what = f"being told that {piece.kind.value}"
+        what = f"the notification that {piece.kind.value}"
         if piece.records:
             first, last = piece.records[0], piece.records[-1]
             what = (

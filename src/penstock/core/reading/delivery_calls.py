@@ -107,7 +107,7 @@ class CallKind(Enum):
     DEAD_LETTER = "records that failed for good"
     END = "the shard is delivered to its end"
     STOP = "the worker stops, or hands the shard over"
-    LOST = "the shard is another worker's, or was given up"
+    LOST = "the shard is another worker's, or was released"
 
 
 class Call(Struct, Generic[R], frozen=True):

@@ -153,7 +153,7 @@ class RetrievalChoice:
             now_s: Monotonic seconds.
             chance: In [0, 1), for jitter.
         """
-        assert change.to is not self._retrieval, "a change to what is there"
+        assert change.to is not self._retrieval, "a change to the current retrieval"
         self._retrieval = change.to
         if change.to is Retrieval.FAN_OUT:
             is_trial_failed = now_s < self._trial_until_s

@@ -210,7 +210,7 @@ class ShardReader:
             The rows that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no rows, and
             the next step is `Failed`.
         """
-        assert self._final is None, "a page came after the end"
+        assert self._final is None, "a page arrived after the end"
         self._in_a_row.on_page()
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
@@ -438,7 +438,7 @@ class ShardReader:
     def _loss(self, page: Page[Rows_co]) -> PossibleLoss:
         return PossibleLoss(
             DataLossError(
-                f"{self._missing(page)}. Records after it may have gone with it unread: nobody was at the shard's tip "
+                f"{self._missing(page)}. Records after it may have gone with it unread: no reader was at the shard's tip "
                 f"since. {self.options.way_out.of_loss} with the oldest record that is left; raise the stream's retention to "
                 "have more time"
             )
@@ -451,7 +451,7 @@ class ShardReader:
         loss = PossibleLoss(
             DataLossError(
                 f"stream {self.stream}, shard {self.shard_id}: the shard has left the stream (retention) and was read only to "
-                f"{self.position}; what came after that is lost if there was anything. {self.options.way_out.of_loss} with "
+                f"{self.position}; records after that, if there were any, are lost. {self.options.way_out.of_loss} with "
                 "its children"
             )
         )

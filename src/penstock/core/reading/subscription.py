@@ -220,7 +220,7 @@ class Subscription(Generic[P]):
         """Handle a requested event."""
         if not self._is_current(number):
             return []
-        assert self._wanted is _Wanted.PAGE, "an event came that nobody asked for"
+        assert self._wanted is _Wanted.PAGE, "an event arrived without a request"
         self._wanted = _Wanted.NOTHING
         if page.next_iterator is not None:
             self._start = IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, page.next_iterator)
@@ -273,7 +273,7 @@ class Subscription(Generic[P]):
             return self._connect(now_s)
         reset = Reset(self._number)
         silence = (
-            f"{self._where}: nothing came for {self._options.silence_s:g} s, so the connection is given up"
+            f"{self._where}: nothing arrived for {self._options.silence_s:g} s, so the connection is closed"
         )
         return [reset, *self._fail(Unavailable(silence, operation="SubscribeToShard"))]
 
