@@ -292,7 +292,7 @@ POSITION_OF = page_limits.position_of
 COUNT_DONE = arrow_records._count_done
 ON_ITERATOR = ShardReader.on_iterator
 REWIND = startup_checks.rewind_leases
-DRAINED = QueryShards.drained
+DRAINED = QueryShards.release_finished
 ON_FAILURE = NewsPoller._on_failure
 
 CLAIMS = "the claim protocol"
@@ -430,7 +430,12 @@ QUERY_MUTANTS = (
         needs=lambda scenario: scenario.query_plan.restores_per_min,
     ),
     Mutant(
-        "a shard ends without its children", "KCL 339", 0, QueryShards, "drained", ends_before_the_children
+        "a shard ends without its children",
+        "KCL 339",
+        0,
+        QueryShards,
+        "release_finished",
+        ends_before_the_children,
     ),
     Mutant(
         "a probe that failed is the last one",

@@ -173,9 +173,9 @@ def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
 def test_a_shard_that_was_drained_and_comes_again_is_drained_again():
     shards = holding("a")
     settle(shards, done(), claimed(end=SHARD_END, children=(CHILD,)))
-    assert shards.drained() == [ShardDrained("a", 1, (CHILD,))]
+    assert shards.release_finished() == [ShardDrained("a", 1, (CHILD,))]
     shards.start(StartReader("a", 2, AT5, lease(), 0.0), 1000)
-    assert shards.drained() == [ShardDrained("a", 2, (CHILD,))]
+    assert shards.release_finished() == [ShardDrained("a", 2, (CHILD,))]
 
 
 def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
@@ -204,8 +204,8 @@ def test_what_a_user_should_hear_of_is_told(row, limit, expected):
 def test_a_finished_shard_is_drained_with_its_children():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed(end=SHARD_END, children=(CHILD,)), claimed("b"))
-    assert shards.drained() == [ShardDrained("a", 1, (CHILD,))]
-    assert shards.drained() == []
+    assert shards.release_finished() == [ShardDrained("a", 1, (CHILD,))]
+    assert shards.release_finished() == []
     assert (shards.held, positions(shards)) == ({"b"}, {"b": AT9})
 
 
@@ -266,10 +266,10 @@ def test_a_claim_waits_for_its_promotion_while_batches_read_other_shards():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))
     second = StreamOffset(batch=2, worker=ME, shards={"b": AT9})
-    shards.settle(second, {"b": claimed("b", AT9, AT12, batch=2)}, 1000, 0.0, asked=["b"])
+    shards.settle(second, {"b": claimed("b", AT9, AT12, batch=2)}, 1000, 0.0, keys_read=["b"])
     assert shards.promotions() == [Promote("a", ME, 1, AT9, 900), Promote("b", ME, 2, AT12, 900)]
     third = StreamOffset(batch=3, worker=ME, shards={"a": AT9})
-    shards.settle(third, {"a": claimed("a", AT9, AT12, batch=3)}, 1000, 0.0, asked=["a"])
+    shards.settle(third, {"a": claimed("a", AT9, AT12, batch=3)}, 1000, 0.0, keys_read=["a"])
     assert shards.promotions() == [Promote("b", ME, 2, AT12, 900), Promote("a", ME, 3, AT12, 900)]
 
 
@@ -382,7 +382,7 @@ def test_a_shard_whose_lease_was_not_asked_for_stays_as_it_is():
     following = replace(reading(2, "a"), shards={"a": AT9, "b": AT9})
     assert shards.rows_to_read(following) == ["a"]
     rows = {"a": claimed(start=AT9, end=AT12, batch=2)}
-    settled = shards.settle(following, rows, 1000, 20.0, asked=["a"])
+    settled = shards.settle(following, rows, 1000, 20.0, keys_read=["a"])
     assert positions(shards) == {"a": AT12, "b": AT9}
     assert (settled.claim_count, settled.unexpected_starts) == (1, ())
 
@@ -641,14 +641,14 @@ def test_an_ended_shard_of_the_offset_stays_until_its_children_are_looked_up():
     shards = holding("a")
     settle(shards, StreamOffset(batch=3, worker=ME, shards={"a": SHARD_END}), lease())
     assert shards.childless() == ["a"]
-    assert shards.drained() == []
-    assert shards.drained({"a": (CHILD,)}) == [ShardDrained("a", 1, (CHILD,))]
+    assert shards.release_finished() == []
+    assert shards.release_finished({"a": (CHILD,)}) == [ShardDrained("a", 1, (CHILD,))]
 
 
 def test_the_next_offset_names_a_shard_that_was_read_to_its_end():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed("a", end=SHARD_END, children=(CHILD,)), claimed("b"))
-    shards.drained()
+    shards.release_finished()
     named = {"record_count_max": None, "bytes_max": None, "until_ms": None}
     offset = shards.next_offset(done(), ["b"], run="r1", stream=STREAM, lease_table="billing", **named)
     assert offset.shards == {"a": SHARD_END, "b": AT9}
@@ -663,6 +663,6 @@ def test_where_a_lost_shard_stands_is_known_until_it_is_given_up():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))
     shards.stop(StopReader("a", 1, StopWhy.LOST))
-    assert shards.lost() == {"a": TIP}
+    assert shards.lost_positions() == {"a": TIP}
     shards.release_stopped()
-    assert shards.lost() == {}
+    assert shards.lost_positions() == {}

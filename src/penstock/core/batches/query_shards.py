@@ -6,7 +6,7 @@ stopped, so shards are added and removed only between batches:
 
 - `start` and `stop` handle the coordinator's commands.
 - `settle` is called when a batch is done. It resolves every shard's next start from its row.
-- `release_stopped` and `drained` release the shards that must stop and those that are read to their end. They return the
+- `release_stopped` and `release_finished` release the shards that must stop and those that are read to their end. They return the
   answers for the coordinator; each is the last event about its shard, as from a reader of the plain consumer.
 - `promotions` returns the claims that may become checkpoints while the query is idle.
 - `next_offset` plans the next batch over the remaining shards.
@@ -132,13 +132,13 @@ class UnexpectedStart(Enum):
     LEASE_GONE = "the lease was deleted"
 
 
-class _Held(Struct):
+class _HeldShard(Struct):
     """A shard that the coordinator assigned to this query."""
 
     epoch: int
     position: Position
     lease: Lease
-    leaving: StopWhy | None = None
+    stop_reason: StopWhy | None = None
 
 
 class Settlement(Struct, frozen=True):
@@ -182,7 +182,7 @@ class QueryShards:
     def __init__(self, worker: str, last_batch: int = 0) -> None:
         self.worker = worker
         self.states: dict[str, ShardState] = {}
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldShard] = {}
         self._last = StreamOffset()
         self._settled_batch: int | None = None
         self._settled_s: float | None = None
@@ -213,7 +213,7 @@ class QueryShards:
 
     def start(self, effect: StartReader, now_ms: int) -> None:
         """Handle StartReader: add a shard, which is read from the next batch on."""
-        held = self._held[effect.key] = _Held(effect.epoch, effect.position, effect.lease)
+        held = self._held[effect.key] = _HeldShard(effect.epoch, effect.position, effect.lease)
         row = self._not_held.pop(effect.key, effect.lease)
         if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator read it
             effect = replace(effect, lease=row)
@@ -222,11 +222,11 @@ class QueryShards:
             self.unverified.add(effect.key)
         self.on_row(effect.lease)
         if self.is_settled:
-            state = self._begin_again(held, effect, now_ms)
+            state = self._resume(held, effect, now_ms)
             if state is not None:
                 self.states[effect.key] = state
 
-    def _begin_again(self, held: _Held, effect: StartReader, now_ms: int) -> ShardState | None:
+    def _resume(self, held: _HeldShard, effect: StartReader, now_ms: int) -> ShardState | None:
         given = self._released.pop(effect.key, None)
         if given is not None and not (held.position.is_record and given[0].position < held.position):
             # The query released this shard a moment ago. The row in the command can be older than its last claim.
@@ -236,7 +236,9 @@ class QueryShards:
         begin = (
             BatchStart(held.position, StartReason.CHECKPOINT)
             if given is not None
-            else self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.known_batches)
+            else self._next_start(
+                held, effect.lease, self._last.shards.get(effect.key), self._last.known_batches
+            )
         )
         if begin is None:
             return None
@@ -293,8 +295,8 @@ class QueryShards:
     def stop(self, effect: StopReader) -> None:
         """Handle StopReader: mark a shard for release. `release_stopped` answers when no batch is under way."""
         held = self._held.get(effect.key)
-        if held is not None and held.epoch == effect.epoch and held.leaving not in _GONE_BY_FORCE:
-            held.leaving = effect.why
+        if held is not None and held.epoch == effect.epoch and held.stop_reason not in _GONE_BY_FORCE:
+            held.stop_reason = effect.why
 
     # --- a batch is done ------------------------------------------------------------------------------
 
@@ -304,7 +306,7 @@ class QueryShards:
         rows: Mapping[str, Lease],
         now_ms: int,
         now_s: float,
-        asked: Collection[str] | None = None,
+        keys_read: Collection[str] | None = None,
     ) -> Settlement:
         """Resolve the next start of every shard, now that the batch of this offset is done.
 
@@ -313,12 +315,12 @@ class QueryShards:
             rows: The leases after the batch.
             now_ms: Time of day.
             now_s: Monotonic seconds.
-            asked: The shards whose rows were read, at least `rows_to_read(start)`; None for all. A shard that was read and is
+            keys_read: The shards whose rows were read, at least `rows_to_read(start)`; None for all. A shard that was read and is
                 not in `rows` has no lease.
         """
         before, self.states = self.states, {}
         # The claims of shards whose rows were not read still count: only this query could replace them.
-        self._promotions = {} if asked is None else _without(self._promotions, asked)
+        self._promotions = {} if keys_read is None else _without(self._promotions, keys_read)
         self._released = {}
         self._not_held = {
             key: row for key, row in rows.items() if key not in self._held and row.reader == self.worker
@@ -329,7 +331,7 @@ class QueryShards:
         notes: list[ClaimNote] = []
         shares = start.shares()
         for key, held in sorted(self._held.items()):
-            if asked is not None and key not in asked and key in before:
+            if keys_read is not None and key not in keys_read and key in before:
                 self.states[key] = before[key]
                 progress.append(_progress(key, held.epoch, before[key], 0, elapsed_s))
                 continue
@@ -337,8 +339,8 @@ class QueryShards:
             if row is not None:
                 self.on_row(row)
                 if row.reader != self.worker:
-                    held.leaving = StopWhy.LOST  # released with the end that its tasks claimed, if any
-            begin = self._begin(held, row, start.shards.get(key), start.known_batches)
+                    held.stop_reason = StopWhy.LOST  # released with the end that its tasks claimed, if any
+            begin = self._next_start(held, row, start.shards.get(key), start.known_batches)
             if begin is None:
                 continue
             is_read = key in shares
@@ -370,8 +372,8 @@ class QueryShards:
             push_ends=sum((Counter(note.push_ends) for note in notes), Counter()),
         )
 
-    def _begin(
-        self, held: _Held, row: Lease | None, planned: Position | None, known: KnownBatches
+    def _next_start(
+        self, held: _HeldShard, row: Lease | None, planned: Position | None, known: KnownBatches
     ) -> BatchStart | None:
         is_lost = row is not None and row.reader != self.worker
         claim = None if row is None else row.claim_of(self.worker)
@@ -413,13 +415,17 @@ class QueryShards:
         """Return the shards that are read to their end and whose children no claim names."""
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
-    def lost(self) -> dict[str, TipMark]:
+    def lost_positions(self) -> dict[str, TipMark]:
         """Return the positions of shards whose leases were lost or deleted, until the shards are released."""
-        lost = [key for key, held in self._held.items() if held.leaving is StopWhy.LOST and self.is_settled]
+        lost = [
+            key for key, held in self._held.items() if held.stop_reason is StopWhy.LOST and self.is_settled
+        ]
         states = {key: self.states[key] for key in lost if key in self.states}
         return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}
 
-    def drained(self, looked_up: Mapping[str, tuple[ChildShard, ...]] = _NOTHING) -> list[ShardDrained]:
+    def release_finished(
+        self, looked_up: Mapping[str, tuple[ChildShard, ...]] = _NOTHING
+    ) -> list[ShardDrained]:
         """Release the shards that are read to their end. The coordinator creates the children and then ends the leases.
 
         Args:
@@ -442,7 +448,7 @@ class QueryShards:
         """Release the shards that must stop, with their positions; none while a batch is under way."""
         if not self.is_settled:
             return []
-        leaving = [key for key, held in sorted(self._held.items()) if held.leaving is not None]
+        leaving = [key for key, held in sorted(self._held.items()) if held.stop_reason is not None]
         return [self._release(key) for key in leaving]
 
     def release_all(self) -> list[ReaderStopped]:

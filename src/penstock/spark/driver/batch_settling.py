@@ -116,12 +116,12 @@ class BatchSettler:
             OptionError: Two sources of the query share the stream's shards.
             Unavailable: With `is_last`: a shard's end is not claimed.
         """
-        asked = None if self._full_scans_left > 0 else shards.rows_to_read(start)
-        rows = self.fetch_leases(asked)
-        if asked is not None and not rows.keys() >= set(asked):
+        keys_read = None if self._full_scans_left > 0 else shards.rows_to_read(start)
+        rows = self.fetch_leases(keys_read)
+        if keys_read is not None and not rows.keys() >= set(keys_read):
             # Some rows are missing. Only the whole table shows which of them must be created again.
-            asked, rows = None, self.fetch_leases(None)
-        if asked is None:
+            keys_read, rows = None, self.fetch_leases(None)
+        if keys_read is None:
             self._full_scans_left -= 1
             if self._recreation.recreate_lost(rows, start, stream):
                 rows = self.fetch_leases(None)
@@ -136,19 +136,19 @@ class BatchSettler:
         if unclaimed:
             self._claim_ends(start, planned, shards, unclaimed)
             rows |= self.fetch_leases(unclaimed)
-        settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), asked)
+        settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), keys_read)
         if unclaimed:  # these claims are the driver's and do not show the size of the cluster
             settlement = replace(settlement, processes=frozenset())
         self._refuse_sharing(
             settlement,
             shards,
-            self.fetch_leases(None) if self._scans_for_sharing(settlement, asked) else rows,
+            self.fetch_leases(None) if self._scans_for_sharing(settlement, keys_read) else rows,
         )
         for shard_id, unexpected in settlement.unexpected_starts:
             _explain(shard_id, unexpected, start.batch)
         return settlement
 
-    def _scans_for_sharing(self, settlement: Settlement, asked: Collection[str] | None) -> bool:
+    def _scans_for_sharing(self, settlement: Settlement, keys_read: Collection[str] | None) -> bool:
         """Whether to read the whole table too, since only the batch's rows were read and its claims name the query."""
         # Two sources of one query share the shards only if each sees a claim of the other. A source whose leases were lost,
         # or whose rows are not read, makes no claim that names its query, and starts to claim later. If each source scanned
@@ -157,7 +157,7 @@ class BatchSettler:
         if not settlement.queries:
             return False
         self._claimed_count += 1
-        return asked is not None and self._claimed_count & (self._claimed_count - 1) == 0
+        return keys_read is not None and self._claimed_count & (self._claimed_count - 1) == 0
 
     def _refuse_sharing(self, settlement: Settlement, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
         self._queries |= settlement.queries
@@ -174,7 +174,7 @@ class BatchSettler:
 
     def recreate_lost_leases(self, shards: QueryShards, stream: StreamIdentity) -> None:
         """Create deleted leases again at the query's positions; leases that other workers ended stay ended."""
-        lost = shards.lost()
+        lost = shards.lost_positions()
         rows = self.fetch_leases(lost)
         deleted = {key: mark for key, mark in lost.items() if key not in rows}
         if deleted:

@@ -141,7 +141,9 @@ class Planner:
                 self._settle(start, joined)
             self._poller.poll_due(shards.states.items(), retention_ms=joined.retention_ms)
             self._settler.recreate_lost_leases(shards, joined.stream)
-            query_worker.report([*shards.drained(self._find_children(shards)), *shards.release_stopped()])
+            query_worker.report(
+                [*shards.release_finished(self._find_children(shards)), *shards.release_stopped()]
+            )
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted and not may_be_only:
                 break
@@ -236,7 +238,7 @@ class Planner:
         if not self._is_settled_at_last(joined):
             joined.query_worker.abandon()
             return
-        joined.query_worker.report([*joined.shards.drained(), *joined.shards.release_all()])
+        joined.query_worker.report([*joined.shards.release_finished(), *joined.shards.release_all()])
         joined.metrics.close()
         if not joined.query_worker.stop(STOP_S):
             _log.warning("not all leases could be released within %g s; they expire by themselves", STOP_S)

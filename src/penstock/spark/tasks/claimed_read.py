@@ -334,14 +334,14 @@ class ClaimedRead:
                 return
             is_at_tip = page.millis_behind_latest == 0
             if count < page.rows.num_rows or page.is_end or (is_at_tip and not self._shard.read_again()):
-                self._end_is_gone(end)
+                self._on_lost_end(end)
                 return
 
     def _take_rest(self) -> ShardPage | None:
         rest, self._rest = self._rest, None
         return rest
 
-    def _end_is_gone(self, end: Position) -> None:
+    def _on_lost_end(self, end: Position) -> None:
         text = (
             f"shard {self._shard_id}: batch {self._batch} was claimed to end at {end}, and that record has left the "
             f"stream (retention): the batch cannot be repeated in full, its records from {self._start} on are lost "
@@ -429,18 +429,20 @@ class ClaimedRead:
             if meaning is RefusedClaim.READ_ON:
                 yield from self._read_to(end)
                 return
-            if meaning is RefusedClaim.AGREES or (meaning is RefusedClaim.LOST and self._lose(lease)):
+            if meaning is RefusedClaim.AGREES or (
+                meaning is RefusedClaim.LOST and self._claim_lost_shard(lease)
+            ):
                 return
-            self._refuse(meaning, lease, end)
+            self._raise_refusal(meaning, lease, end)
         raise self._too_many_changes()
 
-    def _lose(self, lease: Lease | None) -> bool:
+    def _claim_lost_shard(self, lease: Lease | None) -> bool:
         """Leave the shard out of this batch, if nothing was emitted yet; return False if that could not be claimed."""
         if lease is None or self._progress.record_count > 0:
             return False
         return self._claim_nothing(lease, "the lease was lost meanwhile")
 
-    def _refuse(self, meaning: RefusedClaim, lease: Lease | None, end: Position) -> None:
+    def _raise_refusal(self, meaning: RefusedClaim, lease: Lease | None, end: Position) -> None:
         """Raise the error of a refused claim, unless the claim is to be written again."""
         if meaning is RefusedClaim.ANOTHER_DRIVER:
             claim = None if lease is None else lease.claim_of(self._execution.worker)

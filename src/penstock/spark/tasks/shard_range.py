@@ -145,7 +145,7 @@ class ShardRange:
         self._iterators = IteratorCache() if iterators is None else iterators
         self._hold_page = hold_page
         self._pushes = pushes
-        self._check_stream = check_stream or _believe
+        self._check_stream = check_stream or _accept_stream
         self._begins_anywhere = False  # not at a record, so another stream of this name has the position too
         self._is_pushed = False  # the subscription delivers the pages now
         # Rows arrived, or the service was polled. Without either, an empty event may be older than the news that this task
@@ -188,7 +188,7 @@ class ShardRange:
                 case FetchListing() as step:
                     self._ask(reader, step)
                 case step:
-                    if self._pushes is not None and self._turns_to_events(reader, self._pushes):
+                    if self._pushes is not None and self._takes_events(reader, self._pushes):
                         yield from self._fetch_event(reader, self._pushes)
                     elif isinstance(step, Wait):
                         self._wait(step, now_s)
@@ -229,7 +229,7 @@ class ShardRange:
         self._pushes.close()
         self._pushes = None
         if self._is_pushed and self._reader is not None:
-            self._leave_events(self._reader)
+            self._return_to_polling(self._reader)
 
     def close(self) -> None:
         """End the subscription, unless it is kept for a next read."""
@@ -336,9 +336,9 @@ class ShardRange:
                 self._check_stream(service_ms)
                 self._begins_anywhere = False
             self._may_show_tip = True
-            yield from self._give(reader, answer, started_s, service_ms)
+            yield from self._yield_pages(reader, answer, started_s, service_ms)
 
-    def _give(
+    def _yield_pages(
         self, reader: ShardReader, answer: RecordPage, started_s: float, service_ms: int
     ) -> Iterator[ShardPage]:
         records, is_pushed = answer.records, self._is_pushed
@@ -385,7 +385,7 @@ class ShardRange:
 
     # --- the subscription ---------------------------------------------------------------------------------
 
-    def _turns_to_events(self, reader: ShardReader, pushes: PushedReading) -> bool:
+    def _takes_events(self, reader: ShardReader, pushes: PushedReading) -> bool:
         """Whether the subscription delivers the next page; subscribe if it pays."""
         if self._is_pushed:
             return True
@@ -399,15 +399,15 @@ class ShardRange:
     def _fetch_event(self, reader: ShardReader, pushes: PushedReading) -> Iterator[ShardPage]:
         event = pushes.fetch()
         if event is None:
-            self._leave_events(reader)
+            self._return_to_polling(reader)
             return
         # Wait for the event and take its moment before holding a page: other shards may hold all pages for long.
         came_s = self._clock.monotonic_s()
         service_ms = self._service_clock.on_answer(self._clock.wall_ms(), event.server_ms)
         with self._hold_page():
-            yield from self._give(reader, event, came_s, service_ms)
+            yield from self._yield_pages(reader, event, came_s, service_ms)
 
-    def _leave_events(self, reader: ShardReader) -> None:
+    def _return_to_polling(self, reader: ShardReader) -> None:
         self._is_pushed = False
         over = ExpiredIterator(f"shard {self._shard_id}: the subscription has ended")
         reader.on_failure(over, self._clock.monotonic_s(), self._chance.random())
@@ -438,7 +438,7 @@ class ShardRange:
             _log.warning("%s. It goes on (failOnDataLoss=false)", loss.error)
 
 
-def _believe(service_ms: int) -> None:
+def _accept_stream(service_ms: int) -> None:
     """Accept the stream of the plan unchecked."""
 
 
