@@ -214,7 +214,7 @@ def test_a_folder_of_the_first_version_is_refused_as_such(tmp_path):
     head = struct.pack(">IIc", len(document), zlib.crc32(document), b"M")
     (tmp_path / "kinesis.journal").write_bytes(head + document)
     with pytest.raises(
-        OptionError, match=r"version 0\.1\.0 wrote it.* to start anew, move the state folder away"
+        OptionError, match=r"version 0\.1\.0 wrote it.* to start over, move the state folder away"
     ):
         started(tmp_path).start()
 
@@ -277,11 +277,11 @@ def test_a_journal_is_not_replaced_by_one_that_would_load_to_less(tmp_path, monk
         def is_said():
             client.list_streams()
             names = ("kinesis.journal", "dynamodb.journal")
-            return all(f"{tmp_path / name} could not be written anew" in caplog.text for name in names)
+            return all(f"{tmp_path / name} could not be rewritten" in caplog.text for name in names)
 
         wait_until(is_said, "both journals to be tried")
     for name in ("kinesis.journal", "dynamodb.journal"):
-        assert f"{tmp_path / name} could not be written anew" in caplog.text
+        assert f"{tmp_path / name} could not be rewritten" in caplog.text
         assert f"{tmp_path / name}.new was read back wrongly" in caplog.text
         assert not (tmp_path / f"{name}.new").exists()
     with started(tmp_path) as kinesis:
@@ -300,7 +300,7 @@ def test_the_journal_is_written_anew_when_most_of_it_is_gone(tmp_path, monkeypat
         kinesis.clock.advance(25 * 3600)
         client.put_record(StreamName="s", Data=b"young", PartitionKey="k")
         wait_until(
-            lambda: (tmp_path / "kinesis.journal").stat().st_size < 10_000, "the journal to be written anew"
+            lambda: (tmp_path / "kinesis.journal").stat().st_size < 10_000, "the journal to be rewritten"
         )
     with started(tmp_path) as kinesis:
         assert [d for _, d in read(kinesis, "s")] == [b"young"]

@@ -97,7 +97,7 @@ class FrameFile:
         ways = ["Put a copy of the file back if there is one"]
         if at:
             ways.append(f"to go on without what follows, keep a copy and run `truncate -s {at} {self.path}`")
-        ways.append("to start anew, move the state folder away")
+        ways.append("to start over, move the state folder away")
         return OptionError(
             f"{self.path} is damaged at byte {at} of {size}: {why}. The first {at} bytes can be read, and nothing was "
             f"changed. {'; '.join(ways)}"
@@ -169,7 +169,7 @@ class FrameFile:
             self.replace(fresh, is_same)
         except (OSError, OptionError):
             self._retry_at_s = time.monotonic() + _RETRY_S
-            log.exception("%s could not be written anew; it is tried again in a minute", self.path)
+            log.exception("%s could not be rewritten; it is tried again in a minute", self.path)
             self._discard(f"{self._name}.new")
             return False
         return True
@@ -202,7 +202,7 @@ class FrameFile:
     def _require_same(self, reader: _FrameReader, is_same: Callable[[Iterator[Frame]], bool]) -> None:
         same = is_same((kind, payload) for _, kind, payload in reader.frames())
         if not same or reader.at != reader.size:
-            raise self._misread(reader.at, "it does not stand for the same state")
+            raise self._misread(reader.at, "it does not hold the same state")
 
     def _misread(self, at: int, why: str) -> OptionError:
         return OptionError(f"{self.path}.new was read back wrongly at byte {at}: {why}")

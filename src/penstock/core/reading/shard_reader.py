@@ -204,7 +204,7 @@ class ShardReader:
             page: The answer.
             started_s: When the call began: calls are kept apart from start to start.
             now_s: Monotonic seconds.
-            chance: In [0, 1), for the pause before a unclear end is read again.
+            chance: In [0, 1), for the pause before an unclear end is read again.
 
         Returns:
             The rows that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no rows, and
@@ -365,7 +365,7 @@ class ShardReader:
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms
-        if is_progress or page.next_iterator is not None:  # a unclear end that gives nothing is no progress
+        if is_progress or page.next_iterator is not None:  # an unclear end that gives nothing is no progress
             self._in_a_row.on_progress()
         return is_progress
 

@@ -344,7 +344,7 @@ class Batcher:
         return records
 
     def drop_all(self) -> list[PendingRecord]:
-        """Give up all waiting records (none in flight); return them in the order of arrival."""
+        """Drop all waiting records (none in flight); return them in the order of arrival."""
         records = self._drain() + [record for each in self._misrouted for record in each.entry.records]
         self._misrouted.clear()
         self._forget(records)
@@ -352,7 +352,7 @@ class Batcher:
         return records
 
     def drop_expired(self, came_before_s: float) -> list[PendingRecord]:
-        """Give up records that have waited since before a moment (none in flight); return them in the order of arrival.
+        """Drop records that have waited since before a moment (none in flight); return them in the order of arrival.
 
         Every pending record is visited, so this is not for every step.
         """
@@ -475,7 +475,7 @@ class Batcher:
     def on_shards(
         self, shards: Iterable[Shard], now_s: float, *, aggregates: bool | None = None
     ) -> PutResult:
-        """Take over a listing of the shards; only while nothing is in flight.
+        """Handle a listing of the shards; only while nothing is in flight.
 
         Args:
             shards: As listed; closed ones may be among them.
