@@ -8,7 +8,8 @@ same records. The next batch starts at the claims.
 
 Five rules complete the protocol:
 
-1. A claim survives every change of owner. It is an attribute of the query's own, and no write of another worker removes it.
+1. A claim survives every change of owner. It is an attribute of the query's own, and no take, release or checkpoint removes
+   it. Another query's claim drops it only after its records have left the stream, or if the row has more than eight others.
 2. A task that may not read claims that the batch holds nothing of the shard. It may not read if another worker has the
    lease, or if another worker's checkpoint is past the batch's start. Without this claim a later execution could find the
    lease free and read.
