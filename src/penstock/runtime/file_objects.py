@@ -55,10 +55,10 @@ class FileObjects:
         return f"file://{self._folder}"
 
     def prepare(self) -> bool:
-        """Make the folder, and see that it can be written; True when it was new.
+        """Create the folder if it is missing, and check that it can be written; True if it is new.
 
         Raises:
-            OptionError: A file stands there, or in the place of a parent.
+            OptionError: The path, or a parent of it, is a file.
         """
         with self._errors(_MAKE):
             is_new = not self._folder.exists()
@@ -126,7 +126,7 @@ class FileObjects:
         return True
 
     def _sync(self, folder: int, operation: str) -> None:
-        """Put what has been done on the disk.
+        """Flush the changes to the disk.
 
         Raises:
             UnknownOutcome: The disk failed behind the write.
