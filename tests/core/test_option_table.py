@@ -97,6 +97,14 @@ def test_an_option_of_another_scope_is_refused():
         parse("sink", maxRecords="1")
 
 
+def test_an_alias_of_another_scope_is_named_as_it_was_given():
+    table = [Option("maxRecords", SIZE, 5, "", READ, aliases=("maxRows",))]
+    with pytest.raises(
+        OptionError, match=r"option maxRows \(maxRecords\) is for the source, not for the sink"
+    ):
+        parse_options({"maxrows": "1"}, table, scope="sink", without_effect={}, refused={})
+
+
 def test_an_option_of_another_scope_gets_no_default():
     assert parse("sink")[0] == {"streamName": None, "bufferBytes": 1, "ordering": "key", "secretKey": None}
 

@@ -20,7 +20,7 @@ def places_of(records):
 
 
 def test_records_are_numbered_by_their_places_and_joined_with_plus():
-    made = testing.records("a", b"b") + testing.aggregate("c", "d") + testing.records({"e": 1})
+    made = testing.records("a", bytearray(b"b")) + testing.aggregate("c", "d") + testing.records({"e": 1})
     assert places_of(made) == [
         (b"a", "1", 0),
         (b"b", "2", 0),

@@ -181,7 +181,11 @@ def parse_options(
         option, unit = by_key[lowered]
         if scope not in option.scopes:
             places = " and ".join(sorted(option.scopes))
-            raise OptionError(f"option {option.name} is for the {places}, not for the {scope}; remove it")
+            given_as = next(name for name, _ in option.spellings() if name.lower() == lowered)
+            meaning = "" if given_as == option.name else f" ({option.name})"
+            raise OptionError(
+                f"option {given_as}{meaning} is for the {places}, not for the {scope}; remove it"
+            )
         if option.name in values:
             raise OptionError(
                 f"option {option.name} is set twice, as {set_by[option.name]} and as {key}; keep one"

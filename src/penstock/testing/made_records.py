@@ -14,7 +14,7 @@ from penstock.core.hash_key import parse_hash_key
 from penstock.core.position import parse_sequence_number
 from penstock.errors import UsageError
 
-Payload: TypeAlias = bytes | str | Mapping[str, object]
+Payload: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, object]
 """Bytes as they are, text as UTF-8, a mapping as JSON."""
 
 SHARD_ID: Final = "shardId-000000000000"
@@ -183,8 +183,8 @@ def aggregate(
 
 
 def _encode(payload: Payload) -> bytes:
-    if isinstance(payload, bytes):
-        return payload
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
     text = payload if isinstance(payload, str) else json.dumps(payload)
     return text.encode()
 
