@@ -66,6 +66,12 @@ def test_attributes_are_those_that_were_given_when_the_handler_gets_them():
     assert int(given[1].sequence_number) == int(given[0].sequence_number) + 1
 
 
+@pytest.mark.parametrize("arrival", ["2026-01-31T12:00:00Z", 1_769_860_800_000, "2026-01-31T07:00-05:00"])
+def test_an_arrival_is_written_as_any_moment(arrival):
+    made = testing.records("a", arrival=arrival)
+    assert made[0].approximate_arrival_timestamp == datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
 def test_a_record_may_have_no_key():
     given = []
     testing.run(given.extend, testing.records("a", partition_key=None))
@@ -76,7 +82,18 @@ def test_a_record_may_have_no_key():
     ("make", "kind", "message"),
     [
         (lambda: testing.aggregate("a"), UsageError, "two or more"),
-        (lambda: testing.records("a", arrival=datetime(2026, 1, 1)), UsageError, "has no zone"),  # noqa: DTZ001
+        (lambda: testing.records("a", arrival=datetime(2026, 1, 1)), PositionError, "has no time zone"),  # noqa: DTZ001
+        (lambda: testing.records("a", arrival="2026-01-01"), PositionError, "has no time zone"),
+        (
+            lambda: testing.records("a", arrival=1_769_860_800),
+            PositionError,
+            r"seconds\? milliseconds are expected",
+        ),
+        (lambda: testing.records(object()), UsageError, "a payload of type object cannot become JSON"),
+        (lambda: testing.records("a", partition_key=5), UsageError, "partition_key=5: expected a text"),
+        (lambda: testing.records("a", sequence_number=5), UsageError, "sequence_number=5: expected a text"),
+        (lambda: testing.run(list, [b"a"]), UsageError, r"b'a' is no record; .*testing\.records"),
+        (lambda: testing.batch([b"a"]), UsageError, r"b'a' is no record; .*testing\.records"),
         (lambda: testing.records("a", sequence_number="later"), PositionError, "later"),
         (
             lambda: testing.records("a", "b") + testing.records("c", sequence_number="2"),
@@ -108,7 +125,7 @@ def test_a_batch_is_given_to_a_handler_and_asked_what_it_stored():
     assert (batch.is_owned, batch.stored) == (True, None)
     batch.checkpoint(batch[2])
     assert batch.stored == made[2]
-    with pytest.raises(UsageError, match="stands at"):
+    with pytest.raises(UsageError, match="is at"):
         batch.checkpoint(batch[0])
     batch.acknowledge(batch[3])
     assert batch.stored == made[3]

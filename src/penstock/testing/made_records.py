@@ -11,15 +11,19 @@ from msgspec import Struct
 
 from penstock.consumer.records import Record
 from penstock.core.hash_key import parse_hash_key
+from penstock.core.moments import parse_moment
 from penstock.core.position import parse_sequence_number
 from penstock.errors import UsageError
 
+Moment: TypeAlias = datetime | str | int
+"""With its time zone: a `datetime`, ISO 8601, or milliseconds since 1970."""
 Payload: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, object]
 """Bytes as they are, text as UTF-8, a mapping as JSON."""
 
 SHARD_ID: Final = "shardId-000000000000"
 STREAM: Final = "stream"
 ARRIVAL: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Made(Struct, frozen=True):
@@ -43,6 +47,9 @@ class Records(Sequence[Record]):
     """Records of one shard, in order. `+` joins them; sequence numbers that were not given follow from the places."""
 
     def __init__(self, made: Sequence[_Made]) -> None:
+        for each in made:
+            if not isinstance(each.partition_key, str | None):
+                raise UsageError(f"partition_key={each.partition_key!r}: expected a text")
         self._made = tuple(made)
         self._records = tuple(_numbered(self._made))
 
@@ -101,7 +108,7 @@ def records(
     *payloads: Payload,
     partition_key: str | None = "key-{n}",
     sequence_number: str | None = None,
-    arrival: datetime | None = None,
+    arrival: Moment | None = None,
     shard_id: str = SHARD_ID,
     stream: str = STREAM,
 ) -> Records:
@@ -116,7 +123,8 @@ def records(
         stream: Name or ARN of the stream.
 
     Raises:
-        UsageError: `arrival` has no zone, or the sequence number is none.
+        PositionError: `arrival` is no moment or has no time zone, or the sequence number is none.
+        UsageError: A payload or the key is of another type.
     """
     first = None if sequence_number is None else _parse_number(sequence_number)
     moment = _parse_moment(arrival)
@@ -141,7 +149,7 @@ def aggregate(
     partition_key: str = "key-{n}",
     explicit_hash_key: str | None = None,
     sequence_number: str | None = None,
-    arrival: datetime | None = None,
+    arrival: Moment | None = None,
     shard_id: str = SHARD_ID,
     stream: str = STREAM,
 ) -> Records:
@@ -157,7 +165,8 @@ def aggregate(
         stream: Name or ARN of the stream.
 
     Raises:
-        UsageError: There are fewer than two payloads, `arrival` has no zone, or a number is none.
+        PositionError: `arrival` is no moment or has no time zone, or the sequence number is none.
+        UsageError: There are fewer than two payloads, or a payload or the key is of another type.
     """
     if len(payloads) < 2:
         raise UsageError(f"an aggregate of {len(payloads)} payloads: give two or more, or use records(...)")
@@ -185,18 +194,20 @@ def aggregate(
 def _encode(payload: Payload) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
-    text = payload if isinstance(payload, str) else json.dumps(payload)
+    try:
+        text = payload if isinstance(payload, str) else json.dumps(payload)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a payload of type {type(payload).__name__} cannot become JSON: {error}") from None
     return text.encode()
 
 
 def _parse_number(text: str) -> str:
+    if not isinstance(text, str):
+        raise UsageError(f"sequence_number={text!r}: expected a text")
     return parse_sequence_number(text)
 
 
-def _parse_moment(arrival: datetime | None) -> datetime | None:
+def _parse_moment(arrival: Moment | None) -> datetime | None:
     if arrival is None:
         return None
-    if arrival.tzinfo is None:
-        raise UsageError(f"arrival={arrival!r} has no zone: give one, for instance tzinfo=datetime.UTC")
-    arrival = arrival.astimezone(UTC)
-    return arrival.replace(microsecond=arrival.microsecond // 1000 * 1000)  # the service has milliseconds
+    return _EPOCH + timedelta(milliseconds=parse_moment(arrival, "arrival"))

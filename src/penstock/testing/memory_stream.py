@@ -51,6 +51,9 @@ class MemoryStream:
     """
 
     def __init__(self, records: Sequence[Record], *, is_closed: bool) -> None:
+        for each in records:
+            if not isinstance(each, Record):
+                raise UsageError(f"{each!r} is no record; penstock.testing.records(...) makes records")
         first = records[0] if records else None
         self.shard_id = first.shard_id if first else SHARD_ID
         self.name = (first.stream if first else "") or STREAM
