@@ -20,6 +20,8 @@ MARKS: dict[str, tuple[str, ...]] = {
     "contract/ports/test_every_write.py": ("slow",),
     "days": ("slow",),
     "days/spark": ("spark", "slow"),
+    "days/test_database_under_repair.py": (),
+    "days/test_interrupted_put.py": (),
     "days/test_piped_producer.py": (),
     "demo/test_demo.py": ("spark", "slow"),
     "docs": ("slow",),
