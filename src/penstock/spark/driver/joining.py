@@ -67,6 +67,7 @@ class DriverPorts(Struct, frozen=True):
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
         fan_out: Registers the query's consumer; None if it polls.
         know_stream: Returns the check whether the stream's name still means it; None checks nothing.
+        lease_loop_table: The same lease table for the lease loop, which repeats failed calls by itself; None: `table`.
     """
 
     kinesis: Kinesis
@@ -79,6 +80,7 @@ class DriverPorts(Struct, frozen=True):
     kcl3: Kcl3Tables | None = None
     fan_out: FanOut | None = None
     know_stream: Callable[[StreamIdentity], KnownStream] | None = None
+    lease_loop_table: LeaseTable | None = None
 
 
 class Joined(Struct, frozen=True):
@@ -298,7 +300,7 @@ class Joining:
             ),
             run_name=name_run(self.worker, run[:8]),
             stream=options.stream,
-            table=ports.table,
+            table=ports.lease_loop_table or ports.table,
             kinesis=ports.kinesis,
             clock=ports.clock,
             chance=ports.chance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 from msgspec.structs import replace
@@ -27,6 +28,9 @@ from penstock.wiring import (
 def open_planner(options: SourceOptions) -> Planner:
     """Return the driver's side of a query. Makes no call."""
     kinesis, clock = open_kinesis(options.connection), SystemClock()
+    # The lease loop repeats its calls by itself. It reports their error, so it must get it before a lease expires.
+    loop_deadline_s = min(options.connection.deadline_s, options.lease_duration_s / 3)
+    loop_connection = dataclasses.replace(options.connection, deadline_s=loop_deadline_s)
     ports = DriverPorts(
         kinesis=kinesis,
         table=open_lease_table(options.lease_table, options.connection),
@@ -37,6 +41,7 @@ def open_planner(options: SourceOptions) -> Planner:
         open_table=lambda name: open_lease_table(name, options.connection),
         kcl3=open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
+        lease_loop_table=open_lease_table(options.lease_table, loop_connection),
         know_stream=lambda meant: known_to_query(options.stream, options.application, meant, kinesis, clock),
     )
     return Planner(
