@@ -1,12 +1,13 @@
 """The hooks of process pools that the tests do not install: Celery's signal, and billiard's pool, which has none."""
 
+import signal
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from penstock.errors import UsageError
-from penstock.producer.process_end import EndHook, refuse_open_end
+from penstock.producer.process_end import EndHook, refuse_open_end, warn_of_open_end
 
 
 class Signal:
@@ -59,3 +60,19 @@ def test_only_a_pool_of_billiard_without_celery_refuses_an_open_end(
             refuse_open_end("events")
     else:
         refuse_open_end("events")
+
+
+class Server:
+    """`uvicorn.server.Server`."""
+
+    def handle_exit(self, number, frame):
+        """Ask the server to stop."""
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_server_of_uvicorn_is_warned_of_an_open_producer(monkeypatch, caplog, serves):
+    monkeypatch.setitem(sys.modules, "uvicorn.server", SimpleNamespace(Server=Server))
+    handler = Server().handle_exit if serves else signal.SIG_DFL
+    monkeypatch.setattr(signal, "getsignal", lambda _: handler)
+    warn_of_open_end("events")
+    assert ("close it in the lifespan" in caplog.text) == serves

@@ -7,6 +7,7 @@
 | the same, terminated, as by `with Pool()` at its end | SIGTERM | a handler that ends the process in order, soon |
 | worker of Celery | `os._exit` | Celery's signal `worker_process_shutdown` |
 | worker of billiard's Pool without Celery | `os._exit` without any finalizer | none: `refuse_open_end` |
+| server of uvicorn | SIGTERM again, once its own shutdown is over | none: `warn_of_open_end` |
 | worker of PySpark | `os._exit`, or a signal, without any finalizer | none: `refuse_open_end` |
 | any, once its hooks have run | | none: `refuse_open_end` |
 """
@@ -14,6 +15,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import signal
 import sys
@@ -25,6 +27,7 @@ from typing import Any, Final
 
 from penstock.errors import UsageError
 
+_log: Final = logging.getLogger("penstock.producer")
 _FIRST: Final = 100  # before the finalizers of queues and pools, which end threads that user code may need
 _TERMINATED: Final = 128 + signal.SIGTERM
 _UNHEEDED_S: Final = 5.0
@@ -176,6 +179,20 @@ def refuse_open_end(stream: str) -> None:
         raise UsageError(
             f"stream {stream}: this process is ending, and a Producer that is opened now works only in a `with` block: no hook "
             "would close it, and its records would be lost"
+        )
+
+
+def warn_of_open_end(stream: str) -> None:
+    """Warn of a producer outside a `with` block in a server of uvicorn, where a shutdown hook of the program has to close it."""
+    servers = sys.modules.get("uvicorn.server")
+    if servers is not None and isinstance(
+        getattr(signal.getsignal(signal.SIGTERM), "__self__", None), servers.Server
+    ):
+        _log.warning(
+            "stream %s: uvicorn ends its process by the signal itself once its shutdown is over, and no hook closes this producer "
+            "then: close it in the lifespan of the application (`async with AsyncProducer(Producer(...))`), or its last records are "
+            "lost",
+            stream,
         )
 
 

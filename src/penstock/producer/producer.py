@@ -28,7 +28,7 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics, check_measures
 from penstock.producer.engine import Engine
 from penstock.producer.placement import Placement, fetch_placement
-from penstock.producer.process_end import EndHook, refuse_open_end
+from penstock.producer.process_end import EndHook, refuse_open_end, warn_of_open_end
 from penstock.producer.receipts import RECEIPT_BYTES, Acknowledgement
 from penstock.producer.sender import SenderPorts
 from penstock.producer.writer_options import (
@@ -330,6 +330,7 @@ class Producer:
                 return self._engine
             if not self._is_entered:
                 refuse_open_end(self.stream)
+                warn_of_open_end(self.stream)
             options = self.options
             placement = self._fetch_placement()
             self._record_bytes_max = placement.record_bytes_max
