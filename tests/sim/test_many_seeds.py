@@ -26,7 +26,7 @@ STREAMS = range(8, 130, BLOCK)
 QUERIES = range(10, 240, BLOCK)
 RARE_WITH_STREAMS = {
     "fault: table_drops_per_min",
-    "situation: a worker goes for good while another has not answered it",
+    "situation: a worker stops for ever during a hand-over that it has requested",
 }
 """What one world in a hundred or fewer meets, and fleets of one stream meet more often."""
 

@@ -118,7 +118,7 @@ def test_subscriptions_that_leave_the_rest_of_an_event_behind_are_found(monkeypa
         del is_cut
         return self.end is None
 
-    monkeypatch.setattr(TaskSubscription, "may_continue", goes_on)
+    monkeypatch.setattr(TaskSubscription, "continue_from", goes_on)
     assert any(run_query_seed(seed, FAN_OUT).violation for seed in PUSHED_SEEDS)
 
 

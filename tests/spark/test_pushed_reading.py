@@ -117,9 +117,9 @@ def test_a_subscription_goes_on_only_where_everything_behind_will_come():
     query = Query()
     start = IteratorStart(IteratorType.AT_SEQUENCE_NUMBER, "1007")
     subscription = TaskSubscription(query.time.condition(), start, 0.0)
-    assert not subscription.may_continue("1000", is_cut=False)
-    assert not subscription.may_continue(None, is_cut=False)
-    assert subscription.may_continue("1007", is_cut=False)
+    assert not subscription.continue_from("1000", is_cut=False)
+    assert not subscription.continue_from(None, is_cut=False)
+    assert subscription.continue_from("1007", is_cut=False)
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ class S3Objects:
         return {name: each for name, each in zip(names, found, strict=True) if each is not None}
 
     def write(self, name: str, data: bytes, tag: str | None) -> str | None:
-        """Write an object if its tag is still this one; None when it is not."""
+        """Write an object if its current tag equals `tag`; return the new tag, or None if it differs."""
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
         arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "Body": data, **condition}
         arguments["ContentType"] = "application/json"

@@ -67,7 +67,7 @@ class Seat:
     taken_ms: int | None = None
     holder: Subscription | None = None
 
-    def is_taken(self) -> RequestRefused:
+    def refusal(self) -> RequestRefused:
         """Return the refusal of a second subscription, which also ends one that was taken over."""
         where = f"{ACCOUNT}:{self.stream.name}:{self.shard.id}:{self.consumer.name}"
         return in_use(f"Another active subscription exists for this consumer: {where}")
@@ -115,12 +115,12 @@ class Subscriptions:
             RequestRefused: `ResourceInUseException`.
         """
         if self.limits and seat.taken_ms is not None and now_ms - seat.taken_ms < TAKE_OVER_MS:
-            raise seat.is_taken()
+            raise seat.refusal()
 
     def open(self, seat: Seat, ordinal: int, wire: Wire, now_ms: int) -> Subscription:
         """Begin a subscription at a record; the one before it fails with a ResourceInUseException."""
         if seat.holder is not None:
-            seat.holder.fail(seat.is_taken())
+            seat.holder.fail(seat.refusal())
         seat.holder, seat.taken_ms = Subscription(self, seat, ordinal, wire, now_ms), now_ms
         return seat.holder
 

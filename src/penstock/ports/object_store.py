@@ -64,10 +64,10 @@ class ObjectStore(Protocol):
         """Return the objects of these names that exist."""
 
     def write(self, name: str, data: bytes, tag: str | None) -> str | None:
-        """Write an object if its tag is still this one, or, with None, if there is none of this name.
+        """Write an object if its current tag equals `tag`. With `tag=None`, write it if no object has this name.
 
         Returns:
-            The new tag, or None when the condition does not hold.
+            The new tag, or None if the condition does not hold.
 
         Raises:
             UnknownOutcome: Sent and not answered.

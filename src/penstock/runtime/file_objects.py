@@ -97,7 +97,7 @@ class FileObjects:
             return self._read_each(folder, names)
 
     def write(self, name: str, data: bytes, tag: str | None) -> str | None:
-        """Write an object if its tag is still this one; None when it is not."""
+        """Write an object if its current tag equals `tag`; return the new tag, or None if it differs."""
         with self._errors("write"), self._opened() as folder, self._locked(folder):
             if self._tag(folder, name) != tag:
                 return None

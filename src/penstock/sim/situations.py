@@ -70,8 +70,8 @@ _INSIDE: Final = "situation: a reader begins inside an aggregate"
 _BATCH_INSIDE: Final = "situation: a batch begins inside an aggregate"
 _BATCH_GONE: Final = "situation: a batch begins at a record that has left the stream"
 _BATCH_LOSS: Final = "situation: a batch goes on behind a loss"
-_GHOST: Final = "situation: a worker goes for good while another has not answered it"
-_SITUATIONS_OF_CONSUMERS: Final = (_TRIMMED, _EXPIRED, _LOSS, _DEAD, _STOPPED, _INSIDE, _GHOST)
+_REQUESTER_GONE: Final = "situation: a worker stops for ever during a hand-over that it has requested"
+_SITUATIONS_OF_CONSUMERS: Final = (_TRIMMED, _EXPIRED, _LOSS, _DEAD, _STOPPED, _INSIDE, _REQUESTER_GONE)
 _LEADS: Final = "situation: a worker becomes the leader"
 _LEADS_NO_MORE: Final = "situation: a leader loses its lock"
 _LEADER_GONE: Final = "situation: the leader goes without a word"
@@ -254,9 +254,11 @@ class Situations:
             self._crashed.add(who)
         self._leaders.discard(who)
         name = name_of(who)
-        asked = [row for row in self._rows.values() if row.owner == name and row.checkpoint_owner is not None]
-        if asked and name in self._scenario.leavers:
-            self._met[_GHOST] += 1
+        requested = [
+            row for row in self._rows.values() if row.owner == name and row.checkpoint_owner is not None
+        ]
+        if requested and name in self._scenario.leavers:
+            self._met[_REQUESTER_GONE] += 1
 
     def _on_up(self, _now: float, who: str) -> None:
         name = name_of(who)

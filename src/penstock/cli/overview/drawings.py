@@ -202,7 +202,7 @@ def _height_of(value: float, top: float, height: int) -> float:
 
 
 def draw_bar(share: float, kind: str) -> str:
-    """Return a bar of some share of its room, 0 to 1."""
+    """Return a bar that fills a share, 0 to 1, of its width."""
     return (
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="{kind}" width="{max(1.0, 100 * share):.1f}" height="8"/></svg>'

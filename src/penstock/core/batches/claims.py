@@ -10,9 +10,8 @@ Five rules complete the protocol:
 
 1. A claim survives every change of owner. It is an attribute of the query's own, and no take, release or checkpoint removes
    it. Another query's claim drops it only after its records have left the stream, or if the row has more than eight others.
-2. A task that may not read claims that the batch holds nothing of the shard. It may not read if another worker has the
-   lease, or if another worker's checkpoint is past the batch's start. Without this claim a later execution could find the
-   lease free and read.
+2. A task must not read if another worker has the lease, or if another worker's checkpoint is past the batch's start. It
+   then claims an empty range. Without this claim a later execution could find the lease free and read.
 3. The driver passes to each task the claim that it saw when it planned the batch. A claim that is neither that one nor one
    of the batch itself was made by another driver on the same checkpoint location: the task fails. A batch is named by its
    number and by the run of the driver that planned it (`penstock.core.batches.known_batches`).
@@ -62,12 +61,12 @@ class ClaimNote(Struct, frozen=True):
     """Figures that a task passes to the driver with its claim.
 
     Args:
-        has_more: Records were left to read behind the end, from before the moment up to which the query reads.
-        tip_ms: Moment at which nothing at all was left behind the end, by the service's clock, or None.
+        has_more: Whether unread records follow the end. With AvailableNow, only records count that arrived before its moment.
+        tip_ms: Moment at which no record followed the end, by the service's clock, or None.
         whole_record: The end is the last user record of its Kinesis record.
         record_count: User records in the range.
         bytes_count: Bytes of user data in the range.
-        millis_behind_latest: Age of the oldest record behind the end, or 0 at the tip; None when it is not known.
+        millis_behind_latest: Age of the oldest record after the end, or 0 at the tip; None when it is not known.
         last_arrival_ms: Arrival of the last record of the range, or None when it is empty.
         children: The child shards, if the end is SHARD_END.
         kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
@@ -145,7 +144,7 @@ def parse_note(note: bytes) -> ClaimNote | None:
         return None
 
 
-# --- a task looks at its lease ---------------------------------------------------------------------------
+# --- a task has read its lease ----------------------------------------------------------------------------
 
 
 class Execution(Struct, frozen=True):
@@ -188,7 +187,7 @@ class NothingReason(Enum):
 
 
 class ReadNothing(Struct, frozen=True):
-    """The batch holds nothing of the shard: claim that, and return no records."""
+    """The batch holds nothing of the shard: claim an empty range, and return no records."""
 
     reason: NothingReason
 
@@ -224,7 +223,7 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     if lease.reader != execution.worker:
         return ReadNothing(NothingReason.LEASE_LOST)
     if _is_passed(execution.start, lease):
-        # While this query held the lease, no checkpoint passed the start of its batch.
+        # Another worker has held the lease: while this query holds it, no checkpoint passes the start of its batch.
         return ReadNothing(NothingReason.DONE_ELSEWHERE)
     return ReadFreely()
 
@@ -268,16 +267,16 @@ def judge_refused_claim(
         The decision, and the claimed end (`mine` if there is none).
     """
     plan = plan_read(row, execution)
-    # The query was restarted from an earlier state of its checkpoint location, and this task belongs to the driver before.
+    # The query was restarted from an earlier state of its checkpoint location, and this task belongs to the previous driver.
     # Its claim would move the checkpoint past records that are read again, and would stop the new driver at this shard.
-    is_anew = row is not None and before is not None and row.claim_of(execution.worker) is None
+    is_recreated = row is not None and before is not None and row.claim_of(execution.worker) is None
     match plan:
         case ReadUnclaimed():
             return (RefusedClaim.GONE, mine)
         case ReadFreely():
-            return (RefusedClaim.ROW_RECREATED if is_anew else RefusedClaim.CLAIM_AGAIN, mine)
+            return (RefusedClaim.ROW_RECREATED if is_recreated else RefusedClaim.CLAIM_AGAIN, mine)
         case ReadNothing():
-            return (RefusedClaim.ROW_RECREATED if is_anew else RefusedClaim.LOST, mine)
+            return (RefusedClaim.ROW_RECREATED if is_recreated else RefusedClaim.LOST, mine)
         case ClaimedElsewhere():
             return (RefusedClaim.ANOTHER_DRIVER, mine)
         case ReadTo(end):
@@ -316,8 +315,8 @@ class StartReason(Enum):
 
     CLAIMED = "the end of the last claim"
     CHECKPOINT = "the lease's checkpoint"
-    NOT_READ = "the batch before claimed no end in the shard: its start again"
-    LEASE_GONE = "the lease was deleted: the start of the batch before again"
+    NOT_READ = "the previous batch has no claim in the shard: its start again"
+    LEASE_GONE = "the lease was deleted: the start of the previous batch again"
 
 
 class BatchStart(Struct, frozen=True):
@@ -336,11 +335,11 @@ def resolve_start(
     Args:
         lease: The shard's lease, or None if the row is missing.
         worker: The query's worker id.
-        known: The batches up to the one before, which is done.
-        planned: Where that batch started in this shard, or None if it did not include the shard.
+        known: The batches up to the previous one, which is done.
+        planned: Where the previous batch started in this shard, or None if it did not include the shard.
 
     Returns:
-        The start; None if there is neither a lease nor a start in the batch before.
+        The start; None if there is neither a lease nor a start in the previous batch.
     """
     if lease is None:
         return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
@@ -359,7 +358,8 @@ def resolve_start(
         if note is not None or claim.end != lease.checkpoint:
             return BatchStart(claim.end, StartReason.CLAIMED, note)
     if planned is None or is_done or _is_passed(planned, lease):
-        # While this query held the lease, no checkpoint passed the start of its batch: another worker held it and read on.
+        # If the checkpoint has passed the planned start, another worker has held the lease and read on: while this query
+        # holds it, no checkpoint passes the start of its batch.
         return BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
     return BatchStart(planned, StartReason.NOT_READ)
 
@@ -383,7 +383,7 @@ def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
 
 
 def may_promote(lease: Lease, worker: str, known: KnownBatches, done: Position) -> bool:
-    """Whether a claim may become the checkpoint now.
+    """Return whether a claim may become the checkpoint now.
 
     The checkpoint only moves forwards. The claim of an earlier batch counts too: the shard had nothing to read since.
 

@@ -21,11 +21,11 @@ FORMAT_VERSION: Final = 1
 
 
 SHARE_BYTES_MIN: Final = 1024 * 1024
-"""Smallest part of a byte limit that one shard gets: an ordinary record fits into it."""
+"""Smallest share of a byte limit that one shard gets: an ordinary record fits into it."""
 
 
 class Share(Struct, frozen=True):
-    """A shard's part of one batch.
+    """A shard's share of a batch's limits.
 
     Args:
         record_count_max: User records, or None.
@@ -52,10 +52,10 @@ class Limit(Struct, frozen=True):
     shards: tuple[str, ...]
 
     def shares(self) -> dict[str, Share]:
-        """Return the part of each shard that is read in this batch; the parts sum up to the limits exactly.
+        """Split the limits of the batch among the shards that it reads; the shares sum up to the limits exactly.
 
         If the limits are too small for all shards, the first ones are read and the others wait for a later batch. The first
-        shard may exceed the bytes by one record: a record that is larger than any part must be read at some point.
+        shard may exceed its bytes by one record. Otherwise a record that is larger than every share would never be read.
         """
         count = len(self.shards)
         if self.record_count_max is not None:
@@ -89,7 +89,7 @@ class StreamOffset(Struct, frozen=True):
         until_ms: Records that arrived at or after this moment are not in the batch (AvailableNow), or None.
         limit: Which shards the batch reads, and how much; None in the offset before the first batch, and in those of
             early versions, which read all shards up to the tip.
-        tips: Shard id to the moment at which nothing was left behind the shard's start, by the service's clock; of the
+        tips: Shard id to the moment at which nothing was left after the shard's start, by the service's clock; of the
             shards that are read, if it is known.
         deaggregates: Whether KPL aggregates are taken apart. If so, positions count user records.
         runs: The runs of the driver that planned the batches up to this one, as in `KnownBatches`.

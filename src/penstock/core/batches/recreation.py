@@ -40,7 +40,7 @@ class Recreation(Struct, frozen=True):
     Args:
         writes: In this order: parents before their children; writes of SHARD_END after the children.
         repeated: Shards of the last batch that are read again from its start, since no claim shows its end.
-        carried: Shards of the last batch that go on behind it, according to the earlier table.
+        carried: Shards of the last batch that go on after it, according to the earlier table.
         vanished: Shards without a lease that left the stream unfinished, with the query's position.
         is_forked: The earlier table is still used, by a query that has gone on from another copy of the checkpoint
             location.
@@ -70,7 +70,7 @@ def find_missing(
     return {key: position for key, position in unfinished if key not in rows and key not in followed}
 
 
-def find_lacking_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[str]:
+def find_missing_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[str]:
     """Return the ended shards of an offset whose missing leases keep a merged child from being read.
 
     A child at its start that has the row of one parent only waits for the other parent.
@@ -79,12 +79,12 @@ def find_lacking_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[st
         rows: The lease table.
         logged: The offset.
     """
-    lacking = set()
+    missing = set()
     for row in rows.values():
         absent = row.parents - rows.keys()
         if absent and absent != row.parents and row.checkpoint == TRIM_HORIZON:
-            lacking |= {key for key in absent if key in logged.shards and logged.shards[key].is_shard_end}
-    return lacking
+            missing |= {key for key in absent if key in logged.shards and logged.shards[key].is_shard_end}
+    return missing
 
 
 def find_skipped(rows: Mapping[str, Lease], logged: StreamOffset) -> dict[str, Position]:
@@ -133,7 +133,7 @@ def agrees_with(rows: Mapping[str, Lease], logged: StreamOffset) -> bool:
     return not (
         find_missing(rows, logged, {})
         or has_holes
-        or find_lacking_ends(rows, logged)
+        or find_missing_ends(rows, logged)
         or find_outdated(rows, logged, lineage)
     )
 
@@ -152,8 +152,8 @@ def plan_recreation(
         logged: The offset.
         shards: Every listed shard, by id.
         stream: The stream of these shards.
-        before: The leases of the table under which the offset was written, if the query has changed to another one; None if
-            it has the same table, or if the earlier one cannot be read.
+        before: The leases of the earlier table, if the query used another table when the offset was written; None if it
+            used the same table, or if the earlier table cannot be read.
     """
     return _Plan(rows, logged, shards, stream, before).plan_start()
 
@@ -211,7 +211,7 @@ class _Plan:
         if not self._is_forked:
             self._copy_leases()
         self._create_known()
-        self._create_ended_parents(find_lacking_ends(self._rows, self._logged))
+        self._create_ended_parents(find_missing_ends(self._rows, self._logged))
         ends = [
             Reset(key, self._rows[key].counter, SHARD_END)
             for key in find_outdated(self._rows, self._logged, self._parents_of)
@@ -225,7 +225,7 @@ class _Plan:
 
     def plan_running(self, marks: Mapping[str, TipMark]) -> Recreation:
         self._create_known(marks)
-        self._create_ended_parents(find_lacking_ends(self._rows, self._logged))
+        self._create_ended_parents(find_missing_ends(self._rows, self._logged))
         vanished = self._vanished.keys()
         self._create_children(
             [key for key, shard in self._shards.items() if not vanished.isdisjoint(shard.parents)]

@@ -1,6 +1,6 @@
 """Plans the reset of leases whose claims a query's checkpoint location has no record of.
 
-The location was restored from a copy, or another driver works, or has worked, from a copy of it. Everything behind the
+The location was restored from a copy, or another driver works, or has worked, from a copy of it. Everything after the
 location's positions is read again, so this line of history skips no record that it has not passed to Spark. Deleted leases
 are created again by `penstock.core.batches.recreation`.
 """
@@ -22,7 +22,7 @@ def goes_back(row: Lease, claim: BatchClaim, logged: StreamOffset) -> bool:
     """Whether a lease is reset whose claim the checkpoint location has no record of.
 
     Leases of other workers stay as they are. So does a lease whose claim is no later than the location's last batch, if the
-    location has no position for the shard or if another worker has read on behind the claim since.
+    location has no position for the shard or if another worker has since read past the claim.
 
     Args:
         row: The lease.
@@ -40,7 +40,7 @@ def plan_rewind(
     """Plan the reset of leases whose claims a checkpoint location has no record of.
 
     - A shard in the location's offset goes back to its position there.
-    - A later shard begins at TRIM_HORIZON, behind its parents' end.
+    - A later shard begins at TRIM_HORIZON, after its parents' end.
     - The claim of the location's last batch is kept if a lease still has it: Spark repeats that batch if it was not
       committed.
     - The ancestors of shards in the offset stay done.

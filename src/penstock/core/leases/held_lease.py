@@ -220,7 +220,7 @@ class HeldLease(Struct):
 
     @property
     def deadline_s(self) -> float:
-        """When delivery must end unless a renewal succeeds; infinity if claims fence it instead."""
+        """When delivery must end unless a renewal succeeds; infinity for a worker whose batches claim their ends."""
         if self.options.keeps_claims:
             return math.inf
         return self.renewed_s + self.options.lease_duration_s - self.options.margin_s
@@ -354,15 +354,15 @@ class HeldLease(Struct):
         )
 
     def _tip(self, ahead: Position | None) -> TipMark | None:
-        """Return the tip mark for a write, with a checkpoint or without."""
+        """Return the tip mark for a write that moves the checkpoint to `ahead`, or that leaves it (None)."""
         if ahead is None and self.options.keeps_claims:
             return None  # a claim may have moved the row's checkpoint: this worker's copy may be old
         return self._tip_at(self.lease.checkpoint if ahead is None else ahead)
 
     def _tip_at(self, position: Position) -> TipMark | None:
-        """Return the mark for a position if the reader has been at the tip at or before it, else None.
+        """Return the mark for a position if the reader was at the tip there or at an earlier position, else None.
 
-        Records behind the tip arrived after the moment of the mark, so the moment is valid for later positions too.
+        Later records arrived after the moment of the mark, so the moment is valid for later positions too.
         """
         tip = self.tip
         if tip is None or not position.is_record or position < tip.position:
@@ -400,7 +400,10 @@ class HeldLease(Struct):
         return self.unknown_write is not None and self.is_fetching
 
     def on_read_back(self, row: Lease | None, now_s: float, turn: Turn) -> list[LeaseAction]:
-        """Handle the row that was read after a write with an unknown outcome; from the second one on, the next write waits."""
+        """Handle the row that was read after a write with an unknown outcome.
+
+        If the write was not applied and an earlier attempt has failed too, the next write waits.
+        """
         write, self.unknown_write, self.is_fetching = self.unknown_write, None, False
         assert write is not None, f"lease {self.key} was read back although no write has an unknown outcome"
         actions = self._reconcile(write, row, turn)
@@ -459,7 +462,7 @@ class HeldLease(Struct):
             return self.stop(StopWhy.HANDOVER)
         if row is not None and row.reader == self.worker and outcome.reason is Refusal.BACKWARDS:
             # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
-            # stays, and this worker's own follows once it is ahead.
+            # stays; this worker writes its own checkpoint once that is ahead.
             self.lease = row
             return [report_behind(row, self.done_through)]
         return self._reconcile(write, row, turn)
@@ -486,8 +489,8 @@ class HeldLease(Struct):
             # the table applies one of the two and refuses the other.
             self.lease = row
             return self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
-        # First try: sent, no answer, read back as not applied. Second try: the same counter, no answer. First try: applied.
-        # The row does not show which of the two was applied, so the lease counts from the earlier one.
+        # First write: sent, no answer; the row read back is unchanged. Second write: sent with the same counter, no answer.
+        # Then the table applies the first. The row does not show which one was applied, so the lease counts from the first.
         sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
         return [report_read_back(self.key), *self._renewed(row, sent_s, turn)]
 
@@ -559,7 +562,7 @@ class HeldLease(Struct):
     # --- the end of the shard ---
 
     def _create_children(self, view: LeaseView, now_s: float) -> list[LeaseAction]:
-        """Return the creations of children's leases that are possible now."""
+        """Return the actions that create the children's leases, as far as they are possible now."""
         if not self.to_create or now_s < self.child_retry_s:
             return []
         actions: list[LeaseAction] = []

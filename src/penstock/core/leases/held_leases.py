@@ -84,7 +84,9 @@ class HeldLeases:
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
         self._due: list[tuple[float, str, int]] = []
-        self._orphans: dict[str, int] = {}  # readers without a lease that have not stopped: key -> epoch
+        self._earlier_readers: dict[
+            str, int
+        ] = {}  # readers of lost leases that have not stopped: key -> epoch
         self._last_epoch = 0
         self._pace = RenewalPace(context.options)
         self._expired: list[Expiry] = []  # leases that could not be renewed in time; not reported yet
@@ -103,7 +105,7 @@ class HeldLeases:
     @property
     def is_quiet(self) -> bool:
         """Whether no lease is held and every reader has stopped."""
-        return not self._held and not self._orphans
+        return not self._held and not self._earlier_readers
 
     @property
     def next_wake_s(self) -> float:
@@ -143,7 +145,7 @@ class HeldLeases:
         self._advance(held, now_s)
 
     def wake_waiting(self, now_s: float) -> None:
-        """Advance the leases that wait for their parents."""
+        """Advance the leases that wait for their parents or for an earlier reader."""
         for held in [each for each in self._held.values() if each.phase is LeasePhase.WAITING]:
             self._advance(held, now_s)
 
@@ -189,7 +191,7 @@ class HeldLeases:
             now_s,
             self.view,
             is_busy=self._writes.is_busy(held.key),
-            has_earlier_reader=held.key in self._orphans,
+            has_earlier_reader=held.key in self._earlier_readers,
         )
         self._do(held, actions, now_s)
         if not self._is_held(held):
@@ -234,7 +236,7 @@ class HeldLeases:
         self.lost_count += 1
         self._scans.on_owner_unknown(held.key, now_s)
         if has_reader:
-            self._orphans[held.key] = held.epoch
+            self._earlier_readers[held.key] = held.epoch
         else:
             self._late_checkpoints.keep(held.key, done)
 
@@ -371,8 +373,11 @@ class HeldLeases:
             held.on_progress(event, now_s)
 
     def on_drained(self, event: ShardDrained, now_s: float) -> None:
-        """Handle that a shard is read to its end."""
-        self._drop_orphan(event.key, event.epoch)
+        """Handle that a reader has read its shard to the end.
+
+        If its lease was lost meanwhile, the leases that wait for it may be read now.
+        """
+        self._drop_earlier_reader(event.key, event.epoch)
         held = self._with_reader(event.key, event.epoch)
         if held is None:
             self.wake_waiting(now_s)
@@ -382,7 +387,7 @@ class HeldLeases:
 
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle that a reader has stopped as asked."""
-        if self._drop_orphan(event.key, event.epoch):
+        if self._drop_earlier_reader(event.key, event.epoch):
             self._keep_late(event.key, event.position, now_s)
             self.wake_waiting(now_s)
             return
@@ -393,7 +398,7 @@ class HeldLeases:
 
     def on_failed(self, event: ReaderFailed, now_s: float) -> bool:
         """Handle that a reader has failed for good; True if its lease is freed for other workers."""
-        if self._drop_orphan(event.key, event.epoch):
+        if self._drop_earlier_reader(event.key, event.epoch):
             self._keep_late(event.key, event.position, now_s)
             return False
         held = self._with_reader(event.key, event.epoch)
@@ -403,10 +408,10 @@ class HeldLeases:
         self._advance(held, now_s)
         return event.release
 
-    def _drop_orphan(self, key: str, epoch: int) -> bool:
-        if self._orphans.get(key) != epoch:
+    def _drop_earlier_reader(self, key: str, epoch: int) -> bool:
+        if self._earlier_readers.get(key) != epoch:
             return False
-        del self._orphans[key]
+        del self._earlier_readers[key]
         return True
 
     def _keep_late(self, key: str, position: Position | None, now_s: float) -> None:
@@ -440,7 +445,7 @@ class HeldLeases:
         late = [held for held in self._held.values() if held.phase is LeasePhase.STOPPING]
         for held in late:
             held.stop_waiting_for_reader()
-            self._orphans[held.key] = held.epoch
+            self._earlier_readers[held.key] = held.epoch
             self._advance(held, now_s)
         return [held.key for held in late]
 
@@ -451,8 +456,8 @@ class HeldLeases:
         # A reader: its last event, posted. The machine: this audit, before that event is handled. The loop counts such a
         # reader as alive, so a reader that is not alive will send no further event.
         for key, epoch in sorted(alive):
-            if self._with_reader(key, epoch) is None and self._orphans.get(key) != epoch:
-                self._orphans[key] = epoch
+            if self._with_reader(key, epoch) is None and self._earlier_readers.get(key) != epoch:
+                self._earlier_readers[key] = epoch
                 self._report_audit(key, "a reader lives without its lease; it is stopped")
                 self._turn.emit(StopReader(key, epoch, StopWhy.LOST))
         for held in list(self._held.values()):
@@ -465,9 +470,9 @@ class HeldLeases:
             self._report_audit(held.key, "the lease is held but its reader is gone; it is started again")
             del self._held[held.key]
             self.acquire(held.lease, held.renewed_s, now_s)
-        for key, epoch in list(self._orphans.items()):
+        for key, epoch in list(self._earlier_readers.items()):
             if (key, epoch) not in alive:
-                del self._orphans[key]
+                del self._earlier_readers[key]
         self.wake_waiting(now_s)
 
     def _report_audit(self, key: str, what: str) -> None:

@@ -242,12 +242,12 @@ class Lease(Struct, frozen=True):
         return next((claim for claim in self.claims if claim.worker == worker), None)
 
     def tip_ms_at(self, position: Position) -> int | None:
-        """Return the moment at which no record was behind a position, or None if the row has none for it."""
+        """Return the moment at which no record was after a position, or None if the row has none for it."""
         return self.mark.tip_ms if self.mark is not None and self.mark.position == position else None
 
     @property
     def has_foreign_checkpoint(self) -> bool:
-        """Whether the checkpoint is a record that no Penstock worker wrote: whether more was behind it is unknown."""
+        """Whether the checkpoint is a record that no Penstock worker wrote: whether more records followed it is unknown."""
         return self.checkpoint.is_record and (self.mark is None or self.mark.position < self.checkpoint)
 
 

@@ -157,7 +157,7 @@ class Claim(Struct, frozen=True):
         claim: The worker, the batch and its range. The worker must be the reader unless the claim is a forfeit.
         checkpoint_seen: The row's checkpoint as the task read it.
         before: The worker's own claim as the task read it, as (batch, run), or None: only that claim is replaced.
-        tip_ms: Moment at which no record was behind the batch's start, or None.
+        tip_ms: Moment at which no record was after the batch's start, or None.
         dropped: Old claims of other workers, as (worker, batch), that the same write removes.
         stream: The task's stream; a row of another stream is refused. None: no check.
     """
@@ -222,7 +222,7 @@ class Reset(Struct, frozen=True):
     Args:
         forget: The worker whose claim is removed: its restored checkpoint location has no record of that claim.
         claim: The claim of that worker that replaces it, or None.
-        is_followed: Whether records are known to exist behind the position. If they have expired since, that is data loss.
+        is_followed: Whether records are known to exist after the position. If they have expired since, that is data loss.
     """
 
     key: str

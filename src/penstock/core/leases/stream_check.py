@@ -34,11 +34,10 @@ class StreamCheck:
         self._options = options
         self.view = view
         self.foreign: ForeignLease | None = None
-        """A row of another stream, once one was seen."""
-        self._compared: set[str] = set()
-        self._clocks: dict[
-            str, tuple[int, float]
-        ] = {}  # by stream: the service's time in milliseconds, and when it was received
+        """The first row of another stream that was seen, or None."""
+        self._compared: set[str] = set()  # keys of rows that were compared with a listing
+        # By stream: the service's time in milliseconds, and when it was received.
+        self._clocks: dict[str, tuple[int, float]] = {}
 
     def keep_own(self, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
         """Return the rows of the streams that are read here."""
@@ -119,6 +118,6 @@ class StreamCheck:
         clock = self._clocks.get(self._options.stream_id_of(write.key))
         pin_ms = None
         if clock is not None and row is not None and row.checkpoint == LATEST:
-            told_ms, told_s = clock
-            pin_ms = told_ms + int((now_s - told_s) * 1000)
+            listed_ms, listed_s = clock
+            pin_ms = listed_ms + int((now_s - listed_s) * 1000)
         return Take(write.key, write.counter, write.worker, pin_ms, stream)

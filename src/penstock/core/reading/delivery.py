@@ -117,7 +117,7 @@ class ShardDelivery(Generic[R]):
 
     @property
     def low_water(self) -> Position:
-        """Everything up to and including this is done: acknowledged, or skipped behind acknowledged records."""
+        """Everything up to and including this is done: acknowledged, or skipped after acknowledged records."""
         return self._water.done
 
     @property
@@ -203,7 +203,7 @@ class ShardDelivery(Generic[R]):
             queue.ordinals.append(ordinal)
 
     def skip(self, position: Position, now_s: float) -> None:
-        """Skip the records behind the added ones, up to a position: they are not for user code.
+        """Skip the records after the added ones, up to a position: they are not for user code.
 
         Args:
             position: Of the last of them.

@@ -45,7 +45,7 @@ def find_oldest_unread(records: Sequence[ArrivedRecord], position: Position) -> 
     """Return the first record of a page that is not done, or None.
 
     Args:
-        records: As GetRecords gave them, from an iterator at or behind the position.
+        records: As GetRecords gave them, from an iterator at or after the position.
         position: Everything up to and including it is done. An aggregate that it lies inside is not.
     """
     done = None if position.sequence_number is None else int(position.sequence_number)
@@ -71,7 +71,7 @@ class ArrivalMarks:
     def __init__(self) -> None:
         self._marks: deque[tuple[int, float]] = (
             deque()
-        )  # counts of records, each behind its last one; and a moment
+        )  # counts of records, each after its last one; and a moment
         self._count = 0
 
     def add(self, count: int, arrival_s: float) -> None:

@@ -30,7 +30,7 @@ class LowWater:
 
     @property
     def done(self) -> Position:
-        """Everything up to and including it is acknowledged, or skipped behind acknowledged records."""
+        """Everything up to and including it is acknowledged, or skipped after acknowledged records."""
         return max(self.position, self._skipped_through)
 
     @property

@@ -84,7 +84,7 @@ class Page(ABC, Generic[Rows_co]):
 
     Args:
         first_sequence_number: Of the first Kinesis record, or None when the page is empty.
-        last: The place of the last user record, or of one behind it in the same Kinesis record; None when the page is empty.
+        last: The place of the last user record, or of one after it in the same Kinesis record; None when the page is empty.
         read_bytes: Bytes that the service counts against the quota: data and partition keys.
         next_iterator: None on the last page of a closed shard.
         millis_behind_latest: 0 at the tip.
@@ -138,7 +138,7 @@ class ListPage(Page[Sequence[R]]):
     records: Sequence[R]
 
     def rows_after(self, done: Position | None) -> Sequence[R]:
-        """Return the records behind a position."""
+        """Return the records after a position."""
         if done is None or done.sequence_number is None:
             return self.records
         place = (int(done.sequence_number), done.sub_sequence_number)

@@ -1,8 +1,8 @@
 """How a shard is resumed from a position: the start of the iterator, the records to skip, and the detection of a loss.
 
 With a checkpoint on a record, everything up to and including it is done. The iterator begins AT that record all the
-same, for two reasons: an aggregate may have more user records behind the checkpoint, and the record must still be
-there. If it is not, retention has removed it, and perhaps unread records behind it.
+same, for two reasons: an aggregate may have more user records after the checkpoint, and the record must still be
+there. If it is not, retention has removed it, and perhaps unread records after it.
 
 Source:
     Kinesis API reference, GetShardIterator. KCL resumes aggregates in the same way; the check that the record is
@@ -90,12 +90,12 @@ def count_done(position: Position, sequence_number: str, user_record_count: int)
 
 
 def is_record_done(position: Position, sequence_number: str, user_record_count: int) -> bool:
-    """Whether a position has every user record of one Kinesis record behind it; arguments as for `count_done`."""
+    """Whether every user record of one Kinesis record is at or before a position; arguments as for `count_done`."""
     return count_done(position, sequence_number, user_record_count) == user_record_count
 
 
 class ResumeCheck(Enum):
-    """Whether the first page behind an iterator has the record that it should begin with."""
+    """Whether the first page of an iterator has the record that it should begin with."""
 
     NOT_NEEDED = "the position names no record, so none must be there"
     STILL_THERE = "the record is there: nothing was lost"
@@ -104,7 +104,7 @@ class ResumeCheck(Enum):
 
 
 def check_resume(position: Position, first_sequence_number: str | None, *, at_end: bool) -> ResumeCheck:
-    """Decide whether reading continues without a gap, from a page behind the iterator that `plan_iterator` gave.
+    """Decide whether reading continues without a gap, from a page of the iterator that `plan_iterator` gave.
 
     Args:
         position: The place to go on from.
@@ -161,7 +161,7 @@ def judge_missing_record(
 
     Args:
         position: The place to go on from: everything up to and including it is done.
-        unread_since_ms: A moment by the service's clock; records behind the position arrived then or later, since the tip was
+        unread_since_ms: A moment by the service's clock; records after the position arrived then or later, since the tip was
             seen there, or an answer showed its distance. None if no such moment is known.
         is_foreign: The checkpoint was written by a worker that does not note such moments, a Java KCL worker for
             instance.

@@ -79,10 +79,10 @@ class ShardReader:
         shard_id: For messages.
         start: The checkpoint: everything up to and including it is done.
         options: How to read.
-        tip_ms: Moment by the service's clock at which nothing was left to read behind the start, or None.
+        tip_ms: Moment by the service's clock at which nothing was left to read after the start, or None.
         is_foreign: Whether the start was written by a worker that does not note such moments (Java KCL).
-        iterator: One that was kept from an earlier reading and begins right behind the start, or None.
-        unread_since_ms: Moment by the service's clock, when the iterator was kept; records behind it arrived then or later.
+        iterator: One that was kept from an earlier reading and begins right after the start, or None.
+        unread_since_ms: Moment by the service's clock, when the iterator was kept; records after it arrived then or later.
     """
 
     def __init__(
@@ -352,11 +352,11 @@ class ShardReader:
         return self.position if is_repeated else None
 
     def _advance(self, page: Page[Rows_co], done: Position | None) -> bool:
-        """Move behind a page, of which everything up to `done` was read before; return whether that is further than before."""
+        """Move past a page, of which everything up to `done` was read before; return whether that is further than before."""
         self._iterator = page.next_iterator
         is_progress = page.last is not None and (done is None or page.last > done)
         if page.last is not None:
-            # Sequence numbers rise: one page that has records is behind the done ones.
+            # Sequence numbers rise: a page that has records follows the done ones.
             self._skip_through = None
             self._is_foreign = False
             # Unclear ends are counted for one record. It is there, or known to be missing, so the count begins again for the next.
@@ -372,7 +372,7 @@ class ShardReader:
     # --- inside: loss ---
 
     def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
-        """Judge the page behind a new iterator; None if the record is there, or the page does not show it."""
+        """Judge the first page of a new iterator; None if the record is there, or the page does not show it."""
         skip = self._skip_through
         if skip is None:
             return None

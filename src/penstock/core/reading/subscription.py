@@ -2,12 +2,12 @@
 
 The reader asks as it asks for GetRecords: for an iterator at a position (`on_begin`), then for one page after the other
 (`on_want`). The machine answers with effects: connect, ask for the next event, reset, and the reader's input. It lives on
-when the service ends a connection: it connects again behind the last event that was given. Events of earlier connections
+when the service ends a connection: it connects again after the last event that was given. Events of earlier connections
 are known by their number and ignored. Time and chance are arguments.
 
 | event | answer |
 |---|---|
-| the connection ends (the service ends each after five minutes) | connect again behind the last event, at once |
+| the connection ends (the service ends each after five minutes) | connect again after the last event, at once |
 | refused, since another connection is young or the consumer is not active yet | no error: again after a second |
 | refused repeatedly | the reader gets the failure |
 | another subscriber takes over | wait until the lease was renewed in between, or lost; then connect again |
@@ -154,7 +154,7 @@ class Subscription(Generic[P]):
         self._wanted = _Wanted.NOTHING
         self._number = 0
         self._opened_s = 0.0
-        self._start_until_s = 0.0  # later, records behind it may have left the stream
+        self._start_until_s = 0.0  # later, records after it may have left the stream
         self._not_before_s = float("-inf")
         self._silent_since_s = 0.0
         self._refusals = 0

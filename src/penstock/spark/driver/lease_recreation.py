@@ -10,8 +10,8 @@ from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.recreation import (
     Recreation,
     agrees_with,
-    find_lacking_ends,
     find_missing,
+    find_missing_ends,
     plan_lost,
     plan_recreation,
 )
@@ -107,7 +107,7 @@ class LeaseRecreation:
             Unavailable: As above.
         """
         missing = find_missing(rows, start, {})
-        if not missing and not find_lacking_ends(rows, start):
+        if not missing and not find_missing_ends(rows, start):
             return False
         shards = self._list_with(missing)
         self._apply(plan_lost(rows, start, shards, stream, marks), rows, shards, start, "")

@@ -221,7 +221,7 @@ class NewsPoller:
         return self._clock.monotonic_s(), self._clock.wall_ms()
 
     def _start_of(self, state: ShardState) -> IteratorStart:
-        """Return the start of a probe: behind the position, unless records behind it may have left the stream."""
+        """Return the start of a probe: after the position, unless records after it may have left the stream."""
         number = state.position.sequence_number
         if state.is_whole and number is not None and self._was_at_tip(state, self._service_now_ms()):
             return IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=number)
@@ -356,7 +356,7 @@ class NewsPoller:
                 state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
                 inner = None if state.is_whole else deaggregate(first.data)
                 if inner is None or state.position.sub_sequence_number >= len(inner) - 1:
-                    # It is the record of the position itself and shows nothing about the records behind it: probe behind it
+                    # It is the record of the position itself and shows nothing about the records after it: probe after it
                     # next.
                     state.is_whole = True
                     state.iterator = page.next_iterator

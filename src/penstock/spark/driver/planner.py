@@ -1,8 +1,8 @@
 """Plans the batches of a streaming query, in the process beside the driver.
 
-Spark calls `latest` when the batch before is done, and `tasks` to run the next one. `latest`
+Spark calls `latest` when the previous batch is done, and `tasks` to run the next one. `latest`
 
-1. settles the batch before: its claims are the next starts;
+1. settles the previous batch: its claims are the next starts;
 2. probes idle shards for news;
 3. releases the shards that are read to their end or that another worker wants;
 4. returns the next batch's offset, or the start offset itself if there is nothing to read, so that no empty batch runs.
@@ -54,8 +54,8 @@ class Planner:
     Args:
         options: The source's options.
         ports: The driver's ports.
-        read: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
-            of the query, or None while no task has claimed.
+        read: Reads one shard of a batch as an executor does; the planner drops the rows. Its second argument is Spark's id
+            of the query, or None until the first claim of a task has shown it.
     """
 
     def __init__(
@@ -116,18 +116,18 @@ class Planner:
     ) -> StreamOffset:
         """Return the next batch's offset, or `start` itself if there is nothing to read.
 
-        Wait up to one probe interval for news. With AvailableNow, "nothing to read" ends the query, so then wait until all
-        shards are known to be read.
+        Wait up to one probe interval for new records. With AvailableNow, an answer without a new batch ends the query, so
+        wait until the whole stream is read.
 
         Args:
-            start: The offset of the batch before, which is done.
+            start: The offset of the previous batch, which is done.
             with_limits: Whether the options' limits count for this batch.
-            may_be_only: Whether the query ends after this batch (`trigger(once=True)`) or may end (AvailableNow of a Spark
-                that does not pass the trigger to the source). The plan then waits for all leases and for an answer from
+            may_be_only: Whether this may be the only batch: with `trigger(once=True)`, or with AvailableNow if Spark does not
+                pass that trigger to the source. The plan then waits for all leases and for an answer from
                 every shard, or warns after a time.
 
         Raises:
-            Unavailable: With AvailableNow: some part of the stream is not known to be read in time.
+            Unavailable: With AvailableNow, if it is still uncertain after some time whether the whole stream is read.
         """
         self._done, self._known = start, start.known_batches
         joined = self._join(start)
@@ -160,7 +160,7 @@ class Planner:
                 break
             idle = (state for state in shards.states.values() if not state.has_news)
             wake_s = min(deadline_s, self._poller.next_due_s(idle))
-            if is_patient:  # until the readers of the rest of the stream are known
+            if is_patient:  # check again whether live workers read the rest of the stream
                 wake_s = min(wake_s, now_s + self._options.probe_interval_s)
             query_worker.wait(max(0.005, wake_s - now_s))
         return self._next_offset(start, joined, wanted, with_limits=with_limits) if wanted else start
@@ -192,7 +192,7 @@ class Planner:
         for shard_id, share in end.shares().items():
             state = shards.states.get(shard_id)
             position = end.shards[shard_id]
-            is_here = state is not None and state.position == position
+            is_at_start = state is not None and state.position == position
             yield ShardTask(
                 shard_id=shard_id,
                 execution=Execution(
@@ -206,8 +206,10 @@ class Planner:
                 share=share,
                 until_ms=end.until_ms,
                 planned_ms=batch.planned_ms,
-                tip_ms=end.tips.get(shard_id, state.tip_seen_ms if state is not None and is_here else None),
-                is_foreign=state is not None and is_here and state.is_foreign,
+                tip_ms=end.tips.get(
+                    shard_id, state.tip_seen_ms if state is not None and is_at_start else None
+                ),
+                is_foreign=state is not None and is_at_start and state.is_foreign,
                 retention_ms=joined.retention_ms,
                 stream=joined.stream,
                 deaggregates=end.deaggregates,
@@ -228,7 +230,7 @@ class Planner:
         """End threads. If the query is idle, release the leases at once, with their positions.
 
         While a batch is under way the leases keep the query's name: the batch may be repeated, and must find its claims.
-        Spark may end the process during any of the calls above; a batch that is done is then settled here.
+        Spark may stop the query while `latest` runs. If that has not settled the last batch yet, this method settles it.
         """
         self._poller.close()
         self._settler.close()
@@ -297,7 +299,7 @@ class Planner:
             else:
                 shards.stop(command)
 
-    # --- settling the batch before --------------------------------------------------------------------------
+    # --- settling the previous batch ------------------------------------------------------------------------
 
     def _settle(self, start: StreamOffset, joined: Joined, *, is_last: bool = False) -> None:
         shards = joined.shards
@@ -326,9 +328,9 @@ class Planner:
         return self._until_ms is None or state.arrival_ms is None or state.arrival_ms < self._until_ms
 
     def _is_complete(self, joined: Joined) -> bool:
-        """Whether the query has all of its shards, and each is known to have news or not.
+        """Return whether each shard of this query has new records or was probed, and live workers read all other shards.
 
-        Live workers must read the rest of the stream. Handles commands, so shards may be added.
+        Wait until the query has every lease that it can have. Apply commands, which may add shards: then return False.
         """
         query_worker, shards = joined.query_worker, joined.shards
         if _unanswered(shards):
@@ -387,7 +389,7 @@ class Planner:
         return self._poller.planned_ms()
 
     def _report_tips(self, joined: Joined) -> None:
-        """Post tip marks for the next heartbeats to write, no more often than heartbeats are made."""
+        """Report tip marks for the next renewals to write, at most six times in a lease duration."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._tips_due_s:
             self._tips_due_s = now_s + self._options.lease_duration_s / 6
@@ -395,5 +397,5 @@ class Planner:
 
 
 def _unanswered(shards: QueryShards) -> list[str]:
-    """Return the shards of which it is not known yet whether they have more to read."""
+    """Return the shards that neither have new records nor were probed yet."""
     return sorted(key for key, state in shards.states.items() if not state.has_news and not state.is_probed)

@@ -51,16 +51,16 @@ class DeadLetters:
     def add(
         self, stream: str | None, row_number: int, row: tuple[bytes | None, Text, Text], reason: str
     ) -> None:
-        """Add a row.
+        """Add a row to the file of dead letters, or send it to the stream for them.
 
         Args:
-            stream: Its stream; None if it names none.
+            stream: The row's stream; None if the row has none.
             row_number: Its index in the task, from 0.
             row: Data, partition key, explicit hash key.
             reason: Why the service can never accept it.
 
         Raises:
-            RecordError: The other stream cannot accept it either.
+            RecordError: The stream for dead letters cannot accept the letter either.
         """
         data, key, hash_key = row
         letter = json.dumps(

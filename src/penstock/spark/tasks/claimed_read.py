@@ -119,7 +119,7 @@ class ClaimedRead:
         self._clock = clock
         self._progress = _Progress(end=task.execution.start)
         self._pages: Generator[ShardPage, None, None] | None = None
-        self._rest: ShardPage | None = None  # the part of the last page behind the batch's end
+        self._rest: ShardPage | None = None  # the part of the last page after the batch's end
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the batch. When this ends without an error, the end is claimed.
@@ -262,7 +262,7 @@ class ClaimedRead:
 
     def _keep_rest(self, page: ShardPage, count: int) -> None:
         self._rest = page.tail(count)
-        # The service's lag is that behind the page. The oldest unread record is in the page, so its age counts.
+        # The service counts the lag from the page's end. The oldest unread record is in the page, so its age counts.
         arrival_ms = arrival_ms_of(self._rest.rows, 0)
         self._progress.millis_behind_latest = max(1, page.service_ms - arrival_ms)
         until_ms = self._task.until_ms

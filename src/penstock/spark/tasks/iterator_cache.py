@@ -26,7 +26,7 @@ class KeptIterator(Struct, frozen=True):
 
     Args:
         iterator: The service's text.
-        unread_since_ms: Moment by the service's clock: the records behind the iterator arrived then or later. None if not
+        unread_since_ms: Moment by the service's clock: the records after the iterator arrived then or later. None if not
             known.
         since_s: When it was kept, monotonic.
     """

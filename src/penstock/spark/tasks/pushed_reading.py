@@ -143,7 +143,7 @@ class PushedReading:
 
         Args:
             position: The claimed end.
-            unread_since_ms: Moment by the service's clock: the records behind the position arrived then or later.
+            unread_since_ms: Moment by the service's clock: the records after the position arrived then or later.
             is_cut: The read ended within the last event.
         """
         subscription, self._subscription = self._subscription, None
@@ -154,10 +154,10 @@ class PushedReading:
             subscription.needed_s = now_s
         is_sure = position.is_record or position == TRIM_HORIZON
         is_needed = now_s - subscription.needed_s < NEEDED_FOR_S
-        may_continue = is_needed and subscription.may_continue(position.sequence_number, is_cut=is_cut)
+        is_usable = is_needed and subscription.continue_from(position.sequence_number, is_cut=is_cut)
         # A subscription that has just ended is kept too: this batch's counts are claimed already, so the next one counts
         # the end.
-        if is_sure and (may_continue or subscription.end is not None):
+        if is_sure and (is_usable or subscription.end is not None):
             subscription.unread_since_ms = unread_since_ms
             self._kept.keep(self._key, position, subscription, now_s)
         else:

@@ -86,7 +86,7 @@ class ShardPage(Struct, frozen=True):
     is_pushed: bool = False
 
     def tail(self, count: int) -> ShardPage:
-        """Return the page behind its first `count` rows, without a lag: the service's lag is that behind the whole page."""
+        """Return the page without its first `count` rows and without its lag, which the service counts from the page's end."""
         return replace(self, rows=self.rows.slice(count), millis_behind_latest=None)
 
 
@@ -101,7 +101,7 @@ class ShardRange:
         options: How to read.
         clock: Time.
         chance: Jitter.
-        tip_ms: Moment, by the service's clock, at which nothing was left to read behind the start, if known.
+        tip_ms: Moment, by the service's clock, at which nothing was left to read after the start, if known.
         is_foreign: The start is the checkpoint of a worker that does not record tip marks.
         deaggregate: Whether KPL aggregates are taken apart.
         rule: Which misplaced aggregates are not delivered.
@@ -200,7 +200,7 @@ class ShardRange:
                         return  # its last page had the end
 
     def keep_iterator(self, position: Position) -> None:
-        """Remember the iterator behind the last page for a next read that starts at `position`.
+        """Remember the iterator after the last page for a next read that starts at `position`.
 
         `position` must be the last user record of the last page, or the start if nothing was read.
         """

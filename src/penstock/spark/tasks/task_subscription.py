@@ -98,12 +98,12 @@ class TaskSubscription:
                 self._next = page.records[-1].sequence_number
         return page
 
-    def may_continue(self, sequence_number: str | None, *, is_cut: bool) -> bool:
-        """Whether all records behind a position will still arrive, so that the next read can use the subscription.
+    def continue_from(self, sequence_number: str | None, *, is_cut: bool) -> bool:
+        """Prepare the next read from a position; return False if the subscription does not deliver all later records.
 
         Args:
-            sequence_number: Of the record; None: the shard's beginning.
-            is_cut: The last event has more records than were used. It is returned again.
+            sequence_number: The position's record; None for the shard's beginning.
+            is_cut: Whether some records of the last event were not used. If so, the next `fetch` returns that event again.
         """
         if self._end is not None or self._is_closed:
             return False
