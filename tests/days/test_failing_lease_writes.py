@@ -186,11 +186,3 @@ def test_the_lease_table_is_throttled_for_a_moment(local_kinesis, programs):
     assert consumer.terminate() == 0
     assert "ERROR" not in consumer.log()
     assert programs.printed() == once(orders)
-
-
-def test_a_lease_folder_that_is_a_file_ends_the_consumer(local_kinesis, programs, tmp_path):
-    local_kinesis.create_stream("orders", shards=1)
-    (tmp_path / "leases").write_text("a note", encoding="utf-8")
-    consumer = programs.start(PROGRAM, f"file://{tmp_path}/leases", name="consumer")
-    assert consumer.wait() == 1
-    assert "the location of leases must be a folder" in consumer.log()
