@@ -93,6 +93,85 @@ def test_a_process_that_goes_on_after_its_termination_is_ended(local_kinesis, pr
     assert numbers(local_kinesis) == list(range(11))
 
 
+WAITS_FOR_WORK = """
+    import multiprocessing, signal, sys, threading, time
+
+    from penstock import Producer
+
+    def work(queue):
+        producer = Producer(stream="events")
+        for number in range(11):
+            producer.put(b"%d" % number, "k")
+        # As the kernel may: the signal comes to another thread, while the main one waits for work.
+        hit = threading.Thread(
+            target=lambda: (time.sleep(0.5), signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        )
+        hit.start()
+        queue.get()
+
+    if __name__ == "__main__":
+        processes = multiprocessing.get_context("fork")
+        process = processes.Process(target=work, args=(processes.SimpleQueue(),))
+        process.start()
+        process.join()
+        sys.exit(process.exitcode)
+"""
+
+
+def test_a_process_that_waits_for_work_is_terminated_on_another_thread(local_kinesis, programs):
+    local_kinesis.create_stream("events", shards=1)
+    program = programs.start(WAITS_FOR_WORK, name="worker")
+    assert program.wait() == 143, program.log()
+    assert numbers(local_kinesis) == list(range(11))
+
+
+TERMINATES_ITS_OWN = """
+    import multiprocessing, sys, time
+
+    from penstock import Producer
+
+    processes = multiprocessing.get_context("fork")
+
+    def put(count):
+        global producer
+        producer = Producer(stream="events")
+        for number in range(count):
+            producer.put(b"%d" % number, "k")
+        return producer
+
+    def nap(has_begun):
+        put(5)
+        has_begun.set()
+        time.sleep(600)
+
+    def work():
+        first = put(5)
+        has_begun = processes.Event()
+        helper = processes.Process(target=nap, args=(has_begun,))
+        helper.start()
+        has_begun.wait()
+        helper.terminate()
+        helper.join()
+        time.sleep(1)  # a signal that came here by mistake would be seen by now
+        for number in range(5, 11):
+            first.put(b"%d" % number, "k")
+        sys.exit(0 if helper.exitcode == 143 else 1)
+
+    if __name__ == "__main__":
+        process = processes.Process(target=work)
+        process.start()
+        process.join()
+        sys.exit(process.exitcode)
+"""
+
+
+def test_a_process_terminates_a_process_of_its_own(local_kinesis, programs):
+    local_kinesis.create_stream("events", shards=1)
+    program = programs.start(TERMINATES_ITS_OWN, name="worker")
+    assert program.wait() == 0, program.log()
+    assert numbers(local_kinesis) == sorted([*range(11), *range(5)])
+
+
 FORKED_IN_A_BLOCK = """
     import os, sys
 

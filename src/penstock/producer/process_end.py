@@ -31,6 +31,8 @@ _log: Final = logging.getLogger("penstock.producer")
 _FIRST: Final = 100  # before the finalizers of queues and pools, which end threads that user code may need
 _TERMINATED: Final = 128 + signal.SIGTERM
 _UNHEEDED_S: Final = 5.0
+_WAKE_S: Final = 0.5
+_WAKES_MAX: Final = 10
 _ending = threading.Event()
 """Set once a hook has begun to close: a signal must not break that off."""
 
@@ -113,6 +115,9 @@ class _Terminations:
     def __init__(self) -> None:
         self._process_id = 0
         self._received: SimpleQueue[None] = SimpleQueue()
+        self._has_run = threading.Event()
+        self._wakeup_fd = -1
+        os.register_at_fork(after_in_child=self._on_forked)
 
     @property
     def are_watched(self) -> bool:
@@ -123,13 +128,46 @@ class _Terminations:
             self._process_id = os.getpid()
             self._received = SimpleQueue()
             threading.Thread(target=self._run, name="penstock-terminated", daemon=True).start()
+            reading, writing = os.pipe()
+            os.set_blocking(writing, False)
+            before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+            if before != -1:  # an event loop has it
+                signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+            self._wakeup_fd = writing
+            threading.Thread(target=self._wake, args=(reading,), name="penstock-woken", daemon=True).start()
 
     def add(self) -> None:
         """Called by a signal handler: this queue may be interrupted by itself, a lock or an event may not."""
         self._received.put(None)
 
+    def _on_forked(self) -> None:
+        """Leave the pipe to the parent: it would take a signal of this child for its own."""
+        if self._wakeup_fd == -1:
+            return
+        before = signal.set_wakeup_fd(-1)
+        if before not in (-1, self._wakeup_fd):
+            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+        os.close(self._wakeup_fd)
+        self._wakeup_fd = -1
+        self._has_run = threading.Event()
+
+    def _wake(self, reading: int) -> None:
+        """Interrupt the main thread until its handler has run.
+
+        The signal may come just before the main thread blocks, or on another thread; then nothing wakes the main thread.
+        """
+        while os.read(reading, 1) != bytes([signal.SIGTERM]):
+            pass
+        for _ in range(_WAKES_MAX):
+            if self._has_run.wait(_WAKE_S):
+                return
+            main = threading.main_thread().ident
+            if main is not None:
+                signal.pthread_kill(main, signal.SIGTERM)
+
     def _run(self) -> None:
         self._received.get()
+        self._has_run.set()
         if not _ending.wait(_UNHEEDED_S):
             _end_all()
             os._exit(_TERMINATED)
