@@ -16,6 +16,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "cli/commands/test_workers.py": ("slow",),
     "cli/overview/test_browser.py": ("slow",),
     "consumer/test_fan_out_faults.py": ("slow",),
+    "consumer/test_lost_lease_locations.py": ("slow",),
     "consumer/test_processes.py": ("slow",),
     "contract/ports/test_every_write.py": ("slow",),
     "days": ("slow",),

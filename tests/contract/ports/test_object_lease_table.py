@@ -94,7 +94,7 @@ def test_each_write_over_some_rows_does_what_the_pure_rule_does(store, table):
     standing = object()
     for i, row in enumerate(ROWS):
         for j, write in enumerate(WRITES):
-            if (i + j) % 11:
+            if (i + j) % 31:  # `test_every_write` has all of them
                 continue
             if standing is not row:
                 lay(store, row)
