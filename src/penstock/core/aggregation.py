@@ -261,7 +261,7 @@ class MisplacedRule(Struct, frozen=True):
         hash_keys: Of the shard.
         drops_unmarked: Drop also aggregates whose producers do not promise to send them again, as the KCL does.
         known_range: The shard's hash range in its lease or its plan. It saves a listing, and is used if the listing does
-            not name the shard, because it lags behind a reshard.
+            not name the shard, because it does not show the last reshard yet.
     """
 
     hash_keys: ShardHashKeys
@@ -408,7 +408,7 @@ class AggregateBuilder:
         return self._body_bytes + table_bytes + record_bytes + len(self._end) + OVERHEAD_BYTES
 
     def add(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> None:
-        """Add one record behind the others.
+        """Add one record after the others.
 
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is no Unicode text. Nothing was added.

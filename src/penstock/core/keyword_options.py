@@ -24,7 +24,7 @@ def field_names(kind: type) -> frozenset[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the nearest of the known names, and a space behind it; empty if none is near.
+    """Return a question that names the nearest of the known names, followed by a space; empty if none is near.
 
     Args:
         name: As the user wrote it, in whatever case.

@@ -73,7 +73,7 @@ def _read(given: Any) -> int | datetime:
 
 
 def describe_moment(moment_ms: int, zone: tzinfo | None = UTC) -> str:
-    """Return a moment as a clock in a time zone (None: of this machine) shows it, with UTC behind it if that differs."""
+    """Return a moment as a clock in a time zone (None: of this machine) shows it, followed by UTC if that differs."""
     there = _iso(moment_ms, zone)
     in_utc = _iso(moment_ms)
     return in_utc if there == in_utc else f"{there} ({in_utc})"
@@ -98,7 +98,7 @@ def _in_zone(local: datetime, zone: tzinfo | None, shown: str) -> datetime:
 
 
 def _existing(moment: datetime, shown: str) -> datetime:
-    """Return a moment that has its zone; of two its `fold` chooses one."""
+    """Return a moment that has its zone; if its local time exists twice, its `fold` has chosen one."""
     before, after, step = _both_folds(moment)
     if step > timedelta():
         raise _ambiguous(before, after, "does not exist", shown)
@@ -120,10 +120,10 @@ def _ambiguous(before: datetime, after: datetime, problem: str, shown: str) -> P
 
 
 def _checked_number(moment_ms: int, shown: str) -> int:
-    """Refuse a number that counts another unit: no record can be of its moment.
+    """Return a number of milliseconds if a record can have this moment.
 
     Raises:
-        PositionError: It is too small, as seconds are, or too large, as microseconds are.
+        PositionError: It is too small (perhaps seconds) or too large (perhaps microseconds or nanoseconds).
     """
     if SERVICE_BEGAN_MS <= moment_ms <= _MOMENT_MAX_MS:
         return moment_ms

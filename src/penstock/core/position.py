@@ -41,9 +41,9 @@ _NUMBER_RANK: Final = 3
 
 
 def parse_sequence_number(text: str) -> str:
-    """Check that a text is a sequence number and give it back unchanged.
+    """Check that a text is a sequence number and return it unchanged.
 
-    Leading zeros are let through although the service never gives any: emulators pad their numbers to one length.
+    Leading zeros are accepted although the service has none: emulators pad their numbers to one length.
 
     Raises:
         PositionError: Not 1 to 129 ASCII digits.
@@ -152,7 +152,7 @@ class Position(Struct, frozen=True, eq=False):
         return hash(self._key())
 
     def __str__(self) -> str:
-        """Show as the lease table spells it, with the sub-sequence number behind a dot."""
+        """Show as the lease table spells it, with the sub-sequence number after a dot."""
         if self.sentinel is None:
             return f"{self.sequence_number}.{self.sub_sequence_number}"
         return (

@@ -8,7 +8,7 @@ CHARACTERS_MAX: Final = 2_000
 
 
 def text_of(value: object, characters_max: int = CHARACTERS_MAX) -> str:
-    """Return the text of any object; never fail because of the object.
+    """Return the text of any object, even if its `__str__` raises.
 
     Args:
         value: Anything. Its `__str__` may raise, or return no text, or one that is no valid Unicode.
@@ -29,7 +29,7 @@ def text_of(value: object, characters_max: int = CHARACTERS_MAX) -> str:
 
 
 def describe_error(error: BaseException, characters_max: int = CHARACTERS_MAX) -> str:
-    """Return the class and the text of an exception in one piece; never fail because of the exception.
+    """Return the class and the text of an exception, even if its `__str__` raises.
 
     Args:
         error: Anything that was raised.

@@ -215,8 +215,8 @@ class ShardGraph:
 
         Args:
             position: LATEST begins with the open shards. TRIM_HORIZON and AT_TIMESTAMP begin with the oldest listed
-                shards that together cover the hash-key space: at the moment asked for, a shard that was over then gives
-                nothing and its children follow from their beginning. (A listing with the filter AT_TIMESTAMP or
+                shards that together cover the hash-key space. If one of them had ended before the moment, reading it there
+                returns no record, and its children are read from their beginning. (A listing with the filter AT_TIMESTAMP or
                 FROM_TIMESTAMP has only the shards that were open then, or later; see `ShardFilter`.)
             covered: Hash keys that other shards, chosen already, cover.
             without: Shards that are not chosen whatever they cover.

@@ -88,9 +88,9 @@ def check_version(version: str = pyspark.__version__) -> None:
 
 
 def limit_of(record_count_max: int | None, bytes_max: int | None) -> ReadLimit:
-    """Return one batch's limit for a Spark that requests it; of two limits, the records.
+    """Return the limit of one batch, for a Spark that requests it. If both limits are set, it is the number of records.
 
-    Without a limit it is a count that no batch reaches: `ReadAllAvailable` is Spark's own limit for a query with one batch.
+    If none is set, it is a number that no batch reaches. `ReadAllAvailable` would mean that the batch is the query's only one.
     """
     if record_count_max is not None:
         return ReadMaxRows(record_count_max)

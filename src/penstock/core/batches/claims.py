@@ -229,7 +229,7 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
 
 
 def _is_passed(position: Position, lease: Lease) -> bool:
-    # A starting point (TRIM_HORIZON, LATEST) does not show that anything was read. LATEST orders behind TRIM_HORIZON, but a
+    # A starting point (TRIM_HORIZON, LATEST) does not show that anything was read. LATEST orders after TRIM_HORIZON, but a
     # shard that has a parent is read from its beginning even if its row has LATEST.
     return lease.checkpoint.is_in_shard and position < lease.checkpoint
 
@@ -288,10 +288,10 @@ def judge_refused_claim(
 
 
 def plan_dropped_claims(lease: Lease, worker: str, kept_after_ms: int) -> tuple[tuple[str, int], ...]:
-    """Return the claims of other workers that a claim drops.
+    """Return the claims of other workers that are removed from a row when this worker writes its claim.
 
-    A claim is needed as long as its batch can be repeated: until its records have left the stream. A query that ended for
-    good leaves its claim behind, so the number of claims in a row is bounded.
+    A claim is needed while its batch can be repeated, that is until the batch's records have left the stream. A query that
+    has ended for good does not remove its claim, so a row keeps the claims of at most `CLAIMS_MAX` other workers.
 
     Args:
         lease: The row.

@@ -53,16 +53,16 @@ class ShardState(Struct):
     Args:
         position: Where the next batch starts.
         has_news: Records are there to read.
-        is_whole: No user record follows behind `position` in its own Kinesis record.
+        is_whole: `position` is the last user record of its Kinesis record.
         is_finished: The shard is closed and read to its end, so its lease can end.
         children: The child shards of a finished shard.
         millis_behind_latest: Last reported age of the oldest unread record, 0 at the tip; None if it is not known.
-        tip_seen_ms: Moment when nothing was left behind `position`, by the service's clock, or None.
+        tip_seen_ms: Moment when no record was after `position`, by the service's clock, or None.
         iterator: Kept for the next probe.
         due_s: Earliest next probe, on the monotonic clock.
         arrival_ms: Arrival of the first unread record, if a probe saw it.
         bytes_count: Bytes of the last batch, as the shard's weight.
-        unread_since_ms: Earliest arrival of the records behind `position`, by the service's clock: a probe has found the
+        unread_since_ms: Earliest arrival of the records after `position`, by the service's clock: a probe has found the
             record at `position`, and the iterator reads on from there. None if it is not known.
         is_probed: A probe of this run has shown whether there are records to read.
         is_foreign: `position` is the checkpoint of a worker that does not record tip marks.
@@ -191,7 +191,7 @@ class QueryShards:
         self._ended = EndedShards()
         self._seen: dict[str, tuple[int, str]] = {}
         self._not_held: dict[str, Lease] = {}
-        """Rows read when the last batch was settled that name this query, of shards not yet assigned by the coordinator."""
+        """Rows that name this query as the reader, from when the last batch was settled, of shards without a StartReader yet."""
         self.unverified: set[str] = set()
         self._last_batch = last_batch
 
@@ -429,7 +429,7 @@ class QueryShards:
         """Release the shards that are read to their end. The coordinator creates the children and then ends the leases.
 
         Args:
-            looked_up: The children of some of the `childless`; the others stay.
+            looked_up: The children of some of the `childless` shards; the other ones are not released yet.
         """
         events = []
         childless = set(self.childless()) - looked_up.keys()

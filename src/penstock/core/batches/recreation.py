@@ -58,7 +58,8 @@ def find_missing(
 ) -> dict[str, Position]:
     """Return the unfinished shards of an offset that have no lease, with their positions.
 
-    A shard counts as done if a descendant has a lease or is in the offset: its own lease was deleted after it.
+    A shard counts as done if a descendant has a lease or is in the offset: then the shard's own lease was deleted as a
+    finished one.
 
     Args:
         rows: The lease table.
@@ -73,7 +74,7 @@ def find_missing(
 def find_missing_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[str]:
     """Return the ended shards of an offset whose missing leases keep a merged child from being read.
 
-    A child at its start that has the row of one parent only waits for the other parent.
+    A child at its start waits for its second parent if only the first one has a row.
 
     Args:
         rows: The lease table.

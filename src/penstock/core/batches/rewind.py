@@ -87,9 +87,9 @@ def plan_rewind(
 def _between(
     logged: StreamOffset, later: Iterable[str], parents_of: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """Return the ancestors of some later shards that descend from an offset's shards: all of their records are read.
+    """Return the shards between an offset's shards and some later shards; they are read from their beginning.
 
-    Without leases for them, which may have been deleted, the later shards would be read first.
+    Their leases may have been deleted. Without leases for them, the later shards would be read first.
     """
     return sorted(
         key
@@ -119,7 +119,7 @@ def ended_parents(
     shards: Mapping[str, Shard],
     stream: StreamIdentity | None = None,
 ) -> list[Lease]:
-    """Return leases, ended, for parents without a lease of shards that are read from their beginning.
+    """Return ended leases for the parents of shards that are read from their beginning, if a parent has no lease.
 
     Workers would read such a parent again, because a parent without a lease counts as unread until its child is begun.
 

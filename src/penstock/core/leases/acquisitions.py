@@ -79,7 +79,7 @@ class Acquisitions:
         """Handle the answer to a write that acquires a lease; the row is in the view.
 
         Returns:
-            Whether another worker has changed the lease before this one could ask for it.
+            Whether another worker has changed the lease before this one could request its hand-over.
         """
         row = row_of(outcome)
         write = pending.write

@@ -297,6 +297,11 @@ def _assign_by_throughput(
     counts: Mapping[str, int],
     caps: Mapping[str, int | None],
 ) -> dict[str, str]:
+    """Assign the free leases, heaviest first, each to the worker with the least load, then move leases to even out the loads.
+
+    Returns:
+        The new worker of each free lease and of each lease to move.
+    """
     alive = OwnerState.ALIVE
     weights = _weights(fleet)
     loads = dict.fromkeys(counts, 0.0)  # kilobytes per second and unit of capacity
@@ -327,7 +332,7 @@ def _assign_by_throughput(
         movable[worker].append((weights[key], key))
         heapq.heappush(idle_first, (loads[worker], order, worker))
     passes = 0
-    # Workers of different capacity: one move can make another one useful.
+    # If workers have different capacities, one move can make another one useful.
     while passes < _PASSES_MAX and _even_out(loads, numbers, movable, assigned, caps):
         passes += 1
     return assigned
@@ -352,12 +357,12 @@ def _choose(leases: list[tuple[float, str]], ideal: float, useful_max: float) ->
     Args:
         leases: Weight and key, lightest first.
         ideal: The weight that would close the gap.
-        useful_max: A lease of this weight or more leaves the receiver no clearly better off than the donor was.
+        useful_max: A move of this weight or more is useless: the receiver would have about the load that the donor had, or more.
     """
     place = bisect_left(leases, (min(ideal, useful_max), ""))
     if place:
         return place - 1
-    # None is lighter than the ideal: the lightest, if even that leaves both better off.
+    # No lease is lighter than the ideal: choose the lightest one if its move is still useful.
     return 0 if leases and leases[0][0] < useful_max else None
 
 

@@ -28,7 +28,7 @@ def plan_kcl2(
     Args:
         fleet: Every unfinished lease with its owner's state.
         me: This worker's id.
-        limits: `max_leases` and `leases_to_acquire` count; a steal never asks.
+        limits: Only `max_leases` and `leases_to_acquire` have an effect: a lease is stolen without a hand-over request.
         lease_duration_s: The failover time.
         chance: In [0, 1): replaces Java's random shuffles.
     """

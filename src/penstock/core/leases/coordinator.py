@@ -29,8 +29,8 @@ arguments. The machine never waits: `next_wake_s` is the moment of its next `Tic
 Two events answer no effect: `Tick` (due at `next_wake_s`) and `StopRequested`. Every call is answered by exactly one
 event, however it ends. Events about a reader carry the epoch of its `StartReader`; the machine ignores stale ones.
 
-The machine never has two writes in flight for one key. Writes of different leases may run in parallel, heartbeats
-(`is_heartbeat`) first.
+The machine never has two writes in flight for one key. Writes of different leases may run in parallel, those of
+held leases (`is_heartbeat`) first.
 """
 
 from __future__ import annotations
@@ -463,8 +463,8 @@ class Coordinator:
     def _sync_streams(self, started: Iterable[StreamLeases], live: AbstractSet[str], now_s: float) -> None:
         """Create missing leases and delete finished ones, stream by stream."""
         workers = sorted(live)
-        # Another worker may have seen that a parent has left the stream, read the child, and hand it over; and Java workers
-        # check no parent's lease. So a worker that waits for a parent searches for the parent's lease itself.
+        # Another worker may have seen that a parent has left the stream, and then have read the child and handed it over. Java
+        # workers do not check the parents' leases at all. So a worker that waits for a parent searches for its lease itself.
         waited_for = self.view.missing_parents() & self.held_leases.parents_of_waiting()
         awaited = self.held_leases.missing_parents() | waited_for
         for stream in started:

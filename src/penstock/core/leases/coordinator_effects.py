@@ -38,7 +38,7 @@ class WriteLease(Struct, frozen=True):
     """Send one conditional write; answer `WriteDone` with the same id.
 
     Args:
-        is_heartbeat: The write keeps a lease alive: it goes before all other writes, on threads of its own.
+        is_heartbeat: The write is of a held lease, such as a renewal: it goes before all other writes, on threads of its own.
         retry_until_s: Monotonic moment after which the write is not sent any more; None for no limit.
     """
 

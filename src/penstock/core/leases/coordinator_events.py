@@ -211,7 +211,7 @@ class CheckpointRequested(Struct, frozen=True):
     """Everything up to and including `position` is done.
 
     Args:
-        urgent: Write it now; else with the next heartbeat.
+        urgent: Write it now; else with the next renewal.
     """
 
     key: str
@@ -227,7 +227,7 @@ class ReaderProgress(Struct, frozen=True):
         read_through: A text that changes when reading or delivery advances.
         millis_behind_latest: The last known lag, or None.
         throughput_kbps: Kilobytes per second delivered since the previous event of this kind.
-        tip: The position done at which the reader reached the tip, and when; written with the next heartbeat.
+        tip: The position done at which the reader reached the tip, and when; written with the next renewal.
     """
 
     key: str

@@ -25,10 +25,10 @@ _COLD_START_PER_SHARD_S: Final = 0.01
 
 
 def cold_start_jitter_s(jitter_max_s: float, open_shard_count: int) -> float:
-    """Return the longest time that a worker waits on an empty table.
+    """Return the longest time that a worker waits when it finds an empty table.
 
-    Workers that start together all find an empty table and would all create every lease; the wait avoids those refused
-    creations. For a stream of a few shards there are too few of them to be worth a wait.
+    Workers that start together all find an empty table, and without a wait each would try to create every lease: the table
+    would refuse all but one of the writes for each. A stream with few shards has few leases, so its workers wait less.
     """
     return min(jitter_max_s, _COLD_START_PER_SHARD_S * open_shard_count)
 

@@ -10,11 +10,11 @@ from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.turn import Turn
 
 SKIPPED_REPORTS_MAX: Final = 20
-"""A prefix of a bucket may hold thousands of other objects."""
+"""The most rows that are reported one by one: a prefix of a bucket may hold thousands of other objects."""
 
 
 class DamagedRows:
-    """Reports damaged leases, each once, and of the rows that are not leases the first ones.
+    """Reports each damaged lease once, and the first `SKIPPED_REPORTS_MAX` rows that are not leases.
 
     Args:
         view: The coordinator's.
@@ -58,6 +58,7 @@ class DamagedRows:
             message = f"row {key!r} of the lease table is left alone: {why}"
             self._turn.report(Topic.ROW_SKIPPED, Level.WARNING, message, key)
             return
+        # `report_new` skips further rows once this report has been made.
         self._turn.report(
             Topic.ROW_SKIPPED,
             Level.WARNING,

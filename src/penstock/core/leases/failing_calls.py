@@ -213,7 +213,7 @@ class FailingCalls:
         self._quiet_until_s: dict[tuple[LeaseCall, str], float] = {}
         self._recovered: dict[
             LeaseCall, float
-        ] = {}  # they kept failing while others still do; with their beginnings
+        ] = {}  # reported calls that work again, while others fail -> first failure
 
     def lasting(self) -> tuple[FailingCall, ...]:
         """Return the calls that keep failing."""

@@ -110,9 +110,9 @@ def fleet_of(
 ) -> list[FleetLease]:
     """Return every unfinished lease of a view with its owner's state, or those of some keys.
 
-    A hand-over that will not be answered is ignored: its lease counts for the one of its two workers that is known to live
-    by another lease, and for the reader if neither is. So two names do not count as live workers: a worker that died after
-    it asked a Java 2.x worker, and a name that such a worker leaves in the reader's field.
+    A hand-over that will not be answered is ignored. Its lease counts for the requester if another lease shows that it lives,
+    or if a take by KCL 2.x left the reader's field unchanged; else for the reader. So two names do not count as live workers:
+    a requester that died after it had requested a lease of a KCL 2.x worker, and a name in a field that such a take left.
 
     Args:
         view: The last known rows.
@@ -154,7 +154,7 @@ def fleet_of(
 
 
 def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
-    """Return the workers that renew a lease or have asked for one, and this worker."""
+    """Return the workers that renew a lease or have requested the hand-over of one, and this worker."""
     alive = OwnerState.ALIVE
     held = [entry.lease for entry in fleet if entry.owner_state is alive]
     workers = {me, *[lease.owner for lease in held], *[lease.checkpoint_owner for lease in held]}

@@ -38,11 +38,11 @@ class Handovers:
     def __init__(self, bound_s: float, *, names_streams: bool = False) -> None:
         self.bound_s = bound_s
         self.names_streams = names_streams
-        self._bare: dict[str, int] = {}  # lease -> renewals by its reader that left it bare
+        self._bare: dict[str, int] = {}  # lease -> renewals by its reader without attributes
         self._since_s: dict[
             str, float
-        ] = {}  # lease -> since when its owner and reader have been seen together
-        self._left_over: set[str] = set()  # leases whose reader's field is left from before a take
+        ] = {}  # lease -> when its present owner and reader were first seen together
+        self._left_over: set[str] = set()  # leases whose `checkpoint_owner` a take by KCL 2.x left unchanged
         self._answering: set[str] = set()
         self._ignored_s: dict[str, float] = {}
 
@@ -81,7 +81,7 @@ class Handovers:
         reader = before.checkpoint_owner
         if reader is None:
             if now.checkpoint_owner == before.owner and now.owner is not None:
-                self._on_answering(now.owner)  # it has just asked
+                self._on_answering(now.owner)  # it has just requested a hand-over
         elif now.checkpoint_owner == reader:
             if now.owner is not None and now.counter != before.counter:
                 # A take that leaves the reader's field: only a KCL 2.x worker, which ignores the field, writes that.
@@ -117,11 +117,11 @@ class Handovers:
         return lease.key in self._left_over or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
 
     def holder(self, lease: Lease, living: Container[str]) -> str:
-        """Return the worker that an overdue hand-over's lease counts for.
+        """Return the worker to which the balance counts a lease whose hand-over is overdue.
 
         Args:
-            lease: Its row.
-            living: Workers that are known to live by other leases.
+            lease: The row.
+            living: Workers whose other leases show that they live.
         """
         assert lease.checkpoint_owner is not None, "a lease without a hand-over"
         if lease.owner is not None and (lease.key in self._left_over or lease.owner in living):
@@ -146,8 +146,8 @@ class Handovers:
 
 
 def _is_release(before: Lease, now: Lease) -> bool:
-    # A release counts an owner switch; a take by the requester, which is the owner by name, does not. A checkpoint resets the
-    # count, so a release that is followed by one looks like a take, and proves nothing.
+    # A release adds 1 to the owner switches. A take by the requester does not, since the row names it as the owner already. A
+    # checkpoint sets them to 0, so a release that is followed by a checkpoint looks like a take, and proves nothing.
     return now.owner_switches > 0 and (
         now.owner_switches != before.owner_switches or now.checkpoint != before.checkpoint
     )

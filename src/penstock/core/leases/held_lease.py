@@ -322,8 +322,8 @@ class HeldLease(Struct):
         """Choose the next write.
 
         `Release` once the reader has stopped; `End` once the shard is drained and its children's leases exist; otherwise,
-        if a renewal is due or an urgent checkpoint was requested, `Checkpoint` if the row's checkpoint is behind, else
-        `Renew`. A worker that keeps claims never writes `Checkpoint`, which would end a claim.
+        if a renewal is due or an urgent checkpoint was requested, `Checkpoint` if the row's checkpoint is
+        earlier than the reader's, else `Renew`. A worker that keeps claims never writes `Checkpoint`, which would end a claim.
         """
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:

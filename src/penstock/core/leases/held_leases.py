@@ -453,8 +453,8 @@ class HeldLeases:
 
     def audit(self, alive: frozenset[tuple[str, int]], now_s: float) -> None:
         """Compare held leases with living readers: each held and readable lease has exactly one."""
-        # A reader: its last event, posted. The machine: this audit, before that event is handled. The loop counts such a
-        # reader as alive, so a reader that is not alive will send no further event.
+        # A reader that has posted its last event counts as alive until the machine has handled that event. So a reader that is
+        # not in `alive` sends no further event.
         for key, epoch in sorted(alive):
             if self._with_reader(key, epoch) is None and self._earlier_readers.get(key) != epoch:
                 self._earlier_readers[key] = epoch

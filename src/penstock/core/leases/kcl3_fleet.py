@@ -33,7 +33,7 @@ class LeaderLock(Struct, frozen=True):
 
     Args:
         owner: Its worker id.
-        record_version: Changes with every heartbeat.
+        record_version: Changes with every renewal of the lock.
         lease_s: The lock is free if it has not changed for so long.
         is_released: The owner has released it.
     """
@@ -214,7 +214,7 @@ class FleetModeDetector:
         if lock is None or lock.is_released or now_s - self._changed_s >= lock.lease_s:
             return False
         stats = rows.stats_of(lock.owner)
-        # A lock that was left behind long ago looks like a new one at first; its owner's metrics decide.
+        # A lock that was abandoned long ago looks like a new one at first; its owner's metrics decide.
         return self._has_changed or (stats is not None and stats.is_fresh(wall_s))
 
 

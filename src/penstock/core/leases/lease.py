@@ -92,7 +92,7 @@ class TipMark(Struct, frozen=True):
 
     Args:
         position: A record.
-        tip_ms: Moment at which no record was behind `position`, by the service's clock, or None if there were more.
+        tip_ms: Moment at which no record was after `position`, by the service's clock, or None if there were more.
     """
 
     position: Position
@@ -128,8 +128,8 @@ class WorkerRun(Struct, frozen=True, order=True):
 
     Args:
         number: Higher than the number of every earlier run that the lease table showed when this one began.
-        name: Random, behind a checksum of the worker id: a Java worker that takes the lease leaves the previous owner's run
-            in the row.
+        name: A checksum of the worker id, then a random text. A Java worker that takes the lease leaves the previous owner's
+            run in the row: the checksum shows that it is not the Java worker's.
     """
 
     number: int
@@ -167,9 +167,9 @@ class Lease(Struct, frozen=True):
     """One row of the lease table.
 
     Args:
-        key: The shard's id (`leaseKey`), behind its stream's id if several streams share the table
+        key: The shard's id (`leaseKey`), prefixed with its stream's id if several streams share the table
             (`penstock.core.leases.lease_keys`).
-        counter: Incremented by each of the owner's writes: the fence and the heartbeat (`leaseCounter`).
+        counter: Incremented by each of the owner's writes: a fence, and the sign that the owner lives (`leaseCounter`).
         owner: Worker id, or None while the lease is unowned (`leaseOwner`).
         checkpoint: Everything up to and including this is done.
         owner_switches: Changes of owner since the last checkpoint.

@@ -1,4 +1,4 @@
-"""The keys of leases: a shard's id, behind its stream's id if several streams share a table.
+"""The keys of leases: a shard's id, prefixed with its stream's id if several streams share a table.
 
 A table of several streams has the format of the KCL's multi-stream mode. There a key is `account:stream:epoch:shardId`, and
 the text before the last colon is the stream's id. Parents and children are bare shard ids in the table and keys in memory,

@@ -85,8 +85,8 @@ def shows(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 
         is_same_run = write.run is None or row.run == write.run
         return is_same_run and row.counter == write.counter + 1 and row.reader == write.worker
     if isinstance(write, Checkpoint):
-        # A take by another worker bumps the counter too, and leaves the checkpoint: it counts an owner switch, which a
-        # checkpoint sets back.
+        # A take by another worker also adds 1 to the counter, and it keeps the checkpoint. But it adds 1 to the owner switches,
+        # which a checkpoint sets to 0.
         return (row.counter, row.checkpoint, row.owner_switches) == (write.counter + 1, write.position, 0)
     if isinstance(write, LateCheckpoint):
         return row.checkpoint == write.position

@@ -93,10 +93,10 @@ class Renew(Struct, frozen=True):
 class Checkpoint(Struct, frozen=True):
     """Write the reader's checkpoint if the counter is unchanged and the position does not move back.
 
-    It is a heartbeat too, and it clears the pending checkpoint.
+    It is a renewal too, and it clears the pending checkpoint.
 
     Args:
-        tip_ms: Moment at which no record was behind `position`, or None.
+        tip_ms: Moment at which no record was after `position`, or None.
     """
 
     key: str
@@ -196,7 +196,7 @@ class Promote(Struct, frozen=True):
         worker: The query's worker id; must be the reader.
         batch: Number of the finished batch.
         position: The end that it claimed; a record, ahead of the checkpoint.
-        tip_ms: Moment at which no record was behind `position`, or None.
+        tip_ms: Moment at which no record was after `position`, or None.
     """
 
     key: str

@@ -124,8 +124,8 @@ class MovePlanner:
         Args:
             part: Every unfinished lease of the part with its owner's state.
             now_s: Monotonic seconds.
-            watchers: Number of watchers of the part, when the fleet was last seen.
-            share: Number of leases per worker then; 0 takes nothing.
+            watchers: Number of watchers of the part when the fleet was last seen.
+            share: Number of leases per worker then. If it is 0, none is taken.
             round_s: Mean time between two scans of the part.
             held_count: Leases that this worker holds.
         """
@@ -136,7 +136,7 @@ class MovePlanner:
         soon_s = _PART_SCAN_ROUNDS * round_s
         looks = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
         wanted = math.ceil(len(free) / max(1.0, watchers * _present_share(part)) * 2**looks)
-        # The first watcher to see that many workers are gone leaves some leases to those that scan a moment later.
+        # After the loss of many workers, the first watcher that scans leaves some leases to those that scan a moment later.
         crowded = math.ceil(_CROWDED_SHARES * share * 2 ** max(0, looks // 2 - 1))
         room = max(1, crowded - held_count)
         if options.max_leases is not None:
@@ -180,7 +180,10 @@ def _present_share(part: Sequence[FleetLease]) -> float:
 
 
 def _left_over_scan_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
-    """Return when a free lease will have been left over for so long that another worker may take it; infinity for never."""
+    """Return the next moment at which a free lease will have been left over for `left_over_s` or twice as long, or infinity.
+
+    From either moment on, further workers may take the lease.
+    """
     moments = (
         now_s + step * left_over_s - entry.free_s for entry in fleet if entry.is_takable for step in (1, 2)
     )

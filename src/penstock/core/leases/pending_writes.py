@@ -1,7 +1,7 @@
 """The lease writes of one worker in flight and in the queue: never two for one key at a time.
 
-Heartbeats are sent at once. Other writes wait in a queue while many are in flight, so that a worker that acquires a thousand
-leases does not delay its own renewals.
+Writes of held leases, such as renewals, are sent at once. Other writes wait in a queue while many are in flight, so that a
+worker that acquires a thousand leases does not delay its renewals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PendingWrites:
 
     Args:
         turn: Where the effects go.
-        in_flight_max: The most writes in flight at once, heartbeats not counted.
+        in_flight_max: The most writes in flight at once, those of held leases not counted.
         twins: Names this process's run, which takes and renewals write on their leases; None: they write none.
     """
 
@@ -78,7 +78,7 @@ class PendingWrites:
     def send(
         self, write: LeaseWrite, purpose: WritePurpose, now_s: float, retry_until_s: float | None = None
     ) -> None:
-        """Send a heartbeat now. The key must not be busy."""
+        """Send a write of a held lease now. The key must not be busy."""
         self._start(PendingWrite(write, purpose, now_s, is_heartbeat=True), retry_until_s)
 
     def enqueue(self, write: LeaseWrite, purpose: WritePurpose) -> bool:

@@ -137,7 +137,7 @@ def start_reading_at(lease: Lease, has_parent: bool) -> Position:
 
 
 def known_moment(leases: Iterable[Lease]) -> Position | None:
-    """Return the starting position of the application from a row that has not been read from yet, or None."""
+    """Return the earliest starting moment among the leases that are still at their starting position, or None."""
     pinned = [
         lease.checkpoint
         for lease in leases

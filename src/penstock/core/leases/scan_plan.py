@@ -25,7 +25,7 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.leases.fleet_view import tie_break, zone_of
 from penstock.core.leases.table_part import TablePart
 
-_EVERY_ROUND_SHARE: Final = 1 / 8  # of the budget: strongly consistent scans of all rows in every round
+_EVERY_ROUND_SHARE: Final = 1 / 8  # of the budget, for strongly consistent scans of all rows in every round
 _PART_SHARE: Final = 2 / 3
 _WHOLE_SHARE: Final = 1 / 3
 _PART_ROUNDS: Final = 0.75  # a part is scanned more often: fewer workers watch each lease
@@ -106,6 +106,8 @@ def _plan(options: CoordinatorOptions, row_count: int, worker_count: int, place:
     interval_s, budget = options.interval_s, options.scanned_rows_per_s_max
     read = row_count * worker_count
     part_s = _PART_ROUNDS * interval_s
+    # The number of parts is doubled as long as each part keeps `part_watchers_min` watchers, or only `_WATCHERS_MIN` if more
+    # would exceed the budget for scans of parts. With one part every worker scans the whole table in every round.
     part_count = 1
     if options.policy is not BalancePolicy.KCL2 and read > budget * _EVERY_ROUND_SHARE * interval_s:
         affordable = budget * _PART_SHARE * part_s / row_count

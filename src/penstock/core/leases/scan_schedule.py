@@ -50,9 +50,9 @@ class ScanSchedule:
     def on_whole_table(self, fleet: Sequence[FleetLease], live: Collection[str]) -> None:
         """Handle a scan of the whole table, which is in the view.
 
-        After the loss of many workers the others get new parts. A worker that left a part with free leases at once would
-        take the free leases of neither part: in the new part it must watch rows for a lease duration first. So it stays
-        until no lease is free in its part.
+        After the loss of many workers the others get new parts. A worker stays in its earlier part until no lease is free
+        there. If it moved at once, it would take free leases in neither part for a while: in the new part it must first
+        watch the rows for a lease duration.
 
         Args:
             fleet: Every unfinished lease with its owner's state.
@@ -86,8 +86,9 @@ class ScanSchedule:
     def on_part(self, part: Sequence[FleetLease], now_s: float) -> None:
         """Handle a scan of the watched part, and schedule the first scan of the whole table.
 
-        A worker that stayed for the free leases of its part moves to its new part when none is left. The first scan of the
-        whole table is delayed by the estimated number of workers that may do the same.
+        A worker that stayed in its earlier part for the free leases there moves to its new part when none is left. The first
+        scan of the whole table is delayed by a random time. The longest delay is proportional to the estimated size of the
+        fleet, since all of its workers may be starting.
 
         Args:
             part: Every unfinished lease of the part with its owner's state.
@@ -104,8 +105,8 @@ class ScanSchedule:
         owners = {entry.lease.owner for entry in part if entry.owner_state is OwnerState.ALIVE}
         others = {owner for owner in owners if owner not in (None, self.me)}
         if self._owners is None:
-            # The second scan is of another part, where no lease is taken: from the common owners of the two parts the size of
-            # the fleet is estimated.
+            # The second scan reads another part, and this worker takes no lease in it. The owners that the two parts have in
+            # common show the size of the fleet.
             self._owners = others
             self._scans.part = TablePart((home.number + home.count // 2) % home.count, home.count)
             return

@@ -251,13 +251,13 @@ class ShardSyncer:
         purpose: ForMissingLease,
         outcome: WriteOutcome,
     ) -> None:
-        """Handle the answer to the creation of any other lease."""
+        """Handle the answer to the creation of a lease other than the first."""
         if isinstance(outcome, Applied):
             key, why = pending.write.key, purpose.reason.value
             self._turn.report(Topic.CREATED, Level.INFO, f"lease {key} created ({why})", key, why)
         if isinstance(outcome, Applied | Refused):
             self._retries = 0
-            # Not before the last one: a half-created table looks full of holes. Takes may be in flight meanwhile.
+            # Scan only after the last creation: a half-created table looks full of holes. Takes may be in flight meanwhile.
             if not self._writes.has_creations():
                 self._scans.request()
         else:
@@ -338,14 +338,14 @@ class ShardSyncer:
         return {shard for shard, rounds in self._missing_rounds.items() if rounds >= needed}
 
     def _is_responsible(self, workers: Sequence[str], task: str, now_s: float) -> bool:
-        # Counted in rounds, not in scans of the whole table, which are rare if each worker watches a part: the chosen
-        # worker scans the whole table in every round.
+        # The wait is counted in rounds, although scans of the whole table are rare if each worker watches a part: the worker
+        # that confirms holes scans the whole table in every round.
         patience_s = (2 * self.options.hole_confidence_rounds - 0.5) * self.options.interval_s
         self._hole_s = now_s if self._hole_s is None else self._hole_s
         return now_s >= self._hole_s + patience_s or chosen_worker(workers, task) == self.me
 
     def on_fill_listing(self, event: ListingDone) -> None:
-        """Handle the listing that a hole in the leases asked for."""
+        """Handle the listing that was requested because of a hole in the leases."""
         coverage, rows = self._coverage(), self.view.rows()
         is_open = (shard.shard_id for shard in event.shards if shard.is_open)
         self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)

@@ -237,7 +237,7 @@ class ShardDelivery(Generic[R]):
         if self.phase is not Phase.RUNNING or len(self._under_way) >= self.options.concurrency:
             return None
         if not self._is_started:
-            return None  # no record before START is back, also with keys in parallel
+            return None  # START returns before any record is delivered, also with keys in parallel
         while self._paused and self._paused[0][0] <= now_s:
             self._ready.append(heapq.heappop(self._paused)[2])
         if not self._ready:
@@ -247,10 +247,10 @@ class ShardDelivery(Generic[R]):
         return self._take_from(self._ready.popleft())
 
     def next_wake_s(self, *, may_call: bool = True) -> float | None:
-        """Return when time alone may bring another call, or a checkpoint; None if only events can.
+        """Return the next moment at which a call or a checkpoint may be due without a further event; None if there is none.
 
         Args:
-            may_call: Whether calls are taken while the shard is delivered.
+            may_call: False while the shard is paused: then no call is due until the delivery stops.
         """
         is_calling = may_call or self.phase is not Phase.RUNNING
         times = [self._paused[0][0]] if self._paused and self.phase is Phase.RUNNING and is_calling else []
@@ -314,7 +314,7 @@ class ShardDelivery(Generic[R]):
             self.waiting_bytes -= self._memory_of(piece.records)
             return None
         if self.phase is Phase.LOST:
-            # LOST is called once. A failed call had no effect: LOST follows a STOP or an END, nothing a START.
+            # A LOST that failed is not repeated. After a STOP or an END that failed, LOST is called; after a START, nothing.
             self._lifecycle[piece.kind] = "done" if piece.kind is CallKind.LOST else "due"
             return None
         piece = self._without_done(piece)
@@ -361,11 +361,11 @@ class ShardDelivery(Generic[R]):
     # --- checkpoints ---
 
     def plan_checkpoint(self, now_s: float, is_forced: bool = False) -> Position | None:
-        """Return the position to store now, or None; of a lost shard nothing is stored.
+        """Return the position to store now, or None; for a lost shard nothing is stored.
 
         Args:
             now_s: Monotonic seconds.
-            is_forced: Whether the interval between automatic checkpoints is passed over.
+            is_forced: Whether to ignore the interval between automatic checkpoints.
         """
         if self.phase is Phase.LOST or self.low_water == self._stored or not self.low_water.is_record:
             return None
@@ -437,8 +437,8 @@ class ShardDelivery(Generic[R]):
         return self._begin(_Piece(kind, None, (), (), attempt))
 
     def _take_lowest(self) -> Call[R] | None:
-        # With the window full, only calls that the low water may wait for go on: a piece that is repeated, or the
-        # queue that holds the very next record. Else one slow key could shut the window on itself.
+        # The window is full, so only calls are taken for which the low water may be waiting: a piece that is repeated, or the
+        # queue that has the record right after the low water. Otherwise the window could stay full for ever.
         for index, key in enumerate(self._ready):
             queue = self._queues[key]
             if queue.again or (queue.ordinals or [self._taken])[0] == self._water.ordinal:
@@ -530,7 +530,7 @@ class ShardDelivery(Generic[R]):
         half = size // 2
         for part in (slice(half, size), slice(0, half)):
             records = piece.records[part]
-            # A part gets one attempt, a single record all of them.
+            # A part of several records gets one attempt, a single record all attempts.
             attempt = 1 if len(records) == 1 else self.options.retries_max + 1
             queue.again.insert(0, _Piece(CallKind.BATCH, piece.key, records, piece.ordinals[part], attempt))
         return Halve(size)
@@ -564,7 +564,7 @@ class ShardDelivery(Generic[R]):
         left: list[tuple[R, int]] = []
         for record, ordinal in zip(piece.records, piece.ordinals, strict=True):
             if self._is_done(record, ordinal):
-                # Known by its position alone, perhaps: from now on by its number too, since it will not return.
+                # The record may be done by its position only. No later call has it, so its ordinal is acknowledged here.
                 self._water.acknowledge(((ordinal, record.sequence_number, record.sub_sequence_number),))
                 self.waiting_bytes -= record.memory_bytes
             else:

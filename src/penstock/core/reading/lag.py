@@ -46,7 +46,7 @@ def find_oldest_unread(records: Sequence[ArrivedRecord], position: Position) -> 
 
     Args:
         records: As GetRecords gave them, from an iterator at or after the position.
-        position: Everything up to and including it is done. An aggregate that it lies inside is not.
+        position: Everything up to and including it is done. An aggregate is not done if the position is inside it.
     """
     done = None if position.sequence_number is None else int(position.sequence_number)
     for record in records:
@@ -90,17 +90,17 @@ class ArrivalMarks:
             self._marks.append((self._count, arrival_s))
 
     def add_all(self, counts: Sequence[int], arrivals_s: Sequence[float], skipped_count: int = 0) -> None:
-        """Add the records of several Kinesis records, each of which holds some.
+        """Add the user records of several Kinesis records.
 
         Args:
-            counts: How many each of them holds.
+            counts: How many user records each Kinesis record holds.
             arrivals_s: When each of them arrived.
-            skipped_count: So many records, from the first one on, are left out.
+            skipped_count: How many of these user records to leave out, from the first one on.
         """
         marked_s, waiting = (
             float("-inf"),
             0,
-        )  # records that share the mark; the loop has no call, for it runs once per record
+        )  # the records that share a mark; most passes make no call, since the loop runs once per record
         for count, arrival_s in zip(counts, arrivals_s, strict=True):
             if skipped_count:
                 left_out = min(count, skipped_count)
@@ -118,7 +118,7 @@ class ArrivalMarks:
         """Return when the oldest record that is not done arrived; None when all are.
 
         Args:
-            done_count: So many records, from the first one on, are done. Never less than before.
+            done_count: How many records are done, counted from the first one that was added. It never decreases.
         """
         while self._marks and self._marks[0][0] <= done_count:
             self._marks.popleft()

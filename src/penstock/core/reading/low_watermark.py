@@ -1,8 +1,7 @@
 """The low water of one shard: the highest position below which everything is acknowledged.
 
-Records are counted in stream order (ordinals). They may be acknowledged in any order; acknowledgements
-beyond a gap is remembered until the gap closes. A part of the delivery machine, kept apart because it is
-arithmetic only.
+Records are counted in stream order (ordinals). They may be acknowledged in any order; acknowledgements after a gap are
+remembered until the gap closes. A part of the delivery machine, kept apart because it is arithmetic only.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class LowWater:
         """Skip records up to a position: they are not delivered.
 
         Args:
-            ordinal: Of the next record that is; it counts when all before it are acknowledged.
+            ordinal: Of the first delivered record after them. The skip counts when all records before it are acknowledged.
             position: Of the last skipped record.
         """
         if self._skips and self._skips[-1][0] == ordinal:

@@ -108,7 +108,7 @@ class Page(ABC, Generic[Rows_co]):
 
 
 def place_of_whole(sequence_number: str, data: bytes) -> Position:
-    """Return a place that no user record of a Kinesis record is behind, without taking an aggregate apart."""
+    """Return a position at or after all user records of a Kinesis record, without taking an aggregate apart."""
     return at_record(sequence_number, len(data) if data.startswith(MAGIC) else 0)
 
 

@@ -49,7 +49,7 @@ def plan_iterator(position: Position) -> IteratorStart:
             nothing written since is missed, however long it took to get here.
 
     Raises:
-        PositionError: SHARD_END, behind which there are no records; or an AT_TIMESTAMP without its moment, as a Java
+        PositionError: SHARD_END, after which there are no records; or an AT_TIMESTAMP without its moment, as a Java
             KCL application leaves it in a lease table (the moment is in its configuration).
     """
     if position.sequence_number is not None:
@@ -104,7 +104,7 @@ class ResumeCheck(Enum):
 
 
 def check_resume(position: Position, first_sequence_number: str | None, *, at_end: bool) -> ResumeCheck:
-    """Decide whether reading continues without a gap, from a page of the iterator that `plan_iterator` gave.
+    """Decide whether reading continues without a gap, from the first page of an iterator that `plan_iterator` planned.
 
     Args:
         position: The place to go on from.
@@ -112,14 +112,14 @@ def check_resume(position: Position, first_sequence_number: str | None, *, at_en
         at_end: The page reaches the tip of the shard, or the end of a closed one: no record follows.
 
     Returns:
-        TRIMMED does not mean a loss: the record itself was done, and it cannot be known whether there were others between it
-        and the first one left.
+        TRIMMED does not prove a loss. The missing record itself was done, but records between it and the first one that is
+        left may have been trimmed unread: `judge_missing_record` decides.
     """
     if position.sequence_number is None:
         return ResumeCheck.NOT_NEEDED
     if first_sequence_number is None:
         return ResumeCheck.TRIMMED if at_end else ResumeCheck.UNDECIDED
-    # An earlier record than asked for cannot be, but would only be skipped.
+    # The iterator begins at the position, so no earlier record should be in the page. If there is one, it is skipped.
     is_there = int(first_sequence_number) <= int(position.sequence_number)
     return ResumeCheck.STILL_THERE if is_there else ResumeCheck.TRIMMED
 
@@ -156,8 +156,8 @@ def judge_missing_record(
 ) -> MissingRecord:
     """Decide whether records can have been lost when the record of a position is gone (`ResumeCheck.TRIMMED`).
 
-    A record leaves the stream when it is older than the retention. Unread records arrived later than the moment at which the tip
-    was last seen at the position, so it is still there as long as the retention reaches back that far.
+    A record leaves the stream when it is older than the retention. Records after the position arrived later than the moment at
+    which the position was last seen to be the tip. So they are all there if that moment is within the retention.
 
     Args:
         position: The place to go on from: everything up to and including it is done.

@@ -130,11 +130,11 @@ class RetrievalChoice:
         return self._retrieval
 
     def plan_change(self, now_s: float) -> Change | None:
-        """Return whether to read in another way from now on. Asking changes nothing."""
+        """Return the change to the other retrieval if it is due, or None. The call changes nothing."""
         if self._retrieval is Retrieval.FAN_OUT:
             if self._is_push_given_up:
                 return Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
-            # A handler that holds events up falls behind without an event that shows it.
+            # If a handler delays the next event, the lag grows although no event shows it.
             behind_ms = self._behind_ms + (now_s - self._event_s) * 1000
             if now_s >= self._not_before_s and behind_ms <= NEAR_TIP_MS_MAX:
                 return Change(Retrieval.POLLING, ChangeReason.TRIAL)

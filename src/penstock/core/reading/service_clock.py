@@ -1,7 +1,7 @@
 """The service's clock, by which records are dated, estimated from its answers.
 
-An answer carries the service's time in whole seconds; this machine's clock is finer, and may be wrong. Ours counts as long
-as the two agree.
+An answer carries the service's time in whole seconds. This machine's clock is finer, but may be wrong: it is used as long as
+the two agree.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ def service_now_ms(local_ms: int, server_ms: int | None) -> int:
     """Return the moment by the service's clock.
 
     Args:
-        local_ms: This machine's clock: fine, and perhaps wrong.
-        server_ms: The service's at its last answer: right, in whole seconds; None when unknown.
+        local_ms: This machine's clock, which has milliseconds and may be wrong. Returned if the two clocks agree.
+        server_ms: The service's clock at its last answer, which is right but has whole seconds; None if it is not known.
     """
     if server_ms is None or abs(local_ms - server_ms) <= _CLOCKS_AGREE_MS:
         return local_ms

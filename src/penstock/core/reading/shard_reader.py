@@ -6,11 +6,12 @@ and chance are arguments; the machine never waits, it returns until when there i
 gives those that are new in whatever form its driver wants them.
 
 A place in the shard is kept as the last sequence number that was read, never as an iterator: iterators are disposable, and a
-new one always begins AT the last record (not after it), so that the machine sees whether that record is still there. When it
-is not, records may have been trimmed behind the reader's back, and `on_data_loss` decides: never silence.
-`penstock.core.reading.resume.judge_missing_record` distinguishes a record that may have taken others with it from one that cannot have.
-Behind the iterator of the page before, the service skips trimmed records without a report. So a reader that
-is so far behind that unread records may be leaving the stream begins again at its last record for each page.
+new one always begins AT the last record (not after it), so that the machine sees whether that record is still there. If it is
+not, `penstock.core.reading.resume.judge_missing_record` decides whether later records may have been trimmed unread. Then
+`on_data_loss` decides whether the reader fails or reports the possible loss and goes on.
+
+An iterator that a page returned skips trimmed records without a report. So a reader that lags so far that unread records may
+be leaving the stream requests each page with a new iterator at its last record.
 
 | fault | answer |
 |---|---|
@@ -111,9 +112,9 @@ class ShardReader:
         self._pause = Pause.SPACING
         self._read_s: float | None = None
         self.tip_ms = tip_ms
-        """Moment by the service's clock at which nothing was left to read behind `position`, or None."""
+        """Moment by the service's clock at which no record was after `position`, or None."""
         self.unread_since_ms = unread_since_ms
-        """Moment by the service's clock: records behind `position` arrived then or later. None when unknown."""
+        """Moment by the service's clock: records after `position` arrived then or later. None if it is not known."""
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
         self._in_a_row = AnswersInARow()
@@ -145,7 +146,7 @@ class ShardReader:
 
     @property
     def iterator(self) -> str | None:
-        """The service's iterator right behind `position`; None if there is none, or it still begins at the record there."""
+        """The service's iterator right after `position`; None if there is none, or it still begins at the record there."""
         return self._iterator if self._skip_through is None else None
 
     def plan_step(self, now_s: float, waiting_bytes: int = 0, has_room: bool = True) -> Step:
@@ -186,12 +187,12 @@ class ShardReader:
         Args:
             iterator: The service's text.
             now_s: Monotonic seconds.
-            wall_ms: Milliseconds since the epoch: a plain LATEST means this moment from now on.
+            wall_ms: Milliseconds since the epoch. A LATEST without a moment means this moment from now on.
         """
         self._iterator = iterator
         self._skip_through = self.position if self.position.is_record else None
         if self.position.sentinel is Sentinel.LATEST and self.position.timestamp_ms is None:
-            # Taken again after an expiry, LATEST would be a later moment, and the records between be lost.
+            # If this iterator expires, another one at LATEST would begin later, and skip the records in between.
             self.position = Position(sentinel=Sentinel.LATEST, timestamp_ms=wall_ms - _LATEST_SLACK_MS)
         self._not_before_s = max(self._not_before_s, now_s)
 
@@ -238,7 +239,7 @@ class ShardReader:
         is_progress = self._advance(page, done)
         if meaning is not None:
             self._skip_through = None
-        # Before the record is found, earlier records than the page's may be gone.
+        # Until the record at which the iterator begins is found or judged, records before this page may be unread and gone.
         if self._skip_through is None:
             self._note_unread(page)
         if page.next_iterator is None:
@@ -270,7 +271,7 @@ class ShardReader:
         if meaning in (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED):
             self._iterator = None
         if meaning is FailureMeaning.ITERATOR_EXPIRED and self._in_a_row.failures == 1:
-            return  # at once; only an iterator that is born expired must not spin
+            return  # request another one at once; if that one is expired too, pause
         self._judge_final(error, meaning)
         self._back_off(now_s, chance)
 
@@ -302,7 +303,7 @@ class ShardReader:
             if self._in_a_row.unlisted >= _UNLISTED_MIN:
                 return self._on_gone(listed)
         else:
-            # It is there, open or unread: the answers before were the service's mistake. Go on, gently.
+            # The shard is listed, and it is open or not read to its end: the answers before were wrong. Read on after a pause.
             self._in_a_row.on_listed()
             if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
                 self._final = Failed(self._unreadable())
@@ -310,12 +311,12 @@ class ShardReader:
         return None
 
     def read_again(self, now_s: float) -> bool:
-        """Ask again from the last record on, a little later, if the service answers that nothing is left.
+        """Read again from the last record on, a little later, although the service answers that nothing is left.
 
-        For a driver that knows that a record must follow: one such answer is not enough then.
+        A driver that knows that a record follows does not trust one such answer.
 
         Returns:
-            False if it was asked often enough without a record.
+            False if this was done often enough without a record.
         """
         self._in_a_row.empty_rereads += 1
         self._iterator = None
@@ -352,20 +353,21 @@ class ShardReader:
         return self.position if is_repeated else None
 
     def _advance(self, page: Page[Rows_co], done: Position | None) -> bool:
-        """Move past a page, of which everything up to `done` was read before; return whether that is further than before."""
+        """Move past a page; return whether it has records after `done`, up to which everything was read before."""
         self._iterator = page.next_iterator
         is_progress = page.last is not None and (done is None or page.last > done)
         if page.last is not None:
-            # Sequence numbers rise: a page that has records follows the done ones.
+            # Sequence numbers rise: after a page that has records, no page has done ones.
             self._skip_through = None
             self._is_foreign = False
-            # Unclear ends are counted for one record. It is there, or known to be missing, so the count begins again for the next.
+            # Unclear ends are counted for the record at which reading resumes. It was found, or is known to be missing, so the
+            # count begins again.
             self._in_a_row.unclear_ends = 0
             self.position = page.last if done is None else max(done, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms
-        if is_progress or page.next_iterator is not None:  # an unclear end that gives nothing is no progress
+        if is_progress or page.next_iterator is not None:  # a last page without new records is no progress
             self._in_a_row.on_progress()
         return is_progress
 
@@ -395,8 +397,8 @@ class ShardReader:
         )
 
     def _may_have_passed(self, page: Page[Rows_co]) -> bool:
-        """Whether a page that the page before led to may have gone on behind records that have left the stream unread."""
-        # Behind a new iterator the record that it begins at decides; a start that is no record promises none.
+        """Whether the iterator that the page before returned may have skipped records that left the stream unread."""
+        # For a new iterator, the record at which it begins shows this. A start that is no record requires no particular one.
         if self._skip_through is not None or not self.position.is_record:
             return False
         return not self._is_unread_kept(page)
@@ -408,10 +410,10 @@ class ShardReader:
         is_kept = self._is_unread_kept(page)
         self._is_at_horizon = self._is_at_horizon and not is_kept
         if not is_kept and not page.is_pushed and self.position.is_record:
-            self._iterator = None  # the page that it leads to would not be believed
+            self._iterator = None  # `_may_have_passed` would discard its page
 
     def _is_unread_kept(self, page: Page[Rows_co]) -> bool:
-        """Whether all records unread before a page must still have been in the stream then; True if it cannot be known."""
+        """Whether all records that were unread before a page were still in the stream at its moment; True if it is not known."""
         retention_s = self.options.retention_s
         if self.unread_since_ms is None or page.service_ms is None or retention_s is None:
             return True
@@ -420,7 +422,7 @@ class ShardReader:
         )
 
     def _is_unclear_end(self, page: Page[Rows_co]) -> bool:
-        # The record at which reading goes on is seldom missing: an empty answer is asked for again before it counts.
+        # The record at which reading resumes is seldom gone: an empty page is read again before the record counts as missing.
         is_end = page.next_iterator is None and bool(page.children)
         return (
             page.first_sequence_number is None
@@ -529,7 +531,7 @@ class ShardReader:
     def _back_off(self, now_s: float, chance: float, failures: int | None = None) -> None:
         count = max(1, self._in_a_row.failures if failures is None else failures)
         delay_s = self.options.backoff.delay_s(count, chance)
-        # Full jitter, but never sooner than calls may follow each other anyway.
+        # Full jitter, but at least the regular spacing of calls.
         not_before_s = now_s + max(self.options.spacing_s, delay_s)
         if self.options.deadline_s is not None and self._in_a_row.failing_since_s is not None:
             # The last attempt begins at the deadline at the latest.

@@ -5,7 +5,7 @@ request, list the shards, wait. It does nothing itself; time and chance are argu
 
 Records wait in one queue per predicted shard. With `ordering="key"` a queue has at most one request in flight, and a
 request holds of each queue only records that the service may accept in any order: one aggregate, or one record of each key.
-Refused entries return to the front, so later records of their keys stay behind them. With `ordering="none"` neither
+Refused entries return to the front, so later records of their keys stay after them. With `ordering="none"` neither
 rule holds.
 
 A changed shard map moves records to other queues. It is taken over only while nothing is in flight, and all pending
@@ -122,7 +122,7 @@ class Batcher:
         return self.add_record(PendingRecord(data, partition_key, explicit_hash_key, ticket=ticket), now_s)
 
     def add_record(self, record: PendingRecord, now_s: float) -> bool:
-        """Do as `add` with a record that its owner has made; its number and its time are set here."""
+        """Do as `add` with a record that the caller has created; its number and its time are set here."""
         self._number += 1
         record.number = self._number
         record.came_s = now_s
@@ -133,11 +133,11 @@ class Batcher:
         return self._place(record, now_s)
 
     def take_back(self, record: PendingRecord, requests: Iterable[PutRequest]) -> None:
-        """Undo `add_record`, wherever it was interrupted.
+        """Undo an `add_record` that was interrupted at any point.
 
         Args:
-            record: Its record; it does not wait any more.
-            requests: All that were planned; those whose answers are learned do not matter.
+            record: The record; it does not wait any more.
+            requests: All planned requests; those that were answered are ignored.
         """
         kept, _ = self._sift(lambda each: each is record)
         entries = [entry for request in requests if not request.is_settled for entry in request.entries]
@@ -148,7 +148,9 @@ class Batcher:
         self._check()
 
     def _place(self, record: PendingRecord, now_s: float) -> bool:
-        # Most streams have few keys beside their records: finding the shard would be half of a record's cost.
+        """Add a record to the queue of its shard; return as `add`."""
+        # The queue of each key is kept: most streams have many records per key, and to predict the shard for each record would
+        # double its cost.
         if record.explicit_hash_key is None:
             key, routes = record.partition_key, self._routes
         else:
@@ -185,7 +187,7 @@ class Batcher:
         queue = self._queues.get(shard_id)
         if queue is None:
             settings = self.settings
-            # Where the shard is not known an aggregate could lie in no shard's range: its records are sent alone.
+            # If the shard is not known, an aggregate might fit into no shard's range: its records are sent one by one.
             queue = self._queues[shard_id] = ShardQueue(
                 shard_id,
                 ShardFlow(settings.rate_max, float(1 if shard_id else self._shard_count)),
@@ -332,8 +334,7 @@ class Batcher:
     def drop_request(self, request: PutRequest) -> list[PendingRecord]:
         """Handle a request that was refused finally; return its records, or none if its answers are known."""
         if request.is_settled:
-            # Its answers were learned first, and its owner failed afterwards: the batcher has its records no more, or
-            # they wait again.
+            # Its answers were handled before its owner failed: its records have left the batcher, or they wait again.
             return []
         self._end_request(request)
         for shard_id in _by_shard(request.entries):
@@ -435,8 +436,8 @@ class Batcher:
         if entry.is_aggregate or shard_id not in self._map.ranges:
             self._map.on_misrouted(shard_id, entry.shard_id)
         if entry.is_aggregate:
-            # The shard was split while the aggregate was on its way, and a child accepted it. Where the child does
-            # not own all of its records, readers drop it: they stay pending until the next listing.
+            # The shard was split while the aggregate was on its way, and a child accepted it. If the child does not own all of
+            # its records, readers drop the aggregate. So the records stay pending until the next listing.
             self._misrouted.append(accepted)
         return entry.is_aggregate
 
@@ -537,7 +538,8 @@ class Batcher:
                 result.delivered.append(each)
                 continue
             for record in records:
-                # Where the map cannot explain the answer, twice at the latest, a plain record cannot go wrong.
+                # The record is sent alone if the map does not have the shard that answered, or after the second misplaced
+                # aggregate: a plain record is delivered from any shard.
                 record.misplaced_count += 1
                 record.is_solo = hash_range is None or record.misplaced_count >= _MISPLACED_COUNT_MAX
             again += records

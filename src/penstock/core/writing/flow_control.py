@@ -30,11 +30,11 @@ means more refusals, flatter a slower recovery."""
 
 RATE_MIN: Final = 0.01
 """A writer's rate never falls below this share, ten records per second, so refusals that have nothing to do with its own
-rate cannot stop it. Where more than a hundred writers share one shard, the growing pauses do the rest."""
+rate cannot stop it. If more than a hundred writers share one shard, the growing pauses slow them down further."""
 
 RECORD_WAIT_MAX_S: Final = 5.0
-"""Records behind a large one wait no longer than this for the time which that one has used: at `RATE_MIN` 1 MiB would keep a
-shard quiet for 100 seconds. Never faster than the shard itself accepts, or than the rate that was set in advance."""
+"""A record after a large one waits at most this long for the capacity that the large one uses: at `RATE_MIN` 1 MiB would keep
+a shard quiet for 100 seconds. The capacity of the shard, or the rate that was set in advance, is not exceeded."""
 
 FREE_RATE: Final = 1.5
 """From this share on there is no limit any more: the shard itself accepts less."""
@@ -127,9 +127,9 @@ class ShardFlow:
     def _decrease(self, now_s: float) -> None:
         present = self.rate
         if present is None:
-            # Without a limit there is no rate yet: the rate just accepted is the best guess, and at most the whole shard.
+            # Without a limit there is no rate yet: the estimate is the recently accepted rate, at most the shards' capacity.
             present = min(self.shard_count, max(self._recent_rate(now_s), RATE_MIN))
-        # Refused before it was back at its former rate: there are new writers, and this one makes room for them.
+        # Records were refused below the former rate, so there are new writers: this one leaves a part of its share to them.
         self._plateau = present * (1 + DECREASE) / 2 if present < self._plateau else present
         self.rate = max(RATE_MIN, present * DECREASE)
         self._decreased_s = now_s

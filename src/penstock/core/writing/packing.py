@@ -207,10 +207,10 @@ def take_aggregate(
     aggregate_count_max: int,
     without_keys: AbstractSet[str] = frozenset(),
 ) -> PackedEntry | None:
-    """Take as many records from the front as fit into one aggregate, in order, up to the first one with a key left out.
+    """Take as many records from the front as fit into one aggregate, in order, up to the first one with a key of `without_keys`.
 
-    A record that is larger than an aggregate may be, or that must be sent alone, becomes a plain entry. None when the first
-    record has a key left out.
+    A record that is larger than an aggregate may be, or that must be sent alone, becomes a plain entry. Return None if the
+    first record has a key of `without_keys`.
     """
     if waiting[0].partition_key in without_keys:
         return None

@@ -13,8 +13,8 @@ from penstock.core.writing.batcher_steps import FetchShards, Stuck, WaitUntil
 
 _PAUSES: Final = Backoff(base_s=0.2, cap_s=30.0)
 _UNEXPLAINED_MAX: Final = 4
-"""A listing may lag behind a reshard. It is repeated this often, for three seconds in all, to on_shards which shard accepted
-an aggregate; then the aggregate counts as misplaced."""
+"""A listing may not show a reshard yet. It is repeated this often, for three seconds in all, until it has the shard that
+accepted an aggregate; then the aggregate counts as misplaced."""
 
 
 class ShardMap:

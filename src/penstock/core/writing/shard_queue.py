@@ -106,13 +106,13 @@ class ShardQueue:
 
     @property
     def waits_since_s(self) -> float:
-        """When the oldest of the records that may be in the next request was put."""
+        """When the oldest record that the next request may take for the first time was put; minus infinity if there is none."""
         if self._waits_since_s is None:
             if self._queue:
                 self._waits_since_s = self._queue[0].came_s
             else:
-                # The key whose turn is next may have a younger record than one behind it. While records linger they are
-                # fewer than a request holds, so visiting each of them is quick.
+                # The first record of the next key may have been put later than the first record of another key. While
+                # records linger there are fewer of them than a request holds, so this search is quick.
                 self._waits_since_s = min([record.came_s for record in self._ready], default=float("-inf"))
         return self._waits_since_s
 
@@ -121,14 +121,14 @@ class ShardQueue:
         self._waits_since_s = moment_s
 
     def on_taken(self, now_s: float) -> None:
-        """Count a request that holds records of this shard; the records that it left behind wait on."""
+        """Count a request that took records of this shard; the remaining ones go on lingering."""
         self.in_flight += 1
         if self.tried_s is None:
             self.tried_s = now_s
         self._wait_on()
 
     def _wait_on(self) -> None:
-        """Keep the records that a request left behind waiting since they were put, not since the request was planned."""
+        """Count the linger time of the remaining records from when they were put, not from when the request was planned."""
         # Many records of one key wait, and each request takes one: if every one of them lingered again, the last would wait
         # for all of these times together.
         self._waits_since_s = None
@@ -136,7 +136,7 @@ class ShardQueue:
     # --- in -----------------------------------------------------------------------------------------------
 
     def add(self, record: PendingRecord) -> None:
-        """Add a record behind the others."""
+        """Add a record after the others."""
         self.size_bytes += record.size_bytes
         self.count += 1
         if self.aggregates or not self._keeps_key_order:
@@ -193,10 +193,10 @@ class ShardQueue:
         return taken
 
     def _entries(self, taken_keys: set[str]) -> Iterator[PackedEntry]:
-        """Yield the entries of one request, refused ones first; each is taken before the next one is asked for.
+        """Yield the entries of one request, refused ones first. The caller takes each entry, or puts it back and stops.
 
         Args:
-            taken_keys: Empty; becomes the keys of refused entries, and of aggregates.
+            taken_keys: Empty at first. The keys of refused entries and of aggregates are added to it.
         """
         if self._returned:
             yield from self._returned_entries(taken_keys)
@@ -215,8 +215,9 @@ class ShardQueue:
             entry = self._returned.popleft()
             if self._keeps_key_order:
                 keys = [record.partition_key for record in entry.records]
-                # Those that were refused were in one request, which is over before the next one takes any; and one that was
-                # not sent was packed without the keys of the request that had no room for it.
+                # No two of these entries have a key in common. The refused ones were in one request, and the next request
+                # takes records only after it has ended. An entry for which that request had no room was packed without
+                # the keys of the request.
                 assert taken_keys.isdisjoint(keys), "a key is refused twice"
                 taken_keys.update(keys)
             yield entry

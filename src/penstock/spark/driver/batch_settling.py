@@ -131,7 +131,7 @@ class BatchSettler:
             raise Unavailable(
                 f"no execution of batch {start.batch} has claimed its end in shard {unclaimed[0]}"
             )
-        # Remember the rows first, then claim: like an executor's tasks, the driver's must know which claim they find.
+        # Remember the rows before claiming: the driver's own tasks, like those on executors, must have the claim of each row.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
             self._claim_ends(start, planned, shards, unclaimed)
@@ -185,10 +185,10 @@ class BatchSettler:
             self._recreation.recreate_lost(self.fetch_leases(None), stands, stream, marks)
 
     def accept_claims(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
-        """Remember the claims that exist when a query starts and that its checkpoint location has no record of.
+        """Accept the claims that exist when a query starts and of which its checkpoint location has no record.
 
-        Claims on other workers' leases stay, and an eventually consistent read may still return removed ones. None of them
-        shows another driver.
+        They are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent read may
+        still return claims that were removed.
         """
         unknown = find_unknown_claims(rows, worker, known)
         self._accepted |= {(row.key, claim.identity) for row, claim in unknown}

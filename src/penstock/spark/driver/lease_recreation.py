@@ -76,7 +76,7 @@ class LeaseRecreation:
         Raises:
             ClaimConflict: A lease changed during the repair; start the query again.
             DataLossError: A shard left the stream before it was read to its end, and failOnDataLoss is on.
-            Unavailable: The service reads a shard and does not list it; or the earlier table does not answer.
+            Unavailable: The service has a shard and does not list it; or the earlier table does not answer.
         """
         before, why = None, ""
         if known.lease_table not in ("", self._options.lease_table):
@@ -217,12 +217,13 @@ class LeaseRecreation:
         _log.warning("%s; going on with the shards that are left, from their beginning", text)
 
     def _list_with(self, keys: Collection[str]) -> dict[str, Shard]:
-        """List the shards until each of these is listed, or is known to be gone: unknown and unlisted, twice.
+        """List the shards until the listing is complete, and return them.
 
-        The open shards of the listing must also cover every hash key, unless the last attempt does not either.
+        Each of the keys must be listed, or must twice have been both unlisted and unknown to the service. The open shards must
+        also cover every hash key; only the last attempt may do without.
 
         Raises:
-            Unavailable: The service reads one of them and does not list it.
+            Unavailable: The service has one of the shards and does not list it.
         """
         denials = dict.fromkeys(keys, 0)
         for attempt in range(_LISTINGS_MAX):

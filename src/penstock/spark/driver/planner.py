@@ -330,7 +330,8 @@ class Planner:
     def _is_complete(self, joined: Joined) -> bool:
         """Return whether each shard of this query has new records or was probed, and live workers read all other shards.
 
-        Wait until the query has every lease that it can have. Apply commands, which may add shards: then return False.
+        If every shard has answered, wait until the query has every lease that it can have, and apply commands. If these add
+        or remove shards, return False.
         """
         query_worker, shards = joined.query_worker, joined.shards
         if _unanswered(shards):

@@ -26,15 +26,15 @@ NO_OPTIONS: Final = (
     "Spark keeps its options from a source in Python, so give them with the read (SELECT ... FROM orders WITH "
     "(streamName = 'orders'), or spark.read.option(...).table(...)), or use CREATE TEMPORARY VIEW ... USING kinesis OPTIONS (...)"
 )
-"""What a read is told that comes without a single option."""
+"""The error message for a read without any option."""
 
 
 def user_options(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options that the user set.
 
-    A query's own switches are left out. For a table (`CREATE TABLE ... USING kinesis OPTIONS (...)`) Spark passes every
-    property, and each option a second time with a prefix; the spelling without it is kept. It does so only when the table
-    is created; a read of the table passes its own options alone.
+    Spark's own options of a query are left out. When a table is created (`CREATE TABLE ... USING kinesis OPTIONS (...)`),
+    Spark passes every property of the table, and each option a second time with a prefix: the name without it is kept. When
+    a table is read, Spark passes only the options that are given with the read.
     """
     options = {key: text for key, text in given.items() if key.lower() not in _SWITCHES}
     if not any(key.lower() in ("owner", "provider") or key.lower().startswith(_PREFIX) for key in options):

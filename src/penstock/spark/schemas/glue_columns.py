@@ -53,7 +53,7 @@ def from_glue_avro(
         schema_name: Name of a schema in the registry. Its newest version is fetched now, by the driver; the column keeps
             it for as long as the query runs.
         mode: What happens to a record that cannot be read: FAILFAST fails the query, PERMISSIVE makes it null. A registry
-            that cannot be asked fails the task in both.
+            that cannot be read fails the task in both.
         registry_name: Registry of `schema_name`.
         region: Region of the registry. Without it driver and executors each use their own.
         endpoint_url: Endpoint of Glue.
@@ -102,7 +102,7 @@ def from_glue_json(
     Args:
         column: Of the type binary, for instance `data`.
         mode: What happens to a record that cannot be read: FAILFAST fails the query, PERMISSIVE makes it null. A registry
-            that cannot be asked fails the task in both.
+            that cannot be read fails the task in both.
         region: Region of the registry. Without it driver and executors each use their own.
         endpoint_url: Endpoint of Glue.
         connection: Further fields of `penstock.wiring.AwsOptions`.
@@ -146,7 +146,7 @@ class ColumnReader:
 
         Raises:
             SchemaError: The record cannot be read.
-            Throttled, Unavailable, AccessDenied: The registry cannot be asked; this says nothing of the record.
+            Throttled, Unavailable, AccessDenied: The registry cannot be read; the record may be valid.
         """
         version_id, payload = split_header(bytes(data), PAYLOAD_BYTES_MAX)
         return self._versions.get(version_id)(payload)

@@ -106,7 +106,7 @@ class DeadLetters:
 
     @contextmanager
     def _naming_the_option(self) -> Iterator[None]:
-        # The stream of the letters is named in the error of its writer, and nothing says that it is not the query's stream.
+        # The writer's error names the dead-letter stream, and does not show that it is another stream than the query's.
         try:
             yield
         except (DeliveryFailed, ServiceError) as error:

@@ -49,16 +49,17 @@ def records_to_slices(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield the rows of a page in slices, so that memory is bounded by a slice and not by the page's unpacked size.
 
-    A user record of no bytes takes six in an aggregate and hundreds as a row: a page of 10 MiB can hold over a million.
+    An empty user record takes six bytes in an aggregate but hundreds of bytes as a row, and a page of 10 MiB can hold over a
+    million of them.
 
     Args:
         stream_name: For the column of that name.
         shard_id: For the column of that name.
         records: In sequence order.
-        after: Leave out everything up to and including it; None keeps all. If aggregates are not taken apart, an aggregate
-            that is partly left is kept whole.
+        after: Leave out everything up to and including it; None keeps all. If aggregates are not taken apart, an aggregate is
+            kept whole if any of its records is after it.
         deaggregate: Whether aggregates are taken apart.
-        counts: Added to.
+        counts: The counts of this page are added to it.
         rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
         rows_max: A slice ends with the Kinesis record that reaches it.
 
@@ -193,7 +194,7 @@ def _batch(  # noqa: PLR0917 - one argument per column
 
 
 def _is_begun(batch: pa.RecordBatch, index: int, after: Position) -> bool:
-    """Whether a row is a whole aggregate of which the position leaves only a part."""
+    """Whether a row is a whole aggregate, and the position is inside it."""
     if int(batch.column("sequenceNumber")[index].as_py()) != int(after.sequence_number or 0):
         return False
     inner = take_apart_blob(batch.column("data")[index].as_py())

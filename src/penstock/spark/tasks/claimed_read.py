@@ -122,7 +122,7 @@ class ClaimedRead:
         self._rest: ShardPage | None = None  # the part of the last page after the batch's end
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the batch. When this ends without an error, the end is claimed.
+        """Yield the rows of the batch in this shard. After the last one, the position at which the batch ends here is claimed.
 
         Raises:
             ClaimConflict: Another execution claimed an end before the last row that was emitted here, or the lease was lost
@@ -306,7 +306,7 @@ class ClaimedRead:
             return True
         if task.share.bytes_max is not None and so_far.bytes_count >= task.share.bytes_max:
             return True
-        # A busy shard must not hold the batch open: a record from after the plan ends it at its page.
+        # A busy shard must not keep the batch open: the batch ends with the page that has a record from after the plan.
         is_late = (so_far.last_arrival_ms or 0) > task.planned_ms
         duration_max_s = self._options.batch_duration_max_s
         return is_late or (
@@ -391,7 +391,7 @@ class ClaimedRead:
             checkpoint_seen=lease.checkpoint,
             before=None if own is None else own.identity,
             tip_ms=task.tip_ms,
-            # Without the lease, leave the other claims: those workers still read here.
+            # A claim without a note is written without the lease. It keeps the other claims: their workers still read here.
             dropped=plan_dropped_claims(lease, execution.worker, now_ms - task.retention_ms) if note else (),
             stream=task.stream,
         )
@@ -413,7 +413,7 @@ class ClaimedRead:
             )
 
     def _claim(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:
-        """Claim the end; yield further rows if another execution has claimed one further on."""
+        """Claim the end; if another execution has claimed a later end, yield the rows up to that one."""
         for _ in range(_CLAIMS_MAX):
             if lease is None:
                 self._warn_unclaimed()

@@ -47,7 +47,7 @@ def read_concurrently(
         threads: Source of its threads.
 
     Raises:
-        BaseException: The first error of a shard. The others stop, without a claim if they have not claimed.
+        BaseException: The first error of a shard. The other shards stop; those that have not claimed their ends claim nothing.
     """
     if len(shards) == 1:
         yield from read(shards[0], contextlib.nullcontext)
@@ -162,7 +162,7 @@ class _TaskShards:
                     return
                 offer = self._offers[0]
             yield offer.rows
-            # Spark requests the next batch, so it has taken this one. Until then a stop refuses the rows.
+            # Spark requests the next batch, so it has taken this one. If the task stops before that, the shard claims nothing.
             with self._changed:
                 self._offers.popleft()
             offer.settle()

@@ -91,7 +91,7 @@ class KeptSubscriptions:
 
     def _close_unused(self, now_s: float) -> None:
         with self._lock:
-            # Computed as when this was scheduled; with another rounding it could be due forever.
+            # The same sum as `due_s` below: with another rounding an entry could stay due and never be closed.
             unused = [(key, kept) for key, kept in self._kept.items() if kept.since_s + UNUSED_S <= now_s]
             for key, _ in unused:
                 del self._kept[key]

@@ -1,4 +1,4 @@
-"""Checks that the stream's name still means the stream with which a query began.
+"""Checks that the stream's name still refers to the stream with which a query began.
 
 A stream can be deleted and created again under its name: shard ids are the same again, records are not. The service refuses
 the position of a record of the old stream. It does not refuse `TRIM_HORIZON`, `LATEST` or a timestamp, which exist in every
@@ -37,7 +37,7 @@ def check_stream(stream: str, application: str, found: StreamIdentity, meant: St
 def known_to_query(
     stream: str, application: str, meant: StreamIdentity, kinesis: Kinesis, clock: Clock
 ) -> KnownStream:
-    """Return the driver's check whether the name still means its stream."""
+    """Return the driver's check that the stream's name still refers to the stream of the query."""
     return KnownStream(
         stream,
         meant,
@@ -54,9 +54,10 @@ def check_of_plan(
     planned_ms: int,
     fetch_summary: Callable[[str], StreamSummary],
 ) -> Callable[[int], None]:
-    """Return a task's check that the stream is still the one of the plan.
+    """Return a task's check that the stream's name still refers to the stream of the plan.
 
-    The task calls it before it emits anything, with the moment of an answer that another stream could have given.
+    The task passes the service's time of an answer that a newer stream of this name could have given as well, and emits
+    nothing of the answer before the check.
 
     Args:
         stream: Name or ARN.

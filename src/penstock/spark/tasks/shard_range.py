@@ -148,13 +148,13 @@ class ShardRange:
         self._check_stream = check_stream or _accept_stream
         self._begins_anywhere = False  # not at a record, so another stream of this name has the position too
         self._is_pushed = False  # the subscription delivers the pages now
-        # Rows arrived, or the service was polled. Without either, an empty event may be older than the news that this task
-        # reads.
+        # Rows arrived, or the service was polled. Before that, an empty event does not show the tip: it may have been sent
+        # before the records arrived for which this task was planned.
         self._may_show_tip = False
         self._pause_ms: int | None = None  # from the tip before the start to the first answer
         self._service_clock = ServiceClock()
         self._reader: ShardReader | None = None
-        self._is_inside_page = False  # the iterator is behind rows that were not emitted yet
+        self._is_inside_page = False  # the iterator is after rows that were not emitted yet
         self.began_with_kept_iterator = False
         self.decode_counts = DecodeCounts()
 
@@ -244,7 +244,7 @@ class ShardRange:
     def read_again(self) -> bool:
         """Read again from the last record, a little later, after an answer that nothing is left.
 
-        For a caller that knows that more records must follow: one such answer is not enough then.
+        A caller that knows that more records follow does not trust one such answer.
 
         Returns:
             False after enough reads without a record.
@@ -386,7 +386,7 @@ class ShardRange:
     # --- the subscription ---------------------------------------------------------------------------------
 
     def _takes_events(self, reader: ShardReader, pushes: PushedReading) -> bool:
-        """Whether the subscription delivers the next page; subscribe if it pays."""
+        """Whether the subscription delivers the next page; subscribe if that is needed and allowed."""
         if self._is_pushed:
             return True
         pushes.consider(reader.position)

@@ -40,7 +40,13 @@ def _pushes(
 def rows_of(
     tasks: Sequence[ShardTask], options: SourceOptions, query: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some shards of a batch, and claim their ends; `query` is Spark's id of the streaming query."""
+    """Yield the rows of one task's shards. After the last row of each, the position at which the batch ends there is claimed.
+
+    Args:
+        tasks: The shards that this Spark task reads.
+        options: The query's options.
+        query: Spark's id of the streaming query, or None if it is not known.
+    """
     table = open_lease_table(options.lease_table, options.connection)
     process = reading_process(options, shard_iterators())
     is_pushed = any(task.consumer_arn is not None for task in tasks)

@@ -33,7 +33,7 @@ def read_shard(
     hold_page: HoldPage = nullcontext,
     pushes: PushedReading | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the rows of one shard of a batch. When this ends without an error, the batch's end there is claimed.
+    """Yield the rows of one shard of a batch. After the last one, the position at which the batch ends there is claimed.
 
     Args:
         task: The shard and the batch.
