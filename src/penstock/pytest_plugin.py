@@ -71,7 +71,7 @@ def _server_scope(fixture_name: str, config: pytest.Config) -> Any:  # noqa: ARG
 def local_kinesis_server() -> Iterator[LocalKinesis]:
     """An embedded Kinesis for the whole session; the environment is left alone.
 
-    What leads to it is handed out: `client("kinesis")`, `connection()`, `endpoint_url`, `environ()`. The setting
+    Reach it by `client("kinesis")`, `connection()`, `endpoint_url` or `environ()`. The setting
     `local_kinesis_server_scope` makes a new one for each module, for instance.
     """
     from penstock.local import LocalKinesis

@@ -66,7 +66,7 @@ def open_stream_control(options: AwsOptions | None = None) -> StreamControl:
 def open_lease_table(
     name: str, options: AwsOptions | None = None, table_options: LeaseTableOptions | None = None
 ) -> LeaseTable:
-    """Return a lease table; nothing is asked or made yet.
+    """Return a lease table; it is not called or created yet.
 
     Args:
         name: Of a DynamoDB table; or `s3://bucket/prefix`, or `file:///folder` for processes of one machine.
@@ -74,7 +74,7 @@ def open_lease_table(
         table_options: How a DynamoDB table is made and read.
 
     Raises:
-        OptionError: The name cannot be one.
+        OptionError: No lease table can have this name.
     """
     options = AwsOptions() if options is None else options
     scheme, is_url, path = name.partition("://")
@@ -102,7 +102,7 @@ def open_lease_table(
 
 
 def check_table_name(name: str) -> None:
-    """Make sure that a table of DynamoDB can have a name, before anything is asked.
+    """Check that a table of DynamoDB can have a name, before any call.
 
     Raises:
         OptionError: It cannot.
@@ -123,7 +123,7 @@ def open_lease_table_finder(options: AwsOptions | None = None) -> LeaseTableFind
 
 
 def open_kcl3_tables(lease_table: str, options: AwsOptions | None = None) -> Kcl3Tables | None:
-    """Open the tables of KCL 3 beside a lease table; None if the leases are not in DynamoDB, where Java workers read."""
+    """Open the tables of KCL 3 beside a lease table; None if the leases are not in DynamoDB: Java workers use no other store."""
     if "://" in lease_table:
         return None
     from penstock.aws.kcl3_tables import DynamoKcl3Tables

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_extra() -> None:
-    """Raise for whatever is missing, before anything starts: the extra brings all of it.
+    """Check that all packages of the extra `demo` are installed, before anything starts.
 
     Raises:
         PenstockError: A package is not installed.

@@ -45,7 +45,7 @@ class FoundProcess:
 def kind_of(command: str) -> ProcessKind:
     """Return the role of a process, by its command line."""
     if "pyspark.daemon" in command or "penstock.spark.daemon" in command:
-        # What does the work in executors; the other daemons only look at options and plans.
+        # These processes run the tasks of executors; the other daemons only handle options and plans.
         return ProcessKind.WORKER if command.rstrip().endswith("pyspark.worker") else ProcessKind.OTHER
     if "python_streaming_source_runner" in command:
         return ProcessKind.PLANNER

@@ -111,9 +111,9 @@ def open_session(folder: str) -> SparkSession:
         .config("spark.sql.warehouse.dir", f"{folder}/spark-warehouse")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        # An idle query says each second how far it is behind.
+        # An idle query reports its lag each second.
         .config("spark.sql.streaming.noDataProgressEventInterval", "1000")
-        # The default, INT96, does not say that it is UTC.
+        # The default, INT96, does not record that it is UTC.
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .getOrCreate()
     )
@@ -196,7 +196,7 @@ def start_averages(spark: SparkSession, settings: QuerySettings) -> StreamingQue
     )
 
     def write(batch: DataFrame, _: int) -> None:
-        # Spark lets data sources in Python take appended rows only, and here rows change: each batch is appended.
+        # A Python data source accepts only append mode, and this query runs in update mode: write each batch by an append.
         (
             batch.write.format("kinesis")
             .option("streamName", settings.target)

@@ -115,7 +115,7 @@ class Run:
     # --- what happens on the way --------------------------------------------------------------------------
 
     def _stops(self) -> list[Stop]:
-        """Return what happens on the way: the publisher waits for the query, shards change, and work is kept for the kills."""
+        """Return the publisher's stops: it waits for the query, shards change, and records are held back for the kills."""
         total = self._options.record_count
         stops = [
             (0.10, self._wait_for_reading),

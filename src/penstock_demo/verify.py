@@ -105,7 +105,7 @@ def _find_unknown(flights: pd.DataFrame, rows: pd.DataFrame) -> str | None:
 
 def _find_changed(flights: pd.DataFrame, rows: pd.DataFrame) -> str | None:
     wanted = flights.set_index("id")
-    # The same ids by now, but Parquet's whole numbers are of another type than the data set's.
+    # Both have the same ids here, but Parquet's whole numbers are of another type than the data set's.
     found = rows.set_index("id").loc[wanted.index].set_axis(wanted.index)
     changed: list[tuple[int, str]] = []
     for name in wanted.columns:

@@ -54,7 +54,7 @@ class Statuses:
 
     @property
     def lag_ms(self) -> int:
-        """How far the slower query is behind, as it said last."""
+        """How far the slower query is behind, as last reported."""
         with self._lock:
             return max(self._lag_ms.values(), default=0)
 
@@ -129,7 +129,7 @@ class QueryWatch:
         if self._process.status is not None:
             self._start_again()
         elif self._dies_until_s is not None:
-            # A part of it was killed that it cannot live without; a supervisor gives it a while to notice.
+            # A process was killed that the program cannot run without: it gets a while to notice.
             if now_s > self._dies_until_s:
                 self._start_again()
         elif not self._process.has_started.is_set():

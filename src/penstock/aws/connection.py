@@ -91,7 +91,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
     """Return the process's client of a service, created on first use; safe from several threads and after a fork.
 
     Raises:
-        OptionError: There is no region, or the region, the endpoint or the environment's proxy cannot be one.
+        OptionError: There is no region, or the region, the endpoint or the environment's proxy is invalid.
         CredentialRetrievalError: The provider of the credentials failed.
     """
     key = (service, options, _environment_of(service))
@@ -129,7 +129,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
 
 
 def region_of(options: AwsOptions) -> str | None:
-    """Return the region that the process's clients of these options ask, or None if there are none yet."""
+    """Return the region of the process's clients for these options, or None if there are none yet."""
     regions = (
         client.meta.region_name for (_, made_of, _), client in list(_clients.items()) if made_of == options
     )
@@ -200,7 +200,7 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         retries={"total_max_attempts": 1, "mode": "standard"},
         user_agent_extra=f"penstock/{__version__}",
     )
-    # The endpoint of the options is the stream's: a bucket is elsewhere, beside an embedded Kinesis too.
+    # The endpoint of the options is for the stream: a bucket is elsewhere, also with an embedded Kinesis.
     endpoint_url = None if service == "s3" else options.endpoint_url
     client = _create(session, service, region_name=options.region, endpoint_url=endpoint_url, config=config)
     if service == "kinesis":
@@ -250,7 +250,7 @@ def new_session(options: AwsOptions) -> Any:
 
 
 def _create(session: Any, service: str, **arguments: Any) -> Any:
-    """Make a client whose endpoint has no user in it, even if the environment's endpoint has one, and whose proxy can be one."""
+    """Make a client: refuse an invalid proxy, and drop a user and password that the environment's endpoint has in it."""
     client = session.create_client(service, **arguments)
     endpoint_url = str(client.meta.endpoint_url)
     proxy_for(endpoint_url)

@@ -33,7 +33,7 @@ def is_of_credentials(error: BaseException) -> bool:
 
 
 def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
-    """Return botocore's error for one of credentials that is not botocore's; None for any other.
+    """Return an error of botocore's class, with our text, if credentials cannot be read; None for any other error.
 
     It does not show the output of a program or a service.
     """
@@ -42,7 +42,7 @@ def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
 
 
 def _of_fetched(error: Exception) -> str | None:
-    """Return our text if botocore's own error has too little or too much."""
+    """Return a text of ours for an error of botocore that lacks a remedy or shows too much; None for any other."""
     if isinstance(error, RuntimeError) and _STILL_EXPIRED in str(error):
         return f"{error} {_FETCHED_EXPIRED}"
     if isinstance(error, sdk.CredentialRetrievalError) and _OTHER_VERSION in str(error):

@@ -127,7 +127,7 @@ _READ_HERE: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
 
 
 def check_sum(headers: dict[str, Any], body: bytes) -> None:
-    """Refuse an answer of DynamoDB whose checksum is another one; boto3 asks again then, too.
+    """Refuse an answer of DynamoDB whose checksum does not match; boto3 sends such a request again, too.
 
     Raises:
         ResponseParserError: The answer differs from the one that the service sent.

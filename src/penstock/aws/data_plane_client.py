@@ -256,7 +256,7 @@ class _Operation:
         if answer.status >= 300:
             code = parsed.get("Error", {}).get("Code")
             for shape in self._model.error_shapes:
-                # It may have more, as the row that a condition failed on.
+                # The error may have more members, such as the row that failed a condition.
                 if code in (shape.error_code, shape.name):
                     parsed.update(self._parser.parse(response, shape))
         return parsed
@@ -300,7 +300,7 @@ def _is_botocore_wrapped() -> bool:
 
 
 def _trace() -> dict[str, str]:
-    """Return the header that tells one invocation of a Lambda function from the next, if this is one."""
+    """Return the header with the trace id of this invocation of a Lambda function; empty outside of Lambda."""
     if _LAMBDA not in os.environ:
         return {}
     params: dict[str, Any] = {"headers": {}}

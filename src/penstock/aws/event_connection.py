@@ -111,7 +111,7 @@ class Receiver:
         self.pass_on()
 
     def report(self, outcome: Outcome) -> None:
-        """Report an outcome; all but an opening and an event are the last one."""
+        """Report an outcome; any but `Opened` and `Pushed` is the last one."""
         if self.is_over:
             return
         if not isinstance(outcome, Opened | Pushed):
@@ -231,7 +231,7 @@ class EventConnection(asyncio.Protocol):
         self.lost_because: str | None = None
         """Why it takes no streams any more."""
         self.ready: asyncio.Future[None] = loop.create_future()
-        """Done when the service's settings are known; an OSError when it never got there."""
+        """Done when the service's settings are known; fails with an OSError if the connection ends before that."""
 
     # --- asyncio.Protocol ---
 

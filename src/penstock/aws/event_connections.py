@@ -208,7 +208,7 @@ async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> soc
 
 async def _check_tunnel(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:
     answer = b""
-    while not answer.endswith(b"\r\n\r\n"):  # byte by byte: the bytes behind it are the service's
+    while not answer.endswith(b"\r\n\r\n"):  # byte by byte: the bytes after it are the service's
         byte = await loop.sock_recv(tunnel, 1)
         if not byte or len(answer) > _PROXY_ANSWER_BYTES_MAX:
             raise ConnectionError("the proxy gave no whole answer to CONNECT")

@@ -76,7 +76,7 @@ class FrameBuffer:
         """Return the next frame, or None while it is not whole.
 
         Raises:
-            BrokenFrameError: The next bytes are no frame, and nothing behind them can be read.
+            BrokenFrameError: The next bytes are no frame, and nothing after them can be read.
         """
         if len(self._bytes) < _PRELUDE.size:
             return None

@@ -74,7 +74,7 @@ class DynamoKcl3Tables:
     # --- reading ------------------------------------------------------------------------------------------
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Read the rows; the leader's metrics are always among them."""
+        """Fetch the version, the leader's lock, and the metrics of the leader and of these workers; None: of all workers."""
         status = self._index_status()
         if status is None:
             return Kcl3Rows()

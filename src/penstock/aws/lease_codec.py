@@ -196,7 +196,7 @@ def _past_claim_texts(claim: BatchClaim) -> Iterator[str]:
 
 
 def _planner_texts(claim: BatchClaim) -> Iterator[str]:
-    """Yield who planned the batch and each earlier one; from the last word on it is the same run."""
+    """Yield the run that planned the batch, then that of each earlier batch; repetitions at the end are left out."""
     planners = [past.planned_by for past in claim.past(1 + len(claim.earlier))]
     while len(planners) > 1 and planners[-1] == planners[-2]:
         planners.pop()

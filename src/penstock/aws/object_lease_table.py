@@ -203,7 +203,7 @@ class ObjectLeaseTable:
         )
 
     def _put(self, key: str, row: _Row | None, lease: Lease | None) -> bool:
-        """Replace a row that was read by a lease; return False if the row has changed since."""
+        """Write a lease in place of the row that was read, or delete it; return False if the row has changed since."""
         name = _name_of(key)
         try:
             if lease is None:

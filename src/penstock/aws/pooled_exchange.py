@@ -245,7 +245,7 @@ class _Reader:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there are no bytes behind the answer."""
+        """Whether no bytes follow the answer."""
         # The pool's check for a quiet connection does not see bytes that TLS has decrypted already.
         return not self._left and not (
             isinstance(self._connection, ssl.SSLSocket) and self._connection.pending()
@@ -256,7 +256,7 @@ def _read_answer(connection: socket.socket, time_s: float) -> tuple[Answer, bool
     """Read an answer within a time; return whether the connection can be used again."""
     reader = _Reader(connection, time_s)
     status = 100
-    while 100 <= status < 200:  # an interim answer has another one behind it
+    while 100 <= status < 200:  # another answer follows an interim one
         head = reader.until(_END_OF_HEAD).decode("latin-1").replace("\r\n", "\n")
         first, _, lines = (
             head.replace("\n ", " ").replace("\n\t", " ").partition("\n")

@@ -70,8 +70,8 @@ class S3Objects:
     def prepare(self) -> bool:
         """Make sure that the bucket exists and honours conditions; True when nothing is there yet.
 
-        The probe runs whatever the prefix holds. Leases may stand there that were written without conditions, or the folder
-        marker of the S3 console.
+        The probe runs whatever the prefix holds: leases that were written without conditions, or the folder marker of the S3
+        console, prove nothing.
 
         Raises:
             OptionError: The server does not honour conditions.

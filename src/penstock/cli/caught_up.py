@@ -34,9 +34,9 @@ def when_caught_up(
         consumer: The only worker of its application.
         table: Its leases.
         on_caught_up: The callback.
-        shard_ids: Shards that are read alone; none: all are read, and at least one of them is open.
+        shard_ids: The only shards that are read; empty if all are read, at least one of which is open.
         on_ended: Called once when these are read to their ends; then `on_caught_up` is not called any more.
-        lag_max_ms: Returns the lag of a shard in which everything that is wanted is done; None: the time since the body began.
+        lag_max_ms: Returns the lag up to which a shard counts as caught up; None: the time since the body began.
     """
     has_ended = threading.Event()
     began_s = time.monotonic()

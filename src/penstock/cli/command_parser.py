@@ -36,7 +36,7 @@ class CommandParser(argparse.ArgumentParser):
 
     @property
     def option_names(self) -> list[str]:
-        """The long options that people see."""
+        """The long options that the help shows."""
         return [
             name
             for action in self._actions
@@ -46,7 +46,7 @@ class CommandParser(argparse.ArgumentParser):
         ]
 
     def values_of(self, option: str) -> list[str] | None:
-        """Return the values that an option takes; none if it takes any; None if the word is no option with a value."""
+        """Return the values that an option accepts, empty if it accepts all; None if the word is no option with a value."""
         for action in self._actions:
             if option in action.option_strings and action.nargs != 0:
                 return [str(each) for each in action.choices or ()]
@@ -61,7 +61,7 @@ class CommandParser(argparse.ArgumentParser):
         return None
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
-        """End with an error for an option that is none, before an argument is missed that it was meant to bring."""
+        """End with an error for an unknown option: argparse might report a missing argument instead."""
         known = [name for action in self._actions for name in action.option_strings]
         for word in words:
             if word == _ENDS_OPTIONS:

@@ -130,7 +130,7 @@ def _retrieval_of(args: argparse.Namespace) -> Literal["polling", "fan-out", "au
 
 @contextlib.contextmanager
 def _without_logs_of_broken_pipes() -> Iterator[None]:
-    """Keep out of the log that a record could not be printed for want of a reader: no shard is at fault."""
+    """Keep broken pipes out of the log: if the reader of the output has gone, no shard is at fault."""
 
     def lets_pass(record: logging.LogRecord) -> bool:
         # A second handler may fail while its shard is leaving: then only the log record's message names the error.
@@ -148,7 +148,7 @@ def _without_logs_of_broken_pipes() -> Iterator[None]:
 
 
 def _with_zone(start: StartingPosition) -> str | StartingPosition:
-    """Return a position with moments as an options value takes it; one for all shards as a text, which errors show."""
+    """Return a starting position for `ConsumerOptions`: a moment for all shards as text with its zone, which errors show."""
     from penstock.core.moments import describe_moment
 
     moment_ms = start.default.timestamp_ms

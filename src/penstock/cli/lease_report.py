@@ -105,7 +105,7 @@ def zone_name(worker: str) -> str:
 
 
 def shares(sightings: list[Sighting], name_of: Callable[[str], str]) -> dict[str, int]:
-    """Count unfinished leases per worker that reads them, or per whatever `name_of` makes of it; most first."""
+    """Count unfinished leases by what `name_of` returns for the worker that reads them; most first."""
     counted = Counter(
         name_of(sighting.lease.reader)
         for sighting in sightings

@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def watch_to_expiry(table: LeaseTable, sightings: list[Sighting]) -> list[Sighting]:
-    """Watch on as long as a lease of a worker that was not seen to live may last: in buckets they are renewed rarely."""
+    """If no owner was seen to renew, watch for as long as the leases last: in buckets they are renewed rarely."""
     from penstock.cli.lease_report import live_owners, watch
     from penstock.wiring import SystemClock
 
@@ -187,7 +187,7 @@ def _fetch_lineage(
 
 
 def _stream_of(args: argparse.Namespace, stream_id: str) -> str:
-    """Return the stream that `--stream` names, by its name or as the leases do."""
+    """Return the name of the stream that `--stream` names, perhaps by the prefix of its lease keys."""
     from penstock.core.leases.lease_keys import stream_name_of
 
     named: str = args.stream

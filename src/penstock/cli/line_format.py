@@ -51,7 +51,7 @@ def parse_format(text: str) -> LineFormat:
     """Read a format as the user wrote it.
 
     Raises:
-        OptionError: It names a field or an escape that there is not.
+        OptionError: It has an unknown field or escape.
     """
     parts: list[bytes | str] = []
     for match in _PART.finditer(text):

@@ -73,7 +73,7 @@ def parse_position(text: str, option: str) -> StartingPosition:
     """Return a starting position as it was typed.
 
     Raises:
-        PositionError: It is none.
+        PositionError: It cannot be parsed.
     """
     from penstock.core.starting import parse_starting
 
@@ -113,7 +113,7 @@ def print_understood(command: str, word: str, moments: Mapping[str, int]) -> Non
 
     Args:
         command: The command.
-        word: What begins or ends there.
+        word: Precedes each moment, for instance `from` or `until`.
         moments: As `moments_of` returns them.
     """
     from penstock.core.moments import describe_moment

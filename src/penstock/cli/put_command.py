@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: `--key` and `--key-field` together, or a file that cannot be read.
         Unavailable, NotFound: There is no service, or no such stream.
         DeliveryFailed: Not everything is acknowledged; the message has the number.
-        RecordError: A record can never be written; those before it are acknowledged, nothing behind it was sent.
+        RecordError: A record can never be written; those before it are acknowledged, nothing after it was sent.
         SystemExit: SIGTERM, with 143, after the number of acknowledged records is printed.
     """
     from penstock.producer.task_writer import TaskWriter, TaskWriterOptions

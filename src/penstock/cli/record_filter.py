@@ -58,7 +58,7 @@ def filter_of(args: argparse.Namespace) -> RecordFilter:
     """Return the filter that was asked for.
 
     Raises:
-        OptionError: The pattern is none.
+        OptionError: The pattern is not a regular expression.
     """
     try:
         pattern = None if args.grep is None else re.compile(args.grep.encode())

@@ -71,9 +71,9 @@ def record_document(record: Record, *, names_stream: bool = False) -> dict[str, 
 
 
 def record_text(record: Record, *, names_stream: bool = False) -> str:
-    """Return a record as one line for people: stream and shard, arrival in the zone of this machine, key, data. Nothing in it acts.
+    """Return a record as one line for people: stream and shard, arrival in the zone of this machine, key, data.
 
-    Data that is not UTF-8 is shown as Base64, with a mark.
+    Characters that could act on a terminal are escaped. Data that is not UTF-8 is shown as Base64, with a mark.
     """
     shard = record.shard_id.removeprefix("shardId-").lstrip("0") or "0"
     arrival = record.approximate_arrival_timestamp.astimezone().isoformat(timespec="milliseconds")

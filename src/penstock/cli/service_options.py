@@ -41,7 +41,7 @@ def connection_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the options that were set as arguments for another command that acts on the same; no password is in them."""
+    """Return the connection options that were set, as arguments of another command; an address is without user and password."""
     from penstock.core.endpoint import without_user
 
     fields = connection_of(args)

@@ -41,7 +41,7 @@ def run_fleet_command(args: argparse.Namespace) -> int:
     if not args.json:
         print(f"{args.fleet} workers, {lease_count} leases, policy {args.policy}")
     was_enabled = gc.isenabled()
-    gc.disable()  # millions of ages of rows, and no cycles among them
+    gc.disable()  # each worker keeps an age for each row: millions of objects, none of them in a cycle
     try:
         policy = BalancePolicy(args.policy)
         for figures in run_fleet(

@@ -195,7 +195,7 @@ def _range_of(
     """Return the starting position and the moment at which to end; print the parsed moments.
 
     Raises:
-        PositionError, OptionError: A moment cannot be parsed, or the beginning is in the future or behind the end.
+        PositionError, OptionError: A moment cannot be parsed, or the beginning is in the future or after the end.
     """
     from penstock.core.position import at_timestamp
     from penstock.core.starting import StartingPosition, check_has_come

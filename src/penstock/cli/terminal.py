@@ -70,9 +70,9 @@ def escape_text(text: str) -> str:
 
 
 def safe_json(document: Any, indent: int | None = None) -> str:
-    """Return a document as JSON that means the same and holds nothing that acts on a terminal.
+    """Return a document as JSON in which every character that could act on a terminal is escaped.
 
-    Characters beyond ASCII stand as they are only if stdout is UTF-8, the encoding of JSON.
+    Characters beyond ASCII are left as they are only if stdout is UTF-8, the encoding of JSON.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_unicode = codecs.lookup(encoding).name == "utf-8"

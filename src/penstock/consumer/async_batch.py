@@ -43,7 +43,7 @@ class AsyncBatch(ShardRecords):
         Raises:
             UsageError: The record is not of this batch, or lies before the checkpoint.
             LeaseLost: The shard is another worker's now: nothing was stored by this call.
-            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later heartbeat.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later renewal.
         """
         self._acknowledge_through(record)
         await _until_stored(self._shard.begin_checkpoint())
@@ -82,7 +82,7 @@ class AsyncShardCheckpointer:
 
         Raises:
             LeaseLost: The shard is another worker's now: nothing was stored by this call.
-            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later heartbeat.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later renewal.
         """
         await _until_stored(self._shard.begin_checkpoint())
 

@@ -67,7 +67,7 @@ class AutoFetcher(PushedFetcher):
         self._choices: dict[tuple[str, int], RetrievalChoice] = {}  # of a run; one step of each is under way
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        """Begin one step of reading, or do it, or change the way of reading instead."""
+        """Do or begin one step of reading, or change between polling and fan-out instead."""
         if self._leave_lost(run):
             return
         if not isinstance(fetch, FetchIterator | FetchPage):

@@ -38,7 +38,7 @@ class Budget:
         """Record the bytes that a run holds now. Those of a paused run do not count, so that the others go on reading."""
         with self._lock:
             if run not in self._held:
-                return  # it is gone; a late answer touched it
+                return  # it has ended; this is a late answer
             # Read under the lock: of two threads, the later one must not store the older figure.
             held_bytes = 0 if run.is_paused else run.waiting_bytes
             self._total_bytes += held_bytes - self._held[run]

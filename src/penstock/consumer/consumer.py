@@ -235,7 +235,7 @@ class Consumer:
             UsageError: The handler calls it, which would wait for itself.
         """
         self._home.check()
-        # In this order: a start that ends between the two questions has made a worker.
+        # The lock is checked first: a start that ends between the two checks has set the worker.
         is_started = self._start_lock.locked() or self._worker is not None
         if self._worker is not None and self._worker.delivery.is_in_user_code:
             raise UsageError(
@@ -462,9 +462,9 @@ def open_ports(
 
     Args:
         application: Names the lease table.
-        connection: Fields of `penstock.wiring.AwsOptions`, and `lease_table_name` where that is not the
+        connection: Fields of `penstock.wiring.AwsOptions`, and `lease_table_name` if that is not the
             application's.
-        lease_duration_s: A call to the lease table that lasts longer than a part of it is worth nothing.
+        lease_duration_s: A call to the lease table may last for a third of it.
         may_push: Whether shards may be read by enhanced fan-out; HTTP/2 is loaded only then.
 
     Raises:
@@ -479,7 +479,7 @@ def open_ports(
         options,
         connect_timeout_s=min(options.connect_timeout_s, lease_duration_s / 3),
         read_timeout_s=min(options.read_timeout_s, lease_duration_s / 3),
-        # The coordinator tries again by itself. An error that it learns early can be shown before a lease is lost.
+        # The coordinator tries again by itself. An error that it gets early can be shown before a lease is lost.
         deadline_s=min(options.deadline_s, lease_duration_s / 3),
     )
     return ConsumerPorts(

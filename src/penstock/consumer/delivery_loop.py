@@ -82,7 +82,7 @@ class DeliveryLoop(Loop[ShardRun]):
         dead_letter: Called with records that failed for good, if that is the policy.
         buffer_bytes_max: For all shards together.
         beat_interval_s: Time between two reports to the coordinator's watchdog; also the longest time that
-            a checkpoint waits for a heartbeat.
+            a checkpoint waits for a renewal.
         checkpoint_timeout_s: How long `batch.checkpoint` waits.
         clock: Time.
         chance: Jitter.
@@ -285,14 +285,18 @@ class DeliveryLoop(Loop[ShardRun]):
             heapq.heappush(self._timers, (run.wake_s, next(self._timer_ids), run))
 
     def _is_current(self, run: ShardRun) -> bool:
-        """Whether a run may be advanced: calls of one shard never overlap, also if the worker gets it back at once."""
+        """Return whether a run may be advanced.
+
+        If the worker gets a lease back at once, the shard's new run waits until the earlier one has ended, so that calls of
+        one shard never overlap.
+        """
         if self._find(run.key, run.epoch) is not run:
-            return False  # it has ended; a late answer touched it
+            return False  # it has ended; a late answer posted it again
         current = self._current.setdefault(run.key, run)
         if current is run:
             return True
         queue = self._waiting.setdefault(run.key, [])
-        if run.is_stopping:  # asked to stop before it could begin: it has nothing in hand
+        if run.is_stopping:  # stopped before its first step: no call is under way
             self._report(run, ReaderStopped(run.key, run.epoch, None))
             self._drop(run)
             if run in queue:
@@ -365,7 +369,7 @@ class DeliveryLoop(Loop[ShardRun]):
             log.error("shard %s is still stopped, restart the worker once it can go on: %s", key, failure)
 
     def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLeaseStatus], now_s: float) -> None:
-        """Set the gauges of the shards that this worker holds, and show those of others no more."""
+        """Set the gauges of the shards that this worker holds, and remove those of other shards."""
         self.stopped.keep_held(held)
         stopped = self.stopped.runs()
         self._metrics.gauge("stopped_shards", len(stopped))
@@ -388,7 +392,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._gauged = shown
 
     def _check_standstill(self, now_s: float) -> None:
-        """Notice that nothing which this worker holds can move: twice the same, with a round between."""
+        """Report a standstill: none of the held leases can progress, in two checks in a row with the same leases."""
         held = self._leases.snapshot().held
         standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
         if standing is not None and standing == self._standing and self._on_standstill is not None:

@@ -94,14 +94,14 @@ class ShardFetcher:
             self._known.check()
 
     def give_page(self, run: ShardRun, page: RecordPage, started_s: float) -> UnreadPage:
-        """Hand a run a page, and take records apart as far as there is room; return the page as the run got it."""
+        """Pass a page to a run, and deaggregate records as far as there is room; return the page as the run got it."""
         unread = unread_page(page)
         run.on_page(unread, started_s, page.server_ms)
         self._take_apart(run)
         return unread
 
     def _take_apart(self, run: ShardRun) -> None:
-        """Take records apart as far as there is room, and at least one if nothing else waits for delivery."""
+        """Deaggregate records as far as there is room, and at least one if nothing else waits for delivery."""
         room_bytes, unread = run.peek_unread(self._has_room())
         counts = DecodeCounts()
         rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked, run.hash_range)

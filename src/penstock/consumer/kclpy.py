@@ -234,7 +234,7 @@ class ShutdownRequestedInput:
 
 
 class KclpyProcessor:
-    """A processor of amazon_kclpy behind the face that the consumer's runtime calls."""
+    """Adapts a processor of amazon_kclpy to the interface that the consumer's runtime calls."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor

@@ -73,7 +73,7 @@ class PushedFetcher:
             self._fetcher.give_page(run, page, self._clock.monotonic_s())
         except Exception as error:
             log.exception("shard %s: an event could not be taken, in an unexpected way", run.key)
-            # The subscription is behind this event already: only a restarted reader gets it again.
+            # The subscription has moved past this event: only a restarted reader gets it again.
             run.on_fetch_failed(ExpiredIterator(describe_error(error), operation="SubscribeToShard"))
         self._answered(run)
 

@@ -228,7 +228,7 @@ class Batch(ShardRecords):
         Raises:
             UsageError: The record is not of this batch, or lies before the checkpoint.
             LeaseLost: The shard is another worker's now: nothing was stored by this call.
-            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later heartbeat.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later renewal.
         """
         self._acknowledge_through(record)
         self._shard.store_checkpoint()

@@ -88,7 +88,7 @@ class ShardRun:
         start: The coordinator's command: shard, epoch, position, deadline.
         reader_options: How to read.
         delivery_options: How to deliver.
-        is_checkpoint_urgent: Whether automatic checkpoints are written at once rather than with a heartbeat.
+        is_checkpoint_urgent: Whether automatic checkpoints are written at once rather than with a renewal.
         clock: Time.
         chance: Jitter.
         metrics: Where figures go.
@@ -135,7 +135,7 @@ class ShardRun:
         self._deliver_until_s = start.deliver_until_s
         self._durable = start.position
         self._is_fetching = False
-        self._unread: deque[RawRecord] = deque()  # fetched, and not taken apart for want of room
+        self._unread: deque[RawRecord] = deque()  # fetched, and not deaggregated yet for lack of room
         self._unread_bytes = 0
         self._has_failed_apart = False
         self._has_dropped = False
@@ -143,7 +143,7 @@ class ShardRun:
         self._arrivals = ArrivalMarks()
         self._read_error: PenstockError | None = None
         self._service_clock = ServiceClock()
-        self._lost_arrival_s: float | None = None  # of the first record behind a loss
+        self._lost_arrival_s: float | None = None  # of the first record after a loss
         self._stop_why: StopWhy | None = None
         self._grace_until_s: float | None = None
         self._is_answered = False
@@ -244,7 +244,7 @@ class ShardRun:
                 return step, None, False
 
     def _plan_taking_apart(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
-        # Not the reader's step: at the shard's end it is the end, and does not show the pause after a failure.
+        # The reader's next step does not show the pause after a failure: at the shard's end, it is the end.
         if self._has_failed_apart and now_s < self._reader.paused_until_s:
             return None, self._reader.paused_until_s, False
         if self._unread_room_bytes(has_room) <= 0:
@@ -303,7 +303,7 @@ class ShardRun:
             return []  # records that were fetched before a read failed are delivered first
         if self.failure is None:
             return []
-        # The lease is kept, parked: the next owner would find the same. A worker that stops altogether frees it then.
+        # The lease is kept, parked, since the next owner would fail in the same way; it is released when the worker stops.
         short = describe_stop(self.failure)
         return self._answer(
             ReaderFailed(self.key, self.epoch, low_water, str(self.failure), short_reason=short)
@@ -323,7 +323,7 @@ class ShardRun:
             self._deliver_until_s = max(self._deliver_until_s, deliver_until_s)
 
     def stop(self, why: StopWhy) -> None:
-        """Leave; the coordinator is answered when that is done."""
+        """Begin to stop; the coordinator gets the answer when that is done."""
         with self.lock:
             self._stop_why = why
             if why in (StopWhy.LOST, StopWhy.EXPIRED):
@@ -358,10 +358,10 @@ class ShardRun:
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
 
     def on_page(self, page: UnreadPage, started_s: float, server_ms: int | None = None) -> None:
-        """Add a page; `on_taken_apart` follows and completes the step.
+        """Add a page of records that are not deaggregated yet; `on_taken_apart` completes the step.
 
         Args:
-            page: Its records not taken apart.
+            page: The page, with Kinesis records.
             started_s: When the call began.
             server_ms: The service's clock in the answer, if it has one.
         """
@@ -382,7 +382,7 @@ class ShardRun:
             self._delivery.millis_behind_latest = page.millis_behind_latest
 
     def peek_unread(self, has_room: bool) -> tuple[int, Sequence[RawRecord]]:
-        """Return the bytes that may be taken apart now, and the records."""
+        """Return how many bytes may be deaggregated now, and the records."""
         with self.lock:
             room_bytes = self._unread_room_bytes(has_room)
             return room_bytes, tuple(self._unread) if room_bytes > 0 else ()
@@ -408,9 +408,9 @@ class ShardRun:
                 self._delivery.skip(taken.skipped_through, self._clock.monotonic_s())
 
     def _done_count(self, records: Sequence[Record]) -> int:
-        """Return how many records the checkpoint that the shard was taken at has behind it, inside its aggregate.
+        """Return how many of these records were done before this run: it may begin inside an aggregate.
 
-        The reader gives nothing that lies before that aggregate.
+        The reader delivers no records from before that aggregate.
         """
         start = self._start
         if start.sequence_number is None or self._taken_through != start:
@@ -434,7 +434,7 @@ class ShardRun:
                 self._report_loss(loss)
 
     def on_fetch_failed(self, error: PenstockError) -> None:
-        """Handle a failed call to the service, or an unexpected failure of taking records apart."""
+        """Handle a failed call to the service, or an unexpected failure of deaggregation."""
         with self.lock:
             self._is_fetching = False
             self._has_failed_apart = bool(self._unread)  # nothing else is planned while there are any
@@ -576,8 +576,8 @@ class ShardRun:
     def lag_ms(self, now_s: float) -> int | None:
         """Return the age of the oldest record that is not done, as far as known; None before the first answer.
 
-        Where everything that was read is done it is how far the reading is behind. It goes on growing when the shard
-        has stopped.
+        If every record read so far is done, it is the lag of the reading itself. It keeps growing after the shard has
+        stopped.
         """
         with self.lock:
             arrival_s = self._arrivals.oldest_s(self._delivery.done_count)
@@ -607,7 +607,7 @@ class ShardRun:
         return ReaderProgress(self.key, self.epoch, read_through, lag_ms, throughput_kbps, tip)
 
     def _tip(self) -> TipMark | None:
-        """Return the position up to which all is done, and when no record was behind it; None while records wait."""
+        """Return the position up to which all is done, and when no record followed it; None while records wait."""
         done, tip_ms = self._delivery.low_water, self._reader.tip_ms
         is_all_done = done.is_record and done >= self._taken_through and not self._unread
         return TipMark(done, tip_ms) if is_all_done and not self._has_dropped and tip_ms is not None else None

@@ -54,7 +54,7 @@ class StopSignals:
                 _received.clear()
                 for number in _SIGNALS:
                     before = signal.signal(number, _handle)
-                    if before is not _handle:  # else a fork has left it behind
+                    if before is not _handle:  # else it is left from before a fork
                         _before[number] = before
             _entered.append(self)
         return self

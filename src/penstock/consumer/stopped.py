@@ -62,7 +62,7 @@ class StoppedShards:
         return {run.key: run.failure or HandlerFailed(f"shard {run.key} has stopped") for run in self.runs()}
 
     def error(self, stream: str, worker_id: str) -> ShardsStopped | None:
-        """Return the error of a worker that has nothing but these; None if only a loop over it ended."""
+        """Return the error of a worker whose shards have all stopped; None if only an iteration over the consumer has ended."""
         failures = {
             shard_id: failure
             for shard_id, failure in self.failures.items()

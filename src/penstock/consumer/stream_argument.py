@@ -163,7 +163,7 @@ def _way_out(start: object) -> str:
 
 
 def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedStreams:
-    """Return which streams are meant.
+    """Return the streams that the argument `stream` names.
 
     Args:
         given: A name or ARN; several of them; or several with a starting position for each. One of several may also be
@@ -172,7 +172,7 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
 
     Raises:
         UsageError: None is named, or one twice.
-        OptionError: A starting position is none, or names shards for several streams at once.
+        OptionError: A starting position is invalid, or names shards for several streams at once.
     """
     if not isinstance(given, Collection):
         raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")

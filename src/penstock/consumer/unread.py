@@ -30,7 +30,7 @@ class UnreadPage(Page[Sequence[RawRecord]]):
     records: Sequence[RawRecord]
 
     def rows_after(self, done: Position | None) -> Sequence[RawRecord]:
-        """Return the records behind a position, and the aggregate that it lies inside."""
+        """Return the records after a position; an aggregate that the position lies inside is included whole."""
         if done is None or done.sequence_number is None:
             return self.records
         for index, record in enumerate(self.records):
@@ -55,7 +55,7 @@ def unread_page(page: RecordPage) -> UnreadPage:
 
 
 def unread_bytes(records: Sequence[RawRecord]) -> int:
-    """Return the bytes that records which are not taken apart count against the limits on memory."""
+    """Return the memory that Kinesis records count for before they are deaggregated."""
     return len(records) * RECORD_MEMORY_BYTES + sum([len(record.data) for record in records])
 
 
@@ -65,8 +65,8 @@ class TakenApart(NamedTuple):
     Args:
         records: Of all of them.
         counts: How many each of them held.
-        failure: Why the next one could not be taken apart now.
-        skipped_through: The end of the Kinesis records without user records behind the last one; None if there are none.
+        failure: Why the next one could not be deaggregated now.
+        skipped_through: The end of the Kinesis records without user records that follow the last user record; None if there are none.
     """
 
     records: list[Record]
@@ -84,14 +84,14 @@ def take_apart(
     *,
     stream: str = "",
 ) -> TakenApart:
-    """Take Kinesis records apart as far as there is room: one at least.
+    """Deaggregate Kinesis records as far as there is room: one at least.
 
     Args:
         unread: In order.
         room_bytes: For records; the last one may go beyond it.
         shard_id: For the records.
-        counts: Added to.
-        rule: Which misplaced aggregates are left out; None leaves out none. It may have to ask the service; where that
+        counts: Counters to add to.
+        rule: Which misplaced aggregates are left out; None leaves out none. It may have to ask the service; if that
             fails, the record stays as it is.
         stream: For the records.
     """

@@ -407,7 +407,7 @@ class Worker:
 
 
 def options_for_streams(whole: CoordinatorOptions, streams: Sequence[ConsumedStream]) -> CoordinatorOptions:
-    """Return how a worker coordinates that reads these streams.
+    """Return the coordinator options of a worker that reads these streams.
 
     Args:
         whole: The options that do not depend on the streams.

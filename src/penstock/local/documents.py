@@ -50,7 +50,7 @@ def check_values(body: bytes, values_max: int = VALUES_MAX) -> None:
     """Refuse a text with more values than any request needs: a value takes far more memory than its text."""
     if _marks(body) <= values_max:
         return
-    # a value has at most two strings, its name and itself: if there are more, no more of them are taken out
+    # a value has at most two strings, its name and itself: with more strings there are too many values
     strings_max = 2 * values_max
     rest, taken_out = _STRING.subn(b"", body, count=strings_max)
     if taken_out == strings_max or _marks(rest) > values_max:

@@ -1,7 +1,7 @@
 """Removes a client's GOAWAY frames from its bytes.
 
 A client that says goodbye may still wait for answers (RFC 9113, 6.8), and node's says it after every request. h2 takes
-the frame for the end of the connection, and refuses everything behind it.
+the frame for the end of the connection, and refuses everything after it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class FirstBytes(asyncio.Protocol):
             self._handshake = self._loop.create_task(self._shake_hands(transport, self._tls))
 
     async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        # Here and not in create_server: a server that stops knows this connection, and how many there are.
+        # Not in create_server, so that the server counts this connection, and ends it when it stops.
         try:
             secured = await self._loop.start_tls(
                 transport,

@@ -158,7 +158,7 @@ class FrameFile:
         self._folder.sync()
 
     def compact(self, fresh: Iterable[Frame], is_same: Callable[[Iterator[Frame]], bool]) -> bool:
-        """Rewrite the file if that is possible now; until then the old one serves on.
+        """Rewrite the file if that is possible now; otherwise the old one stays in use.
 
         Returns:
             Whether it was done. After a failure, nothing is tried for a minute.

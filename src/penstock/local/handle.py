@@ -32,7 +32,7 @@ _of_thread: Final = threading.local()
 
 
 def _is_behind_proxy(url: str) -> bool:
-    """Return whether SDKs would ask the environment's proxy for a server of this machine, as a company's variables have it."""
+    """Return whether SDKs would send requests to this server through the environment's proxy, as in many company networks."""
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)
@@ -286,7 +286,7 @@ class Handle:
         return found
 
     def connection(self) -> dict[str, str]:
-        """Return the `connection` that leads Penstock's `Consumer` and `Producer` to this server."""
+        """Return the `connection` with which Penstock's `Consumer` and `Producer` use this server."""
         return {
             "endpoint_url": self.endpoint_url,
             "region": self.region,

@@ -182,7 +182,7 @@ class Connections:
             connection.end_if_overdue(now_s)
 
     async def close(self) -> None:
-        """End all connections; those that do not take their farewell in time are cut off."""
+        """End all connections; those that have not ended in time are aborted."""
         for connection in list(self.open):
             connection.close()
         with suppress(TimeoutError):

@@ -90,7 +90,7 @@ class Http1Protocol(asyncio.Protocol):
         if self._is_refused:
             return
         if self._is_streaming and self._transport is not None:
-            # a request behind this one waits for its answer
+            # a request that follows this one waits for its answer
             self._transport.pause_reading()
         try:
             self._parser.feed_data(data)
@@ -103,7 +103,7 @@ class Http1Protocol(asyncio.Protocol):
             self._refuse(self._refusal or HTTPStatus.BAD_REQUEST)
             return
         if self._in_head:
-            # the parser shows a header when it is complete: one without an end is counted here
+            # the parser reports a header when it is complete: one without an end is counted here
             self._head_bytes += len(data)
             if self._head_bytes > http.HEAD_BYTES_MAX + http.TARGET_BYTES_MAX:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)

@@ -60,7 +60,7 @@ class _Stream:
         refusal: Why it is refused.
         answer_bytes: Bytes of the answer's body that count for the connection.
         rest: The bytes that are not sent yet.
-        is_last: Whether the answer ends behind `rest`.
+        is_last: Whether the answer ends after `rest`.
         is_cut: Whether it ends there without its end.
         is_blocked: Whether `rest` waits for the client to open the stream's window.
         taken: Set while `rest` is empty.
@@ -217,7 +217,7 @@ class Http2Protocol(asyncio.Protocol):
     def end_if_overdue(self, now_s: float) -> None:
         """End what waits for a client that has had its time: its requests, its answers, the connection."""
         if self._transport is None or self._transport.is_closing():
-            # a client that does not take its farewell either
+            # the client does not read the end of the connection either
             if now_s - self.since_s > http.SEND_TIMEOUT_S:
                 self.abort()
             return
@@ -454,7 +454,7 @@ class Http2Protocol(asyncio.Protocol):
         prepared = self._h2.data_to_send()
         if prepared:
             self._transport.write(prepared)
-            # bodies wait for the transport: so much are answers to frames of a client that reads nothing
+            # bodies wait for the transport: so many bytes can only be answers to control frames, and the client reads nothing
             if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX + http.SEND_PIECE_BYTES:
                 self.abort()
 

@@ -72,7 +72,7 @@ class FileJournal:
                 replay.apply(kind, payload)
             except (struct.error, ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
                 raise self._file.damaged(at, f"a record does not fit those before it ({error})") from error
-        # a file that was cut short on the advice of an error may have none left
+        # a file that was truncated as the error of a damaged file advises may have no key left
         self.key = replay.key or self.key
         self.clock_ms = replay.clock_ms
         for stream in replay.streams.values():
@@ -98,7 +98,7 @@ class FileJournal:
         """Write everything about a stream but its records.
 
         Raises:
-            RequestRefused: It cannot be written; the stream is as it was when it last was.
+            RequestRefused: It cannot be written; the stream is as it was at its last write.
         """
         try:
             self._file.append(_STREAM, msgspec.json.encode(_stream_document(stream)))
@@ -111,7 +111,7 @@ class FileJournal:
         """Write that a stream is gone.
 
         Raises:
-            RequestRefused: It cannot be written; the stream is as it was when it last was.
+            RequestRefused: It cannot be written; the stream is as it was at its last write.
         """
         try:
             self._file.append(_DELETED, struct.pack(">Q", stream.uid))

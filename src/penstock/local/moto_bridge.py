@@ -194,7 +194,7 @@ class MotoBridge:
                 return error_answer(request, "MalformedInput", str(error)[:1000], 400)
             log.exception("moto failed on %s.%s", service, operation)
             if isinstance(error, LookupError | TypeError | AttributeError | ArithmeticError | RecursionError):
-                # it stumbled over the request: sent again, that would end the same way
+                # the request itself is the cause: sent again, it would fail in the same way
                 code = "ValidationException" if service.startswith("dynamodb") else "ValidationError"
                 return error_answer(request, code, f"moto cannot carry this out: {error!r}"[:1000], 400)
             return error_answer(request, "InternalServerError", f"moto failed: {error!r}"[:1000], 500)

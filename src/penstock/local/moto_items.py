@@ -19,7 +19,7 @@ def install_item_sizes() -> bool:
     """Install the fix in this process's moto; a second call changes nothing.
 
     Returns:
-        False if this moto has no such place: then wide items take long.
+        False if this moto has no place for it: then items of many attributes are slow.
     """
     try:
         from moto.dynamodb.models.dynamo_type import DynamoType, LimitedSizeDict

@@ -39,7 +39,7 @@ def repaired(operation: str, body: bytes) -> bytes:
         values: dict[str, Any] = {}
         terms = [_term(i, name, test, names, values) for i, (name, test) in enumerate(expected.items())]
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError, IndexError):
-        # not a request that moto would understand either: it shall say so
+        # moto cannot read this request either, and refuses it
         return body
     if not terms:
         return msgspec.json.encode(document)
@@ -70,7 +70,7 @@ def _term(i: int, name: str, test: dict[str, Any], names: dict[str, str], values
 
 
 def refusal_for(body: bytes, error: Exception) -> tuple[int, dict[str, str]] | None:
-    """Return status and document of the refusal that an exception of moto means; None if it means none."""
+    """Return status and document of the service's refusal if an exception of moto stands for one; else None."""
     try:
         document = msgspec.json.decode(body)
     except msgspec.DecodeError:

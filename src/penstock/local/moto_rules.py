@@ -102,7 +102,7 @@ def check_by_model(service: str, operation: str, document: Any) -> None:
 
 
 def check_action(service: str, operation: str) -> None:
-    """Refuse a form that asks for no operation of its service.
+    """Refuse a form whose action is not an operation of its service.
 
     Raises:
         RequestRefused: `InvalidAction`.

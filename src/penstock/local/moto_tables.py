@@ -96,7 +96,7 @@ def find_item(table: Table, key: list[Any]) -> Any | None:
 
 
 def set_item(table: Table, key: list[Any], attributes: dict[str, Any] | None) -> None:
-    """Put an item in its place past all checks; None removes it."""
+    """Store an item without any of moto's checks; None removes it."""
     from moto.dynamodb.models.dynamo_type import Item
 
     hash_key, *ranges = (_value(part) for part in key)
@@ -134,7 +134,7 @@ def attributes_of(item: Any) -> bytes:
 
 
 def extras_of(backend: Backend, known: dict[str, bytes]) -> dict[str, bytes]:
-    """Return backups and policies by their own names; a backup never changes, so a known one is not written."""
+    """Return backups and policies by their own names; a backup never changes, so a known one is not encoded again."""
     found = {}
     for arn, backup in backend.backups.items():
         name = f"backup {arn}"

@@ -36,7 +36,7 @@ def check_operation(operation: str) -> None:
     """Make sure that a fault's operation exists.
 
     Args:
-        operation: A name, alone or behind its service (`dynamodb.UpdateItem`), or `*`.
+        operation: A name, alone or with its service in front (`dynamodb.UpdateItem`), or `*`.
 
     Raises:
         OptionError: No service here has it; the message has the nearest name that there is.

@@ -210,9 +210,9 @@ def _boolean(expected: Shape, value: Any, path: str, problems: list[str]) -> boo
 
 
 def _timestamp(expected: Shape, value: Any, path: str, problems: list[str]) -> int:  # noqa: ARG001
-    """Return the milliseconds since the epoch of seconds in JSON or of a tagged number in CBOR.
+    """Return a moment in milliseconds since the epoch. JSON has it in seconds, CBOR as a tagged number.
 
-    They are rounded up, which keeps "at or after" exact: records carry whole milliseconds.
+    Seconds are rounded up, which keeps "at or after" exact: records carry whole milliseconds.
     """
     if isinstance(value, Timestamp):
         if abs(value.ms) > _MOMENT_MAX_S * 1000:

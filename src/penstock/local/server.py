@@ -467,7 +467,7 @@ class LocalKinesisProcess(Handle):
 
 
 def _stop_after(error: BaseException | None, stop: Callable[[], None]) -> None:
-    """Stop a server; that it does not stop must not hide why the block around it ended."""
+    """Stop a server; if that fails after an error of the block around it, only log the failure."""
     try:
         stop()
     except Unavailable as problem:

@@ -55,7 +55,7 @@ class StateFolder:
             The file descriptor.
 
         Raises:
-            OptionError: It is a symbolic link or no file at all.
+            OptionError: It is a symbolic link, or not a regular file.
             OSError: It cannot be opened.
         """
         if self._is_link(name):

@@ -283,7 +283,7 @@ class Store:
     def blank_stream(
         self, name: str, uid: int, created_ms: int, stamp_s: int, mode: str, *, region: str = ""
     ) -> Stream:
-        """Return a stream without shards that this store does not know yet."""
+        """Return a new stream without shards; it is not added to the store."""
         region = region or self.options.region
         return Stream(
             name=name,
@@ -297,7 +297,7 @@ class Store:
         )
 
     def _free_tag(self, stream: Stream) -> int:
-        """Return a tag that no stream of this store has, and hardly any of another server."""
+        """Return a tag that no stream of this store has, and that is unlikely in another server."""
         taken = {other.tag for other in self.streams.values()}
         identity = md5(f"{stream.arn} {stream.uid}".encode(), usedforsecurity=False).digest()
         tag = int.from_bytes(identity[:3], "big")
@@ -327,7 +327,7 @@ class Store:
         self.settle(stream, now_ms)
 
     def put_consumer(self, stream: Stream, consumer: Consumer, now_ms: int) -> None:
-        """Add or replace a consumer of a stream; a state that ends now has ended on return."""
+        """Add or replace a consumer of a stream; a change of state that is due now is made on return."""
         stream.consumers = {**stream.consumers, consumer.name: consumer}
         self.journal.stream_changed(stream)
         self.on_change(stream, ())

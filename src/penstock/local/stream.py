@@ -183,7 +183,7 @@ class Stream:
         if not due:
             return False
         following = dict(self.consumers)
-        # a name that is used again later has another second anyway
+        # only this second's names matter: a consumer that is created again later has another second in its ARN
         gone = {name: at_s for name, at_s in self.consumers_gone.items() if at_s >= now_ms // 1000}
         for consumer in due:
             if consumer.status == CREATING:
@@ -281,7 +281,7 @@ class Stream:
         self._reindex()
 
     def _scale(self, count: int, at_ms: int) -> None:
-        """Cut at every new bound, then merge, two by two, what lies between them: one lineage for all data."""
+        """Split shards at every new bound, then merge those between two bounds pair by pair: all data keeps its lineage."""
         self._remember()
         bounds = uniform_bounds(count)
         pieces: list[Shard] = []

@@ -235,7 +235,7 @@ class StreamMetrics:
     def _periods(
         self, series: Series, period_s: int, start_s: float, end_s: float
     ) -> dict[int, Distribution]:
-        """Return the periods that have measurements, oldest first; a start inside a minute takes in all of it."""
+        """Return the periods that have measurements, oldest first; the minute that the start lies in counts whole."""
         found: dict[int, Distribution] = {}
         with self._lock:
             for minute, measured in self._minutes.items():

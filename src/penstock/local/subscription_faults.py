@@ -41,7 +41,7 @@ async def _stop_if_due(due: dict[str, Fault]) -> None:
     """Carry out the faults after which nothing more is sent.
 
     Raises:
-        BreakOff: The answer ends before its end.
+        BreakOff: The answer is cut off here.
     """
     if "reset" in due or "goaway" in due:
         raise BreakOff(in_order="reset" not in due)

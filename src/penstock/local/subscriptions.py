@@ -193,7 +193,7 @@ class Subscription:
         self.consumer_arn = seat.consumer.arn(seat.stream.arn)
         self.shard = shard = seat.shard
         self._wire = wire
-        # a position before the oldest record, or behind the end of a closed shard, is that end of it
+        # a position before the oldest record means that record, one after the end of a closed shard its end
         self._ordinal = min(max(ordinal, shard.first), shard.next_ordinal)
         self._ends_ms = now_ms + LIFETIME_MS
         self._quiet_until_ms = now_ms

@@ -65,7 +65,7 @@ class TableJournal:
         self._image = Image()
 
     def load(self) -> None:
-        """Make the tables again.
+        """Restore the tables from the file.
 
         Raises:
             OptionError: The file is damaged, or cannot be read or written.
@@ -203,7 +203,7 @@ def _difference(
             _compare_item(delta, region, name, key, moto_tables.find_item(backend.tables[name], key))
         if all(_agree(backend, region, delta, name) for name, _ in places):
             return delta
-        # moto took these keys for others than they seem to be: compare everything
+        # moto has changed other items than those with these keys: compare everything
     return _whole_difference(backend, region_name, region, operation)
 
 
@@ -247,7 +247,7 @@ def _places(
 
 
 def _agree(backend: moto_tables.Backend, region: RegionImage, delta: Delta, name: str) -> bool:
-    """Return whether a table has as many items as the image and the change together."""
+    """Return whether moto's table has as many items as the image will have after the change."""
     image = region.tables.get(name)
     known = {} if image is None else image.items
     changed = [

@@ -43,7 +43,7 @@ class VirtualClock:
         return int(min(reading_ms, MOMENT_MAX_MS))
 
     def real_s_until(self, at_ms: int) -> float | None:
-        """Return in how many real seconds the clock reads `at_ms` unless it is moved; None if it is frozen."""
+        """Return the real seconds until the clock reads `at_ms`, without `advance`; None if it is stopped before that."""
         behind_ms = at_ms - self.now_ms()
         if behind_ms <= 0:
             return 0.0

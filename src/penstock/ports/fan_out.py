@@ -42,7 +42,7 @@ class Pushed(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """The service ended the connection in the regular way, behind its last event."""
+    """The service ended the connection in the regular way, after its last event."""
 
 
 class Broken(Struct, frozen=True):

@@ -22,7 +22,7 @@ class Kcl3Tables(Protocol):
         """Read the rows, strongly consistent; nothing if there never was a KCL 3 worker.
 
         Args:
-            workers: Whose metrics are wanted beside the leader's; None for all, which reads the whole table.
+            workers: Workers whose metrics are fetched in addition to the leader's; None fetches all, by a scan of the whole table.
         """
 
     def report(self, stats: WorkerStats) -> None:

@@ -68,8 +68,8 @@ class MetricsOfConsumers(Protocol):
 
         Args:
             stream: Name or ARN.
-            application: Names the lease table.
-            worker_id: In the lease table.
+            application: The application, which names the lease table.
+            worker_id: The worker's name in the lease table.
             health: Returns the consumer's `penstock.consumer.Health`.
         """
 

@@ -42,7 +42,7 @@ class ObjectStore(Protocol):
         """Where it is, for messages."""
 
     def prepare(self) -> bool:
-        """Make it usable; True when it was new.
+        """Make the store usable; return True if it is new.
 
         Raises:
             OptionError: It does not honour conditions, so that two writers could both believe that they have won.

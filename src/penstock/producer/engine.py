@@ -91,11 +91,11 @@ class Engine:
         self._done = threading.Condition(self._lock)
         self._open_count = 0
         self._open: deque[Any] = deque()
-        """Receipts in the order of arrival; all that are not settled, whatever becomes of the batcher, and a few that are."""
+        """Receipts in the order of arrival: all that are not settled, also if the batcher fails, and a few settled ones."""
         self._requests: set[PutRequest] = set()
-        """Those that a thread has in hand."""
+        """The requests that a thread is working on."""
         self._defect: BaseException | None = None
-        """What went wrong inside; then the batcher is not asked any more."""
+        """The internal error, if there was one: the batcher is not used after it."""
         self._flushes: list[_Flush] = []
         self._is_closing = False
         self._failed_count = 0
@@ -304,7 +304,7 @@ class Engine:
                     return expired
                 step = self._batcher.plan_step(now_s, flushes=bool(self._flushes))
                 if not isinstance(step, WaitUntil):
-                    # `put` woke this thread for two records, and it will be busy with the first: another one takes over.
+                    # `put` may have woken only this thread for several records, and it is busy now: wake another one.
                     self._work.notify()
                     if isinstance(step, PutRequest):
                         self._requests.add(step)
@@ -454,7 +454,7 @@ class Engine:
         receipts = self._open
         while receipts and receipts[0].done():
             receipts.popleft()
-        if len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX:  # one that waits long has many behind it
+        if len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX:  # one waits long before them
             self._open = deque([each for each in receipts if not each.done()])
 
     # --- metrics ------------------------------------------------------------------------------------------

@@ -392,7 +392,7 @@ def open_kinesis(connection: dict[str, Any]) -> Kinesis:
 
 
 def _close_at_end(producer: Producer) -> EndHook:
-    """Close a producer that was forgotten when its process ends, so that its records are not lost."""
+    """Close a producer that is still open when its process ends, so that its records are not lost."""
     process_id = os.getpid()
 
     def close() -> None:

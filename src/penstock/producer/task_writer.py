@@ -194,7 +194,7 @@ class TaskWriter:
         return 0 if self._sender is None else self._sender.batcher.waiting_bytes
 
     def send_some(self) -> float:
-        """Carry out one step towards sending the waiting records; return the seconds to wait first, 0 when it was done.
+        """Carry out one step towards sending the waiting records; return 0, or the seconds to wait if no step is due.
 
         Raises:
             DeliveryFailed: As `write`.

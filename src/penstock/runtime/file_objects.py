@@ -129,7 +129,7 @@ class FileObjects:
         """Flush the changes to the disk.
 
         Raises:
-            UnknownOutcome: The disk failed behind the write.
+            UnknownOutcome: The disk failed after the write.
         """
         try:
             os.fsync(folder)

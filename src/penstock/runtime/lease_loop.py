@@ -332,7 +332,7 @@ class LeaseLoop(Loop[Event]):
             if self._table.ensure_exists():
                 log.info("lease table %s was created", self._table.name)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            # One that was seen may be denied for a while. A location that cannot hold leases stays one.
+            # A table that was scanned before may be denied only for a while. An OptionError lasts: the location cannot hold leases.
             if isinstance(error, OptionError) or (
                 isinstance(error, Rejected | AccessDenied | NotFound | UnknownRefusal)
                 and self._table_scanned_s is None

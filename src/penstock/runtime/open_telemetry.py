@@ -70,7 +70,7 @@ class OpenTelemetryMetrics:
     def of_consumer(
         self, stream: str, application: str, worker_id: str, _health: Callable[[], Any]
     ) -> LabelledMetrics:
-        """Return where a consumer's figures go. Called by `Consumer` when it starts."""
+        """Return the metrics that a consumer fills. Called by `Consumer` when it starts."""
         labels = {"stream": stream, "application": application, "worker": worker_id}
         return LabelledMetrics(self._instruments, labels)
 

@@ -42,7 +42,7 @@ def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -
     """
     try:
         schema = fastavro.parse_schema(load_avro(definition))
-        contains_itself(schema)  # too deep for this, a schema is too deep for all else
+        contains_itself(schema)  # a schema that is nested too deeply fails here first
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UnsupportedSchema(f"{what} is not an Avro schema: {describe_error(error)}") from error
     return schema
@@ -64,7 +64,7 @@ def contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
     """Return whether a datum of a schema may be nested without a bound.
 
     Args:
-        schema: As `parse_avro` returns it: references are full names, behind or inside the definition.
+        schema: As `parse_avro` returns it: a reference is a full name, inside its definition or after it.
         within: Full names of the definitions around it.
     """
     if isinstance(schema, str):

@@ -77,9 +77,9 @@ def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) ->
 
 
 def _of_union(branches: list[Any], path: str, named: dict[str, Check]) -> Check:
-    # Of a value alone fastavro itself looks for a branch that it fits. A pair names its branch.
+    # For a plain value, fastavro itself finds the branch that fits. A pair (name, value) names its branch.
     checks = {_name(branch): _of(branch, path, named) for branch in branches}
-    # Of these types a value can only be of the one branch.
+    # A value of one of these types can only belong to the branch of its type.
     alone = {kind: [_of(each, path, named) for each in branches if _is_of(each, kind)] for kind in _ALONE}
 
     def check(value: Any) -> None:

@@ -37,7 +37,7 @@ class TooManyValuesError(ValueError):
 
 
 def with_bounded_decimals(schema: Any) -> Any:
-    """Return a schema that reads the same values, of which decimals are read by `read_decimal`.
+    """Return a schema for the same values, whose decimals are read by `read_decimal`.
 
     Args:
         schema: As `parse_avro` returns it.
@@ -74,7 +74,7 @@ def has_decimals(schema: Any) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _end_of(digits: int) -> tuple[int, int]:
-    """Return the first number of more digits, and the bytes of the largest of so many."""
+    """Return the smallest number that has more digits than this, and the bytes of the largest number that has not."""
     end = 10**digits
     return end, end.bit_length() // 8 + 1
 
@@ -143,7 +143,7 @@ class ValueBound:
 
 
 def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
-    """Return up to how many bytes a payload cannot have too many values; -1 if any may."""
+    """Return the largest size in bytes of a payload that cannot have too many values; -1 if a payload of any size may."""
     definitions: dict[str, Any] = {}
     _define(schema, definitions)
     for ratio in _RATIOS:

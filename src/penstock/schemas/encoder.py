@@ -1,4 +1,4 @@
-"""`SchemaEncoder`: from a value to the data of a record, behind the header that names its schema."""
+"""`SchemaEncoder`: from a value to the data of a record, which begins with a header that names the schema."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def has_header(data: bytes) -> bool:
 
 
 def add_header(version_id: bytes, payload: bytes, *, compress: bool) -> bytes:
-    """Return a payload behind its header.
+    """Return a payload with its header in front.
 
     Args:
         version_id: The 16 bytes of the schema version's id.

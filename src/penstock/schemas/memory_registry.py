@@ -41,7 +41,7 @@ class MemorySchemaRegistry:
         return "registry in memory"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the lock behind when the registry travels to another process."""
+        """Pickle without the lock, which cannot be sent to another process."""
         with self._lock:
             return {**self.__dict__, "_lock": None}
 

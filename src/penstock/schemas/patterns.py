@@ -33,10 +33,10 @@ class _NotSupportedError(Exception):
 
 @functools.lru_cache(maxsize=256)
 def search_of(pattern: str) -> Search:
-    """Return a function that tells whether a text has a match of a pattern.
+    """Return a function that returns whether a text has a match of a pattern.
 
     Raises:
-        re.error: It is no regular expression.
+        re.error: It is not a regular expression.
     """
     parsed = _parser.parse(pattern)
     if _is_costly(parsed):
@@ -53,7 +53,7 @@ def _is_costly(parsed: Any) -> bool:
 
 
 def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
-    """Return the number of long repeats in a row; a repeat or a choice inside of a repeat counts as more than any."""
+    """Return the number of long repeats that follow each other; too many if a repeat or a choice is inside a repeat."""
     found = 0
     for code, argument in items:
         if code in _REPEATS:
@@ -106,7 +106,7 @@ class _States:
         raise AssertionError("a text ends")
 
     def _reach(self, states: Sequence[int], text: str, at: int) -> set[int]:
-        """Return the states that follow without a character, and those that begin there."""
+        """Return these states, and all that follow from them without consuming a character."""
         found: set[int] = set()
         left = list(states)
         while left:

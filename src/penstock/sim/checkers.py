@@ -32,7 +32,7 @@ _ANSWER_S: Final = 0.6  # the answer to a write takes no longer on its way back
 
 
 _SCANS_TO_BEGIN: Final = 4
-"""A worker that begins to read several streams at once looks at the table as often for each."""
+"""Scans of the lease table that a worker may make for each stream when it begins to read several at once."""
 
 
 def _rank(position: Position) -> tuple[int, int, int]:
@@ -60,7 +60,7 @@ class NothingLost(Checker):
             )
 
     def at_end(self) -> None:
-        """Every record since the application's start is handled."""
+        """Check that every record since the application's start is handled."""
         for key, shard in self.history.shards.items():
             undone = self.history.first_undone(key, len(shard.sequences))
             if undone is not None and shard.stream.is_owed:
@@ -68,9 +68,9 @@ class NothingLost(Checker):
 
 
 class OneOwner(Checker):
-    """S2: no accepted owner's write from anybody but the latest to take; no live lease is taken unasked.
+    """S2: an owner's write is accepted only from the last worker to take the lease; a live lease is not taken unrequested.
 
-    A worker that has let a whole hand-over time pass need not be asked: it may not support hand-overs.
+    A worker that has let a whole hand-over timeout pass needs no request: it may not support hand-overs.
     """
 
     invariant = "S2"
@@ -88,7 +88,7 @@ class OneOwner(Checker):
         self._stood_still[who] = self.history.now, until_s
 
     def on_second_driver(self, name: str) -> None:
-        """Two processes have one name: each may find the other's asks."""
+        """Remember that two processes have one name: each may find the other's hand-over requests."""
         self._doubled.add(name)
 
     def on_copied(self, name: str, _copy: str) -> None:
@@ -96,7 +96,7 @@ class OneOwner(Checker):
         self._doubled.add(name)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Follow who holds what."""
+        """Check who takes and writes a lease."""
         key = write.key
         if before is None and after is not None:
             self._created_s[key] = self.history.now
@@ -106,7 +106,7 @@ class OneOwner(Checker):
             if before is None:
                 raise Broken(f"{who} took {key}, which has no row")
             self._judge_take(who, key, before)
-            # A leader takes for others: whichever life of that worker finds it first holds it.
+            # A leader takes for other workers: the first process of that worker to find the lease holds it.
             self._holder[key] = who if write.worker == name_of(who) else write.worker
         elif isinstance(write, Renew | Checkpoint | End | Release):
             if before is None:
@@ -125,7 +125,7 @@ class OneOwner(Checker):
                 self._holder[key] = who  # handed over to it, or picked up after a restart
 
     def _may_mistake_row(self, who: str, key: str) -> bool:
-        """Whether a row was deleted and made again while a worker was paused: its counter may have reached the one it saw."""
+        """Return whether a row was recreated while a worker was paused: its counter may equal the one that the worker read."""
         stood_s, until_s = self._stood_still.get(who, (0.0, 0.0))
         made_s = self._created_s.get(key, 0.0)
         return stood_s < made_s < until_s and self.history.now < until_s + self.options.lease_duration_s
@@ -135,7 +135,7 @@ class OneOwner(Checker):
         return asked_s >= self.options.handover_timeout_s * (1 - CLOCK_TOLERANCE)
 
     def _has_not_answered(self, reader: str) -> bool:
-        """Whether a worker was waited for in vain, here or on another lease that needed no write since."""
+        """Return whether a hand-over request to a worker has timed out, on this lease or another, written since or not."""
         return reader in self._unanswering or any(
             row.checkpoint_owner == reader and self._is_asked_for_long(key)
             for key, row in self.history.rows.items()
@@ -153,8 +153,8 @@ class OneOwner(Checker):
         mode, _ = self.history.fleet_modes.get(who, ("", 0.0))
         knows_none = self.history.is_migrating or mode == "own"
         if knows_none and {before.reader, name_of(who)} & self.history.noteless:
-            return  # in 2.x mode it takes as KCL 2.x does; and before it writes a throughput, it is taken for such a one
-        if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it knows
+            return  # it takes as KCL 2.x does; or, without a throughput in its rows, others count it as KCL 2.x
+        if name_of(who) in self._doubled:  # the other one has requested it longer ago
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
         is_live = unchanged_s < self.options.lease_duration_s * (1 - CLOCK_TOLERANCE)
@@ -162,7 +162,7 @@ class OneOwner(Checker):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """A worker that reports a stolen lease must have lost it."""
+        """Check that a worker that reports a stolen lease has lost it."""
         if topic == "LOST" and reason in ("taken", "same_name") and key is not None:
             if self.history.is_forgiven(key):
                 return
@@ -250,7 +250,7 @@ class InOrder(Checker):
     invariant = "S6"
 
     def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
-        """Nothing before the start is undone, and no other reader of the process reads the shard."""
+        """Check that nothing before the start is undone, and that no other reader of the process reads the shard."""
         for reader in self.history.readers.values():
             if reader.who == who and reader.key == key:
                 raise Broken(f"{who} starts reader {epoch} of {key} while another one lives")
@@ -259,7 +259,7 @@ class InOrder(Checker):
             raise Broken(f"{who} starts {key} at {position}, record {undone} before it is not handled")
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        """Each delivery continues the one before."""
+        """Check that each delivery continues the one before."""
         reader = self.history.readers.get((who, key, epoch))
         if reader is None:
             raise Broken(f"{who} delivers {key} without a reader")
@@ -274,7 +274,7 @@ class InOrder(Checker):
             raise Broken(f"{who} delivers {sequences} of {key}, expected {tuple(expected)}")
 
     def on_redeliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        """A failed record is delivered again at its place."""
+        """Check that a failed record is delivered again at its place."""
         reader = self.history.readers.get((who, key, epoch))
         if reader is None:
             raise Broken(f"{who} delivers {key} again without a reader")
@@ -296,7 +296,7 @@ class FewDuplicates(Checker):
         self._released: dict[str, tuple[int, str]] = {}
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
         self._found: dict[str, deque[tuple[str, float, Position]]] = {}
-        """Checkpoints that the last writes to a row left: whose, and when."""
+        """The checkpoints after the last writes to a row, each with its writer and moment."""
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """Remember how far each worker has delivered."""
@@ -334,7 +334,7 @@ class FewDuplicates(Checker):
             self._released[write.key] = (reached, who)
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """A lease that was lost, or that a stop no longer waited for, was not released gracefully."""
+        """Forget the leases that were lost, or that a stop did not wait for: they were not released gracefully."""
         del reason
         if topic == "LOST" and key is not None:
             self._last.pop((who, key), None)
@@ -395,7 +395,7 @@ class NothingSilent(Checker):
         self._patience_s = 4 * options.lease_duration_s
 
     def on_row_deleted(self, key: str, reader: str | None) -> None:
-        """Its reader owes a report."""
+        """Remember that the row's reader owes a report."""
         for found in self.history.readers.values():
             renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
             still_holds = (
@@ -410,7 +410,7 @@ class NothingSilent(Checker):
             self._table_owed_s = self.history.now
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """Strike out the reported rows."""
+        """Remove the reported rows from those that a report is owed for."""
         del reason
         if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and key is not None:
             self._owed.pop((who, key), None)

@@ -186,7 +186,11 @@ class Environment:
         return 0.01 + 0.2 * self.chance.random()
 
     def has_fault(self, name: str) -> bool:
-        """Draw whether something happens to a query now, by the name of its likelihood in the seed's plan of queries."""
+        """Draw whether a fault happens to a query now.
+
+        Args:
+            name: The field of the query plan that has the fault's likelihood.
+        """
         likelihood: float = getattr(self.scenario.query_plan, name)
         happens = not self.is_healed and self.chance.random() < likelihood
         if happens:
@@ -341,7 +345,7 @@ class Environment:
         return tuple(shards), self.now_ms()
 
     def _may_leave_out(self, shard_id: str) -> bool:
-        """Whether a listing may lack a shard; not two in a row, since workers believe what two listings agree on."""
+        """Return whether a listing may lack a shard: not two in a row, since workers believe two listings that agree."""
         key = f"listing of {shard_id}"
         if self._was_mistaken(key, _LISTINGS_APART_S):
             return False
@@ -362,7 +366,7 @@ class Environment:
         return None
 
     def _is_mistaken(self, fault: str, key: str) -> bool:
-        """Whether an answer about a shard is wrong; never twice in a short time, or it could not be detected."""
+        """Decide whether an answer about a shard is wrong: not twice in a short time, or it could not be detected."""
         if self._was_mistaken(key, _MISTAKES_APART_S) or not self.luck(fault):
             return False
         self._mistaken_s[key] = self.now

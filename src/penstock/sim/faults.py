@@ -272,7 +272,7 @@ def draw_query_scenario(seed: int) -> Scenario:
     faults = replace(drawn.faults, unknown_shard=some(0.1), lost_iterator=some(0.1), early_tip=some(0.2))
     plan = draw_query_plan(chance, has_robbers=has_robbers)
     moving = random.Random(f"moves {seed}")
-    # A query without a checkpoint location would restart under another name; and a restored one is another line of history.
+    # Newcomers have no checkpoint location that would move with them, and restored or copied locations have histories of their own.
     newcomers = plain or plan.strangers_per_min or plan.twins_per_min or plan.namesakes_per_min
     if not (newcomers or plan.restores_per_min or plan.copies_per_min) and moving.random() < 0.7:
         plan = replace(plan, moves_per_min=moving.uniform(0.3, 1.5))
@@ -300,7 +300,7 @@ def _with_retention(drawn: Scenario, chance: random.Random) -> Scenario:
         aggregate *= 0.0 if drawn.query_plan.options.get("maxRecordsPerTrigger") == "2" else 0.2
     faults = replace(
         drawn.faults,
-        # A worker may stop inside an aggregate, which a query that does not take it apart emits whole again.
+        # A worker may stop inside an aggregate, which a query that does not deaggregate emits whole again.
         aggregate=aggregate if takes_apart or len(drawn.workers) == len(drawn.queries) else 0.0,
         malformed_aggregate=chance.uniform(0.0, 0.1) if chance.random() < 0.2 else 0.0,
     )
@@ -309,7 +309,7 @@ def _with_retention(drawn: Scenario, chance: random.Random) -> Scenario:
     faults = replace(
         faults,
         quiet_streams_per_min=chance.uniform(0.5, 2.0) if chance.random() < 0.7 else 0.0,
-        # Minutes of a retention are hours of a real one: who errs by an hour there, or hears a lie, may lose records.
+        # Minutes of this retention are hours of a real one: a clock that is an hour off, or a wrong answer, may lose records there.
         wall_jumps=False,
         unknown_shard=0.0,
         lost_iterator=0.0,

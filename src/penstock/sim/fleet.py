@@ -173,7 +173,7 @@ class Fleet:
         return min(self._unread_since_s.values(), default=self.now + 1) <= since_s
 
     def on_reader_started(self, key: str, worker: str) -> None:
-        """Count a reader of a shard."""
+        """Add a reader of a shard, and record how long the shard was unread."""
         self._readers[key] = self._readers.get(key, 0) + 1
         since_s = self._unread_since_s.pop(key, None)
         if since_s is not None:
@@ -184,7 +184,7 @@ class Fleet:
         self._last_reader[key] = worker
 
     def on_reader_ended(self, key: str) -> None:
-        """Count a reader less."""
+        """Remove a reader of a shard; without readers, an unfinished shard counts as unread from now on."""
         self._readers[key] -= 1
         row = self.rows.get(key)
         if not self._readers[key] and row is not None and not row.is_ended:

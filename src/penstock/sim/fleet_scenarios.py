@@ -124,14 +124,14 @@ def run_fleet(
     scenarios: Iterable[FleetScenario] = FleetScenario,
     progress: Progress = _nobody,
 ) -> Iterator[FleetFigures]:
-    """Run scenarios over a fleet and yield the figures of each; those that need a settled one follow each other in the same.
+    """Run scenarios and yield the figures of each; those that need a settled fleet follow each other in one fleet.
 
     Args:
         worker_count: Workers, in three zones.
         lease_count: Leases.
         policy: Who gets how many.
         scenarios: The events.
-        progress: Told how far it is.
+        progress: Called with the scenario's name and the virtual seconds passed since the last call.
     """
     wanted = [scenario for scenario in FleetScenario if scenario in set(scenarios)]
     settled: WatchedFleet | None = None
@@ -161,7 +161,7 @@ def _names(worker_count: int) -> list[str]:
 
 
 def free_fleet(lease_count: int, policy: BalancePolicy, owners: Sequence[str] = ()) -> Fleet:
-    """Return a lease table and no workers yet; its leases are in the hands of these owners in turn, or free."""
+    """Return a fleet without workers; its leases are held by these owners in turn, or by none."""
     fleet = Fleet(_options(policy))
     width = HASH_KEYS // lease_count
     for number in range(lease_count):
@@ -181,7 +181,7 @@ def settle(
     """Return a fleet in which every worker has its share and has seen the others."""
     names = _names(worker_count)
     fleet = free_fleet(lease_count, policy, names)
-    fleet.row_count_hint = 0  # each takes one look at the whole table, which is not counted
+    fleet.row_count_hint = 0  # each worker scans the whole table once, which is not counted
     for name in names:
         fleet.at(fleet.chance.uniform(0.0, _START_S), fleet.start, name)
     watched = WatchedFleet(fleet, worker_count, lease_count, progress)
@@ -197,7 +197,7 @@ class WatchedFleet:
         fleet: It.
         worker_count: How many workers it has, or gets.
         lease_count: How many leases.
-        progress: Told how far it is.
+        progress: Called with the scenario's name and the virtual seconds passed since the last call.
     """
 
     def __init__(

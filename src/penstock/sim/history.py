@@ -231,7 +231,7 @@ class History(Struct):
                 self._skip_unread(key, claim, None)
 
     def _skip_unread(self, key: str, claim: BatchClaim, until_ms: int | None) -> None:
-        """Count the records of a done batch that its action did not read as done: its user chose so."""
+        """Mark the records of a committed batch as done that its action did not read: skipping them was the user's choice."""
         shard = self.shards[key]
         for past in claim.past(1 + len(claim.earlier)):
             if (claim.worker, past.batch, key) in self.unread:

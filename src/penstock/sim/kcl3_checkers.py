@@ -82,9 +82,9 @@ class LeftToTheLeader(Checker):
             raise Broken(f"{who} moves {write.key} ({what}), which is the leader's to assign")
 
     def at_end(self) -> None:
-        """Return whether a worker has had time to read who leads, or that there is no leader.
+        """Check that no upgrade is held up, and that every worker that had time for it follows the leader.
 
-        An upgrade is not held up: every owner of a lease reports.
+        An upgrade goes on as soon as every owner of a lease reports.
         """
         if self._awaited is not None:
             raise Broken(f"the fleet is {self._version[0]}, and never ready for {self._awaited}")

@@ -101,7 +101,7 @@ class SimKcl3Rows:
     # --- the lock -----------------------------------------------------------------------------------------
 
     def serve_lock(self, seen: LeaderLock | None, wanted: LeaderLock) -> bool | Problem:
-        """Write the lock if it is unchanged, or still missing: a heartbeat, or a new holder."""
+        """Write the lock if it is unchanged, or still missing: its holder renews it, or another one takes it."""
 
         def write() -> bool:
             stands = self.lock == seen

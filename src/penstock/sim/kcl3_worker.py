@@ -83,7 +83,7 @@ class Kcl3Worker(SimWorker):
         return False
 
     def coordinator_options(self) -> CoordinatorOptions:
-        """Return how this worker coordinates: it looks for no stream's mark in the rows, and may take as KCL 2.x does."""
+        """Return the coordinator's options: without a check of the stream that rows name, and perhaps with KCL 2.x balancing."""
         options = replace(super().coordinator_options(), stream=None)
         return replace(options, policy=BalancePolicy.KCL2) if self._plan.migrates else options
 
@@ -108,7 +108,7 @@ class Kcl3Worker(SimWorker):
     # --- the input of its coordinator ---------------------------------------------------------------------
 
     def fetch_fleet(self, effect: FetchFleet) -> None:
-        """Answer in which state the fleet is, and in a native one that there is a leader."""
+        """Answer with the fleet's state, and with a leader if the fleet is native."""
         del effect
         if self._plan.migrates:
             self.call("look at fleet", lambda: self.world.kcl3.serve_fetch(()), self._on_version)
@@ -145,7 +145,7 @@ class Kcl3Worker(SimWorker):
         self.later(0.01, self.feed, FleetLeft())
 
     def as_seen(self, outcome: WriteOutcome) -> WriteOutcome:
-        """Return the answer to a write as this worker takes it: why it stopped a shard it keeps to itself."""
+        """Return the answer to a write with the worker's own stop note, which a KCL worker does not write to the row."""
         if not isinstance(outcome, Applied) or outcome.lease is None:
             return outcome
         lease = outcome.lease

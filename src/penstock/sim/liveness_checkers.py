@@ -77,8 +77,8 @@ class Balanced(Checker):
 def must_be_even(counts: Mapping[str, int], limits: Mapping[str, int] = _NO_LIMITS) -> None:
     """Raise unless every worker has an even share, or as much of it as the limit allows.
 
-    Workers do not know each other's limits: a lease that a full worker does not ask for stays with its owner. The remainder of the
-    even shares goes to those that have most.
+    Workers do not know each other's limits: a lease that a full worker does not request stays with its owner. The remainder of
+    the division belongs to the workers with the most leases.
     """
     if any(count > limits.get(worker, count) for worker, count in counts.items()):
         raise Broken(f"over the limits {dict(limits)}: {dict(sorted(counts.items()))}")

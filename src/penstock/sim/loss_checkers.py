@@ -31,7 +31,7 @@ class LossesTold(Checker):
 
     A reader that was away for longer than the retention cannot know whether a missing record took others with it. A
     reader that was at the tip since, or finds in the row that another was, must not raise an alarm. A loss is reported
-    once: the reader that reports it and goes on writes the tip behind it to the row, and the next reader goes on from
+    once: the reader that reports it and goes on writes the tip after it to the row, and the next reader goes on from
     there. A reader that stops at the loss leaves it to the next one.
     """
 
@@ -42,10 +42,10 @@ class LossesTold(Checker):
         self._tips: dict[tuple[str, str], deque[_Tip]] = {}
         self._noted: dict[str, tuple[Position, int]] = {}
         self._reported: dict[str, dict[tuple[str, int], set[int]]] = {}
-        """Records that are gone unread, by shard and reader that reported them, or passed them as unclear."""
+        """Records that left the stream unread, by shard and by the reader that reported them, or passed them as possibly lost."""
         self._doubtful: set[tuple[str, str, int]] = set()
         self._doubted: dict[tuple[str, str], int] = {}
-        """Tips in a row that say nothing: their readers asked again, since nothing was where their last record must be."""
+        """Empty pages in a row that a reader did not believe, since its last record had left the stream: it asked again."""
         self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
     def on_start(self, who: str, key: str, epoch: int, _position: Position) -> None:
@@ -62,20 +62,23 @@ class LossesTold(Checker):
         shard = self.history.shards[key]
         count = len(shard.sequences)
         if reader is not None and (who, key, epoch) in self._doubtful:
-            # It has passed possibly lost records, and writes the tip behind them.
+            # It has passed possibly lost records, and writes the tip after them.
             gone = shard.sequences[reader.next_index : shard.trimmed]
             self._reported.setdefault(key, {}).setdefault((who, epoch), set()).update(gone)
         if reader is None or not count or not reader.done_index == reader.next_index == count:
             return
         if self._is_in_doubt(who, key, reader.next_index):
             return
-        # A reader that finds its place empty at the very beginning still asks itself whether that is a loss.
+        # A reader that finds nothing at its starting place cannot rule out a loss yet.
         if reader.deliveries or (who, key) in self._tips or shard.trimmed < reader.start_index:
             tips = self._tips.setdefault((who, key), deque(maxlen=20))
             tips.append(_Tip(self.history.now, server_ms, count))
 
     def _is_in_doubt(self, who: str, key: str, next_index: int) -> bool:
-        """Whether a reader that was refused for about as long as a record lasts finds its last record gone, and asks again."""
+        """Return whether a reader does not believe an empty page and asks again.
+
+        It does so if its last record has left the stream, and it was not at the tip within the retention.
+        """
         tips = self._tips.get((who, key))
         is_place_gone = self.history.shards[key].trimmed >= next_index
         count = self._doubted.pop((who, key), 0)
@@ -91,14 +94,14 @@ class LossesTold(Checker):
         return EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
 
     def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
-        """A lost lease loses its unwritten marks."""
+        """Forget the tips of a lease that is lost: they were not written to its row."""
         if topic == "LOST":  # without a key it is all that the worker held
             self._tips = {
                 at: tips for at, tips in self._tips.items() if at[0] != who or key not in (None, at[1])
             }
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Remember the tip that a row must have: the next heartbeat writes it."""
+        """Remember the tip that a row must have: the next renewal writes it."""
         if after is None or before is None or before.checkpoint != after.checkpoint:
             self._noted.pop(write.key, None)
         if after is None or not isinstance(write, Renew | Checkpoint | Release):
@@ -112,11 +115,11 @@ class LossesTold(Checker):
                 break
 
     def on_loss(self, who: str, key: str, epoch: int) -> None:
-        """Raise unless an unread record has left the stream, or no worker could know better."""
+        """Raise if no unread record has left the stream, and the worker or the row shows that a reader was at the tip since."""
         history = self.history
         shard = history.shards[key]
         reader = history.readers.get((who, key, epoch))
-        self._doubted[who, key] = _DOUBTED_TIPS_MAX  # it doubts no more
+        self._doubted[who, key] = _DOUBTED_TIPS_MAX  # from now on it believes an empty page
         if reader is None or shard.stream.is_deleted or shard.stream.retention_ms is None:
             return
         lost = {
@@ -140,19 +143,19 @@ class LossesTold(Checker):
             )
 
     def on_failed(self, who: str, key: str, epoch: int, reason: str) -> None:
-        """A reader that stops at a loss has not passed it."""
+        """Drop the losses that a reader has stopped at: it has not passed them."""
         if reason.startswith("data_loss"):
             self._reported.get(key, {}).pop((who, epoch), None)
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        """A gap that retention left is not passed over in silence."""
+        """Check that a gap left by the retention was reported."""
         reader = self.history.readers.get((who, key, epoch))
         if reader is None or not (reader.deliveries or reader.position.is_record):
             return
         shard, row = self.history.shards[key], self.history.rows.get(key)
         begins_in_doubt = not reader.deliveries and (who, key, epoch) in self._doubtful
         if begins_in_doubt or (self.history.noteless and row is not None and row.has_foreign_checkpoint):
-            return  # no row has the tip behind it: if nothing is left, that is a possible loss
+            return  # no row has a tip after it: if nothing is left, that is a possible loss
         if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
             return
         gap = [

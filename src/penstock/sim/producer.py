@@ -51,7 +51,7 @@ class SimPuts:
         self._stream = world.stream if stream is None else stream
 
     def happens(self, fault: str) -> bool:
-        """Draw whether something of the plan happens now, by the name of its likelihood."""
+        """Draw whether a fault of the plan happens now, by the name of the field with its likelihood."""
         world = self._world
         likelihood: float = getattr(self._plan, fault)
         happens = not world.is_healed and likelihood > 0 and world.chance.random() < likelihood
@@ -198,7 +198,7 @@ class SimProducer(SimProcess):
         self._senders = plan.sender_count
         self.batcher = Batcher(plan.settings)
         ports = SenderPorts(_PutKinesis(self, puts), self._clock, world.chance, NoMetrics())
-        # One fiber runs at once, and none waits while the batcher learns an outcome: there is nothing to lock.
+        # Only one fiber runs at a time, and none waits while the batcher handles an outcome: no lock is needed.
         self._sender = Sender(
             STREAM_NAME, self.batcher, ports, fetch_placement=lambda: PLACED_BY_KEY, lock=nullcontext()
         )

@@ -51,7 +51,7 @@ class AcknowledgedIsThere(Checker):
             raise Broken(f"{who}: {text}: {error}")
 
     def on_down(self, who: str, how: str) -> None:
-        """A crashed producer leaves unsettled records; a stopped one does not."""
+        """Check that a stopped producer has settled its records; a crashed one need not."""
         left = {text for text in self._open if text.startswith(f"{who}:")}
         if left and how == "stopped":
             raise Broken(f"{who} has stopped, and {min(left)} is neither acknowledged nor given up")
@@ -66,7 +66,7 @@ class AcknowledgedIsThere(Checker):
 class KeysInOrder(Checker):
     """P2: the records of one key are first seen in the order in which they were put.
 
-    A copy of a record that was sent again may be behind later ones.
+    A copy of a record that was sent again may follow later ones.
     """
 
     invariant = "P2"

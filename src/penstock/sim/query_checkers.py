@@ -34,7 +34,7 @@ class SameReplays(Checker):
     """Q1: every execution of a batch holds the same records, however late, and whichever worker had the lease in between.
 
     Three exceptions: a row that was deleted or damaged, whose claims are gone with it; a checkpoint location that was set
-    back, after which the executions of earlier drivers count no more: of leases that others have by then, nothing is read
+    back, after which the executions of earlier drivers no longer count, since leases that others own by then are not read
     again; and records that have left the stream. Batches of a copied location are separate batches.
     """
 
@@ -48,7 +48,7 @@ class SameReplays(Checker):
         self._first_life: dict[str, int] = {}
 
     def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
-        """Start over when a driver finds its checkpoint location set back, whether or not any lease follows."""
+        """Start over when a driver logs that its checkpoint location was set back, whether or not it resets a lease."""
         if "has no record of claims" in text:
             name = name_of(who)
             self._first_life[name] = int(who.partition("#")[2])
@@ -87,7 +87,7 @@ class SameReplays(Checker):
     def _compare_part(self, place: _Place, part: tuple[int, ...]) -> None:
         whole = self._held.get(place)
         # A batch holds nothing if another worker got the lease before any end was fixed: the records taken are that worker's.
-        # And an action that stops early fixes no end: if another attempt does first, the records behind that end are read again.
+        # And an action that stops early fixes no end: if another attempt does first, the records after that end are read again.
         if not whole or whole[: len(part)] == part[: len(whole)]:
             return
         left = self._left(place[3], part)
@@ -110,7 +110,7 @@ class SameReplays(Checker):
 class OnceEach(Checker):
     """Q2: a record is emitted once, and one more time for each change of its shard's owner between its arrival and the read.
 
-    A new owner begins at the checkpoint, and a query that gets a shard back behind the claim of its last batch, if that is
+    A new owner begins at the checkpoint. A query that gets a shard back begins after the claim of its last batch, if that is
     further on. A worker that begins again under its name counts as another one. A query emits the batches that
     it commits.
     """
@@ -160,7 +160,7 @@ class OnceEach(Checker):
         is_back = self._started.get(key) == name
         if (
             self._reader.get(key) != name
-        ):  # another worker took it just now, which a new life does not know yet
+        ):  # another worker has just taken it: a restarted one has not read that yet
             is_back = self._lives.get((key, name), who) != who
         if is_back:
             self._begin(key, self.history.index_after(key, position))
@@ -217,15 +217,15 @@ class ParentsInEarlierBatches(Checker):
         self._set_back: set[str] = set()
 
     def on_copied(self, name: str, _copy: str) -> None:
-        """From now on there may be two batches of a number, which say nothing about each other."""
+        """Remember that two unrelated batches may have one number from now on."""
         self._copied.add(name)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Start over when a driver resets leases to its checkpoint location."""
+        """Forget a query's batches when its driver resets leases to the checkpoint location."""
         del who, before, after
         if isinstance(write, Reset) and write.forget is not None:
             self._forget(write.forget)
-            self._set_back.add(write.key)  # its next owner reads it again, also after its children
+            self._set_back.add(write.key)  # its next owner reads it again, perhaps after its children
 
     def _forget(self, name: str) -> None:
         for known in (self._last, self._first):
@@ -274,7 +274,7 @@ class NothingSkipped(Checker):
         self._copied: set[str] = set()
 
     def on_copied(self, name: str, _copy: str) -> None:
-        """From now on there may be two."""
+        """Remember that there may be two batches of one number from now on."""
         self._copied.add(name)
 
     def on_logged(
@@ -324,7 +324,7 @@ class NoFalseAlarm(Checker):
         self._excused: set[str] = set()
 
     def on_second_driver(self, name: str) -> None:
-        """From now on there may be two."""
+        """Remember that a query may have two drivers from now on."""
         self._excused.add(name)
 
     on_restored = on_second_driver
@@ -354,12 +354,12 @@ class NoFalseAlarm(Checker):
             raise Broken(f"{who} refuses its own options: {text}")
 
     def on_log(self, who: str, level: str, text: str, error: str) -> None:
-        """Nothing fails in an unexpected way."""
+        """Check that nothing fails in an unexpected way."""
         if error and level in ("ERROR", "CRITICAL"):
             raise Broken(f"{who}: {text}: {error}")
 
     def on_write(self, who: str, write: Any, _before: Lease | None, _after: Lease | None) -> None:
-        """A query of another stream changes nothing; note whose claims are dropped."""
+        """Check that a query of another stream changes nothing; remember the workers whose claims are dropped."""
         if name_of(who) == STRANGER:
             raise Broken(f"{who}, which reads another stream, wrote {write}")
         if isinstance(write, Claim):
@@ -369,9 +369,9 @@ class NoFalseAlarm(Checker):
 class OneReader(Checker):
     """Q7: no two sources get parts of one stream unless their users have said so.
 
-    A query that loads the stream twice under one name is refused after its first batches, and a query that names no application
-    while another worker lives under the name that it gets. Loads know of each other by their tasks' claims: if none of a
-    load's is left, because a row was deleted, or others have read the shard since, it takes them as many batches again.
+    A query that loads the stream twice under one name is refused after its first batches. A query that names no application is
+    refused while another worker is alive under the name that it gets. Loads detect each other by their tasks' claims: if no
+    claim of a load is left, because a row was deleted or others have read the shard since, that takes as many batches again.
     """
 
     invariant = "Q7"
@@ -380,15 +380,15 @@ class OneReader(Checker):
         super().__init__(history, options)
         self._batches: dict[str, int] = {}
         self._claimed: dict[str, set[str]] = {twin: set() for twin in TWINS}
-        """The rows in which tasks of each load have claimed."""
+        """For each load, the keys of the rows that have a claim by one of its tasks."""
         self._known: dict[str, int] = {}
-        """Their batches when last one of them had no such row."""
+        """The batches of each load at the last moment when one of the loads had no such row."""
         self._alive_s: dict[str, tuple[float, float]] = {}
         """Since when, and until when, each worker was seen to renew, without a gap of a lease's length."""
         self._up_s = 0.0
 
     def on_up(self, who: str) -> None:
-        """Start over with another life."""
+        """Start over when a driver starts again."""
         if name_of(who) == NAMESAKE:
             self._up_s = self.history.now
         if name_of(who) in TWINS:
@@ -396,11 +396,11 @@ class OneReader(Checker):
             self._known.clear()
 
     def on_down(self, who: str, _how: str) -> None:
-        """Forget who is gone."""
+        """Forget a worker that has ended."""
         self._alive_s.pop(name_of(who), None)
 
     def on_row_deleted(self, key: str, _reader: str | None) -> None:
-        """Note that the row's claims are gone."""
+        """Drop the row's claims."""
         self._note_claims(key, None)
 
     def _note_claims(self, key: str, row: Lease | None) -> None:
@@ -408,7 +408,7 @@ class OneReader(Checker):
             claim = None if row is None else row.claim_of(twin)
             if (
                 claim is not None and claim.note
-            ):  # a driver that fixes the end of a batch has no word of its query
+            ):  # without a note, a driver has fixed the batch's end: that does not show a load
                 keys.add(key)
             elif key in keys:
                 keys.discard(key)
@@ -416,7 +416,10 @@ class OneReader(Checker):
             self._known = dict(self._batches)
 
     def on_committed(self, name: str, _batch: int, results: Results) -> None:
-        """Count the batches that both sources of a query have emitted; the checks of the other one's claims grow ever rarer."""
+        """Count the batches that both loads of a query have emitted.
+
+        The limit grows with their number, since a load checks for the other's claims less and less often.
+        """
         if name in TWINS and any(rows for _, rows in results):
             self._batches[name] = self._batches.get(name, 0) + 1
             known = {twin: self._known.get(twin, 0) for twin in TWINS}
@@ -444,12 +447,12 @@ class OneReader(Checker):
 
 
 class PassesWhatIsDone(Checker):
-    """Q8: a driver goes on behind the batches that it emitted and Spark has committed, also if no action read their rows.
+    """Q8: a driver goes on after the batches that it emitted and Spark has committed, also if no action read their rows.
 
     Records that arrive after a batch was planned are for the next one, and those after the start of an availableNow query for the next
     query. A lease that changed owner in between goes on at the position of its row.
-    A driver knows of an unread batch only if it was alone, and which records were there only by a clock that does not jump, by
-    answers that do not say too early that nothing is left, within the batch's time, and as long as the stream keeps it.
+    An unread batch counts only if the driver was the query's only one, no wall clock has jumped, no answer reported the tip too
+    early, no answer was empty at the end of the batch's time, and the stream still has its records.
     """
 
     invariant = "Q8"
@@ -457,7 +460,8 @@ class PassesWhatIsDone(Checker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._planned: dict[tuple[str, int, str], tuple[str, int, int]] = {}
-        """Of each shard of a batch: who planned it, where it began, and how many records were there by its reckoning."""
+        """For each shard of a batch: the driver that planned it, the index where it began, and the index after the records
+        that existed then by the driver's clock."""
         self._passed: dict[tuple[str, str], int] = {}
         """The first record of a shard that a driver's next batch may begin at."""
         self._read: dict[str, Results] = {}
@@ -466,10 +470,10 @@ class PassesWhatIsDone(Checker):
         self._until_ms: dict[tuple[str, int], int] = {}
         """The moment before which a batch ends, if it has one: its query reads the existing records, and ends."""
         self._left: dict[tuple[str, str], int] = {}
-        """The same, of an unread batch: after it the driver itself reads the existing records."""
+        """The same after an unread batch, whose existing records the driver reads itself."""
         self._ended_early: set[str] = set()
-        """Of which shards a read may have ended too early, since a batch of theirs was planned: it was said that nothing is left, or
-        an answer was empty when the batch's time was over."""
+        """Shards of which a read may have ended too early since their last batch was planned: an answer reported the tip too
+        early, or was empty when the batch's time was over."""
 
     def on_early_tip(self, key: str) -> None:
         """Excuse the shard of a wrong answer."""
@@ -478,7 +482,7 @@ class PassesWhatIsDone(Checker):
     on_empty_page = on_early_tip
 
     def on_bounded(self, who: str, batch: int, until_ms: int, _keys: tuple[str, ...]) -> None:
-        """Remember since when new records are for a later query."""
+        """Remember the moment from which on records are left to a later query."""
         self._until_ms[who, batch] = until_ms
 
     def on_logged(
@@ -502,7 +506,7 @@ class PassesWhatIsDone(Checker):
                 self._planned[name_of(who), batch, key] = (who, index, count)
 
     def on_committed(self, name: str, _batch: int, results: Results) -> None:
-        """Remember the shards that were read to their end; the lines that follow name the reader."""
+        """Remember the shards that were read to their end; the next lines of history name the reader."""
         self._read[name] = results
 
     def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
@@ -521,11 +525,11 @@ class PassesWhatIsDone(Checker):
         self._passed[who, key] = max(index, self._passed.get((who, key), 0))
 
     def on_wall_jump(self, _offset_ms: int) -> None:
-        """Trust no reckoning of a driver any more."""
+        """Stop checking unread batches: the drivers' clocks are not reliable any more."""
         self._has_jumped = True
 
     def on_second_driver(self, name: str) -> None:
-        """From now on there may be two."""
+        """Remember that a query may have two drivers from now on."""
         self._doubled.add(name)
 
     on_restored = on_second_driver

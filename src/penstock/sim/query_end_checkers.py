@@ -21,8 +21,8 @@ _MOURNED_LEASES: Final = 3  # so many lease durations after its end a worker may
 class EndsWhenAllIsRead(Checker):
     """Q10: a query that reads the existing records ends when each of them is done, or is read by another live worker.
 
-    Two drivers of one location share what they know badly, answers may say too early that nothing is left, actions leave batches
-    unread, and leases may be deleted while the query runs: there nothing is owed.
+    Nothing is owed if two drivers share one checkpoint location, an answer reported the tip too early, an action left a batch
+    unread, or a lease was deleted while the query ran.
     """
 
     invariant = "Q10"
@@ -41,7 +41,7 @@ class EndsWhenAllIsRead(Checker):
         self._up_s[who] = self.history.now
 
     def on_second_driver(self, name: str) -> None:
-        """From now on there may be two."""
+        """Remember that a query may have two drivers from now on."""
         self._excused.add(name)
 
     on_restored = on_second_driver

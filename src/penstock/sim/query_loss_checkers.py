@@ -19,7 +19,7 @@ _GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with t
 
 
 class QueryLossesTold(LossesTold):
-    """S9: a batch that passes records which have left the stream unread says so, and none does who was at the tip since.
+    """S9: a batch that skips records which left the stream unread reports a loss, unless its driver was at the tip since.
 
     The plain workers beside the queries are judged as always; they need not repeat a query's report.
     """
@@ -28,10 +28,10 @@ class QueryLossesTold(LossesTold):
         super().__init__(history, options)
         self._trims: dict[str, list[tuple[float, int]]] = {}
         self._probed: dict[tuple[str, str], int] = {}
-        """Moment at which a driver found nothing more, by driver and shard."""
+        """Moment at which a driver last found no more records, by driver and shard."""
         self._starts: dict[tuple[str, int], dict[str, Position]] = {}
         self._planners: dict[tuple[str, int], str] = {}
-        """Which driver has planned a batch; another one may run it, and does not know what that one knew."""
+        """The driver that planned a batch. Another driver may run it, and has none of the first one's probes."""
         self._begun_s: dict[tuple[str, int, str], float] = {}
         self._attempts: dict[str, dict[tuple[str, int, str], None]] = {}
         self._committed: set[tuple[str, int]] = set()
@@ -44,18 +44,21 @@ class QueryLossesTold(LossesTold):
         self._trims.setdefault(key, []).append((self.history.now, count))
 
     def on_copied(self, name: str, _copy: str) -> None:
-        """Two drivers have batches of the same numbers from now on."""
+        """Remember that two drivers have batches of the same numbers from now on."""
         self._copied.add(name)
 
     def on_probed(self, who: str, key: str, server_ms: int) -> None:
-        """Remember when a driver was at the tip; if the last record is gone, only a driver that was there before knows it."""
+        """Remember when a driver was at the tip.
+
+        If the last record has left the stream, an empty answer shows that only to a driver that was at the tip before.
+        """
         shard, retention_ms = self.history.shards[key], self.history.retention_ms or 0
         was_there = self._probed.get((who, key), 0) >= server_ms - retention_ms + SLACK_MS
         if was_there or shard.trimmed < bisect_right(shard.arrivals_ms, server_ms):
             self._probed[who, key] = server_ms
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """A lost lease loses the moment when its driver was at the tip: its next owner goes on from the row."""
+        """Forget when a driver was at the tip of a lease that it has lost or released: the next owner begins at the row."""
         super().on_report(who, topic, reason, key)
         if topic in {"LOST", "RELEASED"}:
             places = [place for place in self._probed if place[0] == who and key in (None, place[1])]
@@ -70,25 +73,25 @@ class QueryLossesTold(LossesTold):
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
     ) -> None:
-        """Remember the start of a batch, and its source."""
+        """Remember where a batch starts in each shard, and the driver that planned it."""
         self._starts[name_of(who), batch] = dict(starts)
         self._planners[name_of(who), batch] = who
 
     def on_attempt(self, who: str, executor: str, batch: int, key: str) -> None:
-        """Remember who reads a shard for whom."""
+        """Remember which executor reads a shard for which driver."""
         self._begun_s.setdefault((name_of(who), batch, key), self.history.now)
         self._attempts.setdefault(executor, {})[who, batch, key] = None
 
     def on_attempt_ended(self, who: str, executor: str, batch: int, key: str) -> None:
-        """Forget it."""
+        """Forget the attempt."""
         self._attempts.get(executor, {}).pop((who, batch, key), None)
 
     def on_row_deleted(self, key: str, _reader: str | None) -> None:
-        """The worker that makes the row again does not know when its reader was at the tip."""
+        """Forget when the shard's readers were at the tip: the recreated row does not show it."""
         self._probed = {place: at_ms for place, at_ms in self._probed.items() if place[1] != key}
 
     def on_unread(self, name: str, _batch: int, keys: tuple[str, ...]) -> None:
-        """Skipped records were not at the tip."""
+        """Forget when a query was at the tip of shards whose records it has skipped."""
         self._forget_tips(name, keys)
 
     def _forget_tips(self, name: str, keys: tuple[str, ...]) -> None:
@@ -98,7 +101,7 @@ class QueryLossesTold(LossesTold):
     # --- reports ------------------------------------------------------------------------------------------
 
     def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
-        """Judge a loss that a worker goes on behind."""
+        """Check a logged loss after which the worker goes on."""
         key = _SHARD.search(text)
         if key is not None and any(words in text for words in _GOES_ON):
             lost = self._lost(key[0])
@@ -134,7 +137,7 @@ class QueryLossesTold(LossesTold):
     # --- skipped records ----------------------------------------------------------------------------------
 
     def on_committed(self, name: str, batch: int, results: Results) -> None:
-        """A gap behind the start of a batch that is done was reported."""
+        """Check that a gap between the start of a committed batch and its first row was reported."""
         self._committed.add((name, batch))
         starts = self._starts.get((name, batch), {})
         for key, rows in results:

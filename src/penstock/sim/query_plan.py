@@ -68,7 +68,7 @@ def draw_query_plan(chance: random.Random, *, has_robbers: bool) -> QueryPlan:
 
     Args:
         chance: The seed's.
-        has_robbers: Workers of the fleet take leases without asking.
+        has_robbers: Whether workers of the fleet take leases without a hand-over request.
     """
 
     def some(likelihood: float, low: float, high: float) -> float:

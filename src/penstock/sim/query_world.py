@@ -149,7 +149,7 @@ class QueryWorld(World):
             self._start_extra(self._driver(query.name, query.log, self._on_extra_gone))
 
     def _lose_driver(self) -> None:
-        """Pause a driver, and start another in its place; the paused one wakes up some time."""
+        """Pause a driver, and start another in its place; the paused one resumes later."""
         query = self._some_query()
         if query is None:
             return
@@ -210,10 +210,10 @@ class QueryWorld(World):
             self.note("restored", query.name)
 
     def _move(self) -> None:
-        """End everything, and go on under another application name, with an empty lease table."""
+        """End all executors and drivers, and go on under another application name, with an empty lease table."""
         logs = [self._log_of(name) for name in self.scenario.queries]
         if any(log.offset(len(log.offsets) - 1).lease_table != self.application for log in logs):
-            return  # a query that has read nothing under this name would know only an earlier one, or none
+            return  # a query has logged no batch under this name: its offsets have an earlier name, or none
         for executor in list(self._executors.values()):
             self._end_executor(executor)
         for extra in list(self._extra):

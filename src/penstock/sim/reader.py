@@ -103,11 +103,11 @@ class ReadingProcess(SimProcess):
 
     @abstractmethod
     def is_current(self, reader: SimReader) -> bool:
-        """Whether a reader may go on: calls of one shard never overlap."""
+        """Return whether a reader may go on: it waits for an earlier one of its shard, so that their calls never overlap."""
 
     @abstractmethod
     def forget(self, reader: SimReader) -> None:
-        """Begin the next reader of the shard."""
+        """Remove a reader, and begin the next one of its shard."""
 
     def on_reader_failed(self) -> None:
         """Record that a shard has stopped: it is held, and not read until the process starts again."""

@@ -127,7 +127,7 @@ def _sink_checkers(
 
 
 def _at_end_of(scenario: Scenario) -> tuple[type[Checker], ...]:
-    """Return what producers and sinks are asked at the end."""
+    """Return the checkers that judge the end of a run with producers or sinks."""
     if scenario.producers is not None:
         return (AcknowledgedIsThere,)
     from penstock.sim.sink_checkers import NothingLostInSilence

@@ -191,7 +191,7 @@ def draw_producer_scenario(seed: int) -> Scenario:
 
 
 def _faults_of_writers(drawn: Scenario, denials_per_min: float) -> FaultPlan:
-    """Return what goes wrong for those who write, apart from their calls; nothing happens to leases."""
+    """Return the faults of a fleet of writers, without those of their calls and without any of leases."""
     faults = drawn.faults
     return FaultPlan(
         crashes_per_min=faults.crashes_per_min,
@@ -242,7 +242,7 @@ def draw_sink_scenario(seed: int) -> Scenario:
 
 
 def draw_streams_scenario(seed: int) -> Scenario:
-    """Draw a seed's fleet of consumers that reads several streams; in a quarter of the seeds all goes well but with streams."""
+    """Draw a seed's fleet of consumers that reads several streams; in a quarter of the seeds only streams have faults."""
     drawn = draw_scenario(seed)
     chance = random.Random(f"streams {seed}")
     safety_s = chance.choice((100.0, 150.0, 200.0))
@@ -283,7 +283,7 @@ def draw_streams_scenario(seed: int) -> Scenario:
 
 def _with_consumers(drawn: Scenario, writers: frozenset[str], safety_s: float) -> Scenario:
     """Make the fleet of consumers that a seed draws read the records of its producers or sinks, from the first one on."""
-    # What deletes rows or records excuses readers from the order that is asked for here.
+    # A deletion of rows or records would excuse readers from the order that is checked here.
     faults = replace(
         drawn.faults,
         reshards_per_min=max(1.0, drawn.faults.reshards_per_min),

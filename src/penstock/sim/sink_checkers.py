@@ -99,7 +99,7 @@ class _SinkChecker(Checker):
 class NothingLostInSilence(_SinkChecker):
     """K1: a task that is done has written each of its rows, or put it aside; a batch that is noted as done is whole.
 
-    Scorecard S12: each row of a committed batch is in the stream. Here by the very attempt that said so, and readable.
+    Scorecard S12: each row of a committed batch is in the stream. Here: written by the attempt that reported it, and readable.
     """
 
     invariant = "K1"
@@ -137,7 +137,7 @@ class NothingLostInSilence(_SinkChecker):
                 raise Broken(f"{name} is done, and its row {text} ({self.bad[text]}) is nowhere put aside")
 
     def on_sink_logged(self, query: str, batch: int, names: tuple[str, ...]) -> None:
-        """Each partition of the batch has an attempt that is done."""
+        """Check that each partition of a logged batch has an attempt that is done."""
         self._logged.add((query, batch))
         if not self._done.issuperset(names):
             raise Broken(f"batch {batch} of {query} is noted as done by {names}, and one of them never ended")
@@ -377,7 +377,7 @@ class EndsInTime(_SinkChecker):
                 self._tried_s[name] = max(self._tried_s[name], until_s)
 
     def on_call(self, _who: str, name: str, attempt: str) -> None:
-        """Count an attempt's calls that store nothing in a sliding window, and look at its deadline."""
+        """Count an attempt's calls that store nothing in a sliding window, and check its deadline."""
         if name != "sink put":
             return
         now = self.history.now

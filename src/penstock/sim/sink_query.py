@@ -159,7 +159,7 @@ class SimSinkQuery(SimProcess):
         self.log.batches.append(rows)
         for part, of_part in enumerate(rows):
             for row in of_part:
-                # Without a promise for a key as a whole, the one for the rows of a task is left.
+                # The order of a key is promised as a whole only if its rows stay in one task; otherwise for the rows of each task.
                 group = row.key if self._plan.keys_stay else f"{row.key}@{index}.{part}"
                 if not row.bad:
                     world.note("added", row.text, group)

@@ -107,19 +107,19 @@ class SinkPuts(SimPuts):
     # --- the history --------------------------------------------------------------------------------------
 
     def text_of(self, data: bytes) -> str:
-        """Return the name of a row, also by its dead letter."""
+        """Return the name of a row, given its data or its dead letter."""
         return self._attempt.text_of(json.loads(data)["row"]) if data[:1] == b"{" else text_of(data)
 
     def note_unanswered(self, texts: tuple[str, ...]) -> None:
-        """Note it with the attempt."""
+        """Write the rows to the history under the attempt's name."""
         self._world.note("sink_unanswered", self._attempt.name, texts)
 
     def note_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
-        """Note it with the attempt."""
+        """Write the rows to the history under the attempt's name."""
         self._world.note("sink_misrouted", self._attempt.name, texts, is_read)
 
     def note_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
-        """Note it with the attempt, and for the consumers of the stream."""
+        """Write the rows to the history under the attempt's name, and as records for the stream's consumers."""
         name = self._target.name
         kind = "sink_letter" if name == LETTERS else "sink_stored"
         self._world.note(kind, self._attempt.name, name, texts, is_read)
@@ -130,7 +130,7 @@ class SinkPuts(SimPuts):
 
 
 def refusal(world: Environment, target: SinkStream) -> PenstockError | None:
-    """Return why a stream answers no call now, or None."""
+    """Return the error of any call to a stream at this moment, or None."""
     if world.is_denied("stream"):
         return AccessDenied(f"{world.denial}: stream {target.name}", code=world.denial, resource=target.name)
     if world.now < target.deleted_until:

@@ -103,7 +103,7 @@ class SinkWorld(World):
         return super().is_done() and all(log.batches and log.is_done for log in logs)
 
     def note(self, kind: str, *what: Any) -> None:
-        """Write one line of history; a reshard of the stream may bring one of the others with it."""
+        """Write one line of history; with a reshard of the stream, the other stream may be resharded, too."""
         super().note(kind, *what)
         if kind == "closed" and self.chance.random() < 0.5:
             other = self._streams[OTHER_STREAM].stream

@@ -129,7 +129,7 @@ class SimStream:
         return self._chance.choice([shard for shard in self.shards.values() if shard.closed_ms is None])
 
     def put_into(self, shard: SimShard, now_ms: int) -> tuple[str, int]:
-        """Put a record into a shard; give its id and the sequence number."""
+        """Put a record into a shard; return the shard's id and the sequence number."""
         self._sequence += self._chance.randint(1, 3)
         shard.sequences.append(self._sequence)
         shard.arrivals_ms.append(now_ms)
@@ -160,7 +160,7 @@ class SimStream:
         )
 
     def read(self, shard: SimShard, index: int, count_max: int) -> tuple[list[SimRecord], int]:
-        """Return whole Kinesis records from an index on, and the index behind them."""
+        """Return whole Kinesis records from an index on, and the index after them."""
         records: list[SimRecord] = []
         while index < len(shard.sequences) and len(records) < count_max:
             sequence = shard.sequences[index]
@@ -190,7 +190,7 @@ class SimStream:
         shard.last_sequence = self._sequence
 
     def split(self, shard: SimShard, now_ms: int) -> list[str]:
-        """Split an open shard somewhere; give the children."""
+        """Split an open shard somewhere; return the ids of the children, none if its range is too small."""
         span = shard.hash_range
         if span.end - span.start < 16:
             return []
@@ -200,7 +200,7 @@ class SimStream:
         return [self._add(part, (shard.shard_id,), now_ms).shard_id for part in pair]
 
     def merge(self, one: SimShard, other: SimShard, now_ms: int) -> list[str]:
-        """Merge two open neighbours; give the child."""
+        """Merge two open neighbours; return the child's id."""
         self._close(one, now_ms)
         self._close(other, now_ms)
         whole = HashRange(

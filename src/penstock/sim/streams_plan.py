@@ -112,12 +112,12 @@ def draw_streams_plan(chance: random.Random, safety_s: float, began_ms: int, *, 
         chance: The seed's generator for these worlds.
         safety_s: How long the safety phase lasts.
         began_ms: The service's clock at the beginning.
-        is_calm: Nothing else goes wrong.
+        is_calm: Whether there are no other faults.
     """
     streams = tuple(_draw_stream(name, chance, began_ms) for name in _NAMES[: chance.choice((2, 2, 3, 3, 4))])
     names = [stream.name for stream in streams]
     listed, rollouts, deletions = list(names), list[Rollout](), list[Deletion]()
-    # The first stream is left in peace: whatever happens to the others, it must be read.
+    # The first stream has no events: whatever happens to the others, it must be read.
     if chance.random() < 0.45:
         listed.remove(names[-1])
         rollouts.append(_rollout(chance, chance.uniform(0.15, 0.5) * safety_s, names))

@@ -99,7 +99,7 @@ class StreamsWorker(SimWorker):
             self.later(wait_s, self._check_standstill, standing)
 
     def coordinator_options(self) -> CoordinatorOptions:
-        """Return how this worker coordinates, which follows from its streams."""
+        """Return the coordinator's options, which follow from this worker's streams."""
         if self._options is None:
             whole, cold_start_s = super().coordinator_options(), self._plan.cold_start_s
             self._options = options_for_streams(whole, list(self.streams.values()))

@@ -66,7 +66,7 @@ class StreamsWorld(World):
         super().__init__(scenario, listener)
         self.iterator_life_s = 300.0 if all(each.retention_s is None for each in plan.streams) else 8.0
         self.lists = dict.fromkeys(scenario.workers, plan.listed)
-        """What each worker reads when it starts next."""
+        """The streams that each worker reads from its next start on."""
         self._consumed: dict[str, list[ConsumedStream]] = {}
         self._due: set[str] = set()  # workers that are stopped to start again with another list
 

@@ -36,9 +36,9 @@ class SimTable:
         self.rows: dict[str, Lease] = {}
         self.exists = False
         self.foreign: set[str] = set()
-        """Workers that know nothing of Penstock's own attributes, as Java KCL workers."""
+        """Workers that do not write Penstock's own attributes, such as Java KCL workers."""
         self.deaf: set[str] = set()
-        """Workers that neither ask for leases nor answer who asks, as Java KCL 2.x workers."""
+        """Workers that neither request hand-overs nor answer such requests, such as Java KCL 2.x workers."""
         self._listener = listener
         self._met = met
         self._snapshots: list[tuple[float, tuple[Lease, ...]]] = []
@@ -68,7 +68,7 @@ class SimTable:
         return apply_write(before, write)
 
     def refuse(self, write: LeaseWrite) -> Refused:
-        """Refuse a write for nothing, as a service may after one of its answers was lost."""
+        """Refuse a write without a reason, as a service may after one of its answers was lost."""
         return Refused(Refusal.COUNTER, self.rows.get(write.key))
 
     def remember(self, now_s: float) -> None:
@@ -89,14 +89,14 @@ class SimTable:
 
 
 def unasked(lease: Lease) -> Lease:
-    """Return a row as it looks to a worker that knows no asks: its reader is its owner."""
+    """Return a row as a worker without hand-overs reads it: its owner is the worker that still reads the shard."""
     if lease.checkpoint_owner is None:
         return lease
     return replace(lease, owner=lease.checkpoint_owner, checkpoint_owner=None)
 
 
 def _with_ask(before: Lease, write: LeaseWrite, outcome: Outcome) -> Outcome:
-    """Return the row after a write that leaves the requesting worker alone."""
+    """Return the outcome with the hand-over request still in the row, if the write does not touch it."""
     if not isinstance(outcome, Applied) or outcome.lease is None or before.checkpoint_owner is None:
         return outcome
     if not isinstance(write, Renew | Checkpoint | LateCheckpoint):

@@ -113,7 +113,7 @@ class SimWorker(ReadingProcess):
         }
 
     def coordinator_options(self) -> CoordinatorOptions:
-        """Return how this worker coordinates; one of the KCL looks for no stream's mark in the rows."""
+        """Return the coordinator's options; a KCL worker does not check the stream that rows name."""
         scenario = self.world.scenario
         limit = dict(scenario.limits).get(self.name)
         if self.name in scenario.foreign:
@@ -142,7 +142,7 @@ class SimWorker(ReadingProcess):
         wake = self.at_local(self.coordinator.next_wake_s)
         if wake < self._wake - 1e-9 and wake != math.inf:
             self._wake = wake
-            # A hair later: turning the moment into the world's time and back may give a hair less.
+            # Slightly later: converting the moment to the world's time and back may give slightly less.
             self.world.schedule(max(wake, self.world.now) + 1e-6, self._do_unless_ended, self._tick, (wake,))
 
     def _tick(self, wake: float) -> None:
@@ -166,7 +166,7 @@ class SimWorker(ReadingProcess):
         )
 
     def as_seen(self, outcome: WriteOutcome) -> WriteOutcome:
-        """Return the answer to a write as this worker understands it."""
+        """Return the answer to a write as this worker reads it: without hand-over requests, if it ignores them."""
         if self._hears_asks:
             return outcome
         if isinstance(outcome, Applied) and outcome.lease is not None:
@@ -275,7 +275,7 @@ class SimWorker(ReadingProcess):
         return {key for key, _ in self.readers}
 
     def is_current(self, reader: SimReader) -> bool:
-        """Whether a reader may go on: calls of one shard never overlap, also if it returns at once."""
+        """Return whether a reader may go on: it waits for an earlier one of its shard, so that their calls never overlap."""
         place = (reader.key, reader.epoch)
         if self.readers.get(place) is not reader:
             return False
@@ -283,7 +283,7 @@ class SimWorker(ReadingProcess):
         if current is reader:
             return True
         queue = self._waiting.setdefault(reader.key, [])
-        if reader.run.is_stopping:  # before it could begin: it has nothing in hand
+        if reader.run.is_stopping:  # before its first step: no call is under way
             del self.readers[place]
             reader.report_stopped()
             if reader in queue:
@@ -293,7 +293,7 @@ class SimWorker(ReadingProcess):
         return False
 
     def forget(self, reader: SimReader) -> None:
-        """Begin the next reader of the shard."""
+        """Remove a reader, and begin the next one of its shard."""
         self.readers.pop((reader.key, reader.epoch), None)
         self._current.pop(reader.key, None)
         for follower in self._waiting.pop(reader.key, []):

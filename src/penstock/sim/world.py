@@ -36,7 +36,7 @@ class World(Environment):
         super().__init__(scenario, listener)
         self.workers: dict[str, SimProcess] = {}
         self._incarnations: dict[str, int] = {}
-        self._earlier: list[SimProcess] = []  # processes beside which another one of their name was started
+        self._earlier: list[SimProcess] = []  # processes whose name a second process got while they ran
         self._quiet_until = 0.0
         self._left: set[str] = set()
         self._versions = [] if scenario.kcl3 is None else list(scenario.kcl3.changes)
@@ -55,7 +55,7 @@ class World(Environment):
             self.reshard()
         self.leave_rows_of_others()
         for name in self.scenario.workers:
-            # After the moment that AT_TIMESTAMP scenarios start at: a future moment would be another matter.
+            # After the moment of AT_TIMESTAMP scenarios, which a worker would refuse while it is in the future.
             start_s = 4.0 + chance.uniform(0.0, self.scenario.start_spread_s)
             if self.table.deaf and name in self.scenario.leavers:
                 start_s = self.scenario.safety_s - chance.uniform(1.0, 30.0)
@@ -109,7 +109,7 @@ class World(Environment):
             )
 
     def note(self, kind: str, *what: Any) -> None:
-        """Write one line of history, and let a worker that is to leave go behind its ask."""
+        """Write one line of history. A leaver leaves soon after it requests a lease from a worker that ignores requests."""
         super().note(kind, *what)
         if kind == "write" and isinstance(what[1], RequestHandover) and what[1].owner in self.table.deaf:
             name = name_of(what[0])
@@ -163,7 +163,7 @@ class World(Environment):
         self.leave_rows_of(self.stream, self.scenario.options.start.default)
 
     def leave_rows_of(self, stream: SimStream, start: Position) -> None:
-        """Put rows of one stream that dead workers left into the table, or none."""
+        """Put rows that dead workers left for one stream into the table, or put none."""
         rate, chance = self.faults.rows_of_others, self.chance
         if not rate or start != TRIM_HORIZON or chance.random() > rate:
             return
@@ -199,7 +199,7 @@ class World(Environment):
         return [self.stream]
 
     def put_everywhere(self) -> None:
-        """Put a record into every open shard: none may have fallen asleep."""
+        """Put a record into every open shard: its reader must still deliver."""
         for stream in self.streams_read():
             for shard in stream.open_shards():
                 _, number = stream.put_into(shard, self.now_ms())
@@ -210,7 +210,7 @@ class World(Environment):
         self.faults = FaultPlan(latency_max_s=0.05)
         self.throttled_until = 0.0
         self.denied_until = dict.fromkeys(self.denied_until, 0.0)
-        for earlier in self._earlier:  # who gave two processes one name mends that, too
+        for earlier in self._earlier:  # a user who gave two processes one name corrects that, too
             if earlier.is_alive:
                 self.on_worker_gone(earlier, "crashed")
         for worker in self.workers.values():
@@ -296,7 +296,7 @@ class World(Environment):
             self.on_worker_gone(worker, "crashed")
 
     def _start_second_process(self) -> None:
-        """Start a process under the name of one that lives, and goes on for as long as it likes."""
+        """Start a second process under the name of a running one, which goes on."""
         worker = self._some_worker()
         if isinstance(worker, SimWorker) and worker.notes_its_run:
             self.met["fault: second_processes_per_min"] += 1
@@ -360,7 +360,7 @@ class World(Environment):
         self.reshard_in(self.stream, _SHARDS_MAX)
 
     def reshard_in(self, stream: SimStream, shards_max: int) -> None:
-        """Split a shard of a stream, or merge two; a stream of so many shards is not split."""
+        """Split a shard of a stream, or merge two; a stream that has `shards_max` open shards is not split."""
         shards = stream.open_shards()
         if len(shards) < 2 or (len(shards) < shards_max and self.chance.random() < 0.5):
             parents = [self.chance.choice(shards)]
@@ -377,8 +377,8 @@ class World(Environment):
 
     def _delete_row(self) -> None:
         # An application that started at LATEST and loses its last row is a new one to later workers.
-        # Finished rows are left alone: without one, and without the other parent's, nothing distinguishes a merged shard
-        # from one that the application began with.
+        # Finished rows are kept: without the rows of both parents, a merged shard looks like one that the application
+        # began with.
         unfinished = [
             key for key, row in self.table.rows.items() if not row.is_ended and self.may_delete(key)
         ]

@@ -24,7 +24,7 @@ class Made(ShardRecords):
 
     @property
     def stored(self) -> Record | None:
-        """The record up to which everything is done and stored; None: nothing. Acknowledgements are stored by now."""
+        """The record up to which everything is done and stored; None if nothing is. Acknowledgements are stored first."""
         self._driver.let_pass(_HEARTBEATS_S)
         checkpoints = self._driver.table.checkpoints
         if not checkpoints:

@@ -123,7 +123,7 @@ def records(
         stream: Name or ARN of the stream.
 
     Raises:
-        PositionError: `arrival` is no moment or has no time zone, or the sequence number is none.
+        PositionError: `arrival` is no moment or has no time zone, or the sequence number is invalid.
         UsageError: A payload or the key is of another type.
     """
     first = None if sequence_number is None else _parse_number(sequence_number)
@@ -165,7 +165,7 @@ def aggregate(
         stream: Name or ARN of the stream.
 
     Raises:
-        PositionError: `arrival` is no moment or has no time zone, or the sequence number is none.
+        PositionError: `arrival` is no moment or has no time zone, or the sequence number is invalid.
         UsageError: There are fewer than two payloads, or a payload or the key is of another type.
     """
     if len(payloads) < 2:

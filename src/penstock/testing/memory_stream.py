@@ -44,7 +44,7 @@ class MemoryStream:
 
     Args:
         records: User records of one shard, in order.
-        is_closed: Whether the shard was split behind them.
+        is_closed: Whether the shard was split after them.
 
     Raises:
         UsageError: The records cannot be in one shard in this order.

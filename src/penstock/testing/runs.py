@@ -58,7 +58,7 @@ class Run:
 
     @property
     def left(self) -> list[Record]:
-        """Records behind the checkpoint: the next worker gets them."""
+        """Records after the checkpoint: the next worker gets them."""
         if self.checkpoint is None:
             return self.records
         return self.records[self.records.index(self.checkpoint) + 1 :]
@@ -95,7 +95,7 @@ def run(
         handler: As for `Consumer`.
         records: From `penstock.testing.records` and `aggregate`, or `left` of another run.
         dead_letter: As for `Consumer`. With `on_failure="dead_letter"` it may be left out: the run has the records.
-        shard_ends: Whether the shard was split behind the records.
+        shard_ends: Whether the shard was split after the records.
         faults: Faults during the run.
         may_fail: Return the run when the handler has failed for good, instead of raising that.
         options: As for `Consumer`. `starting_position` and `retrieval` have no effect.
@@ -131,7 +131,7 @@ def run_processor(
     options: ConsumerOptions | None = None,
     **single_options: Unpack[ConsumerKeywords],
 ) -> Run:
-    """Run a processor, which learns of the shard's start and end too, over records; as `run`.
+    """Run a processor over records, as `run`; the shard's start and end are reported to it, too.
 
     Args:
         processor_factory: As for `Consumer`.
@@ -253,7 +253,7 @@ async def run_async(
 
 
 def _merged(options: ConsumerOptions | None, single_options: Mapping[str, Any]) -> ConsumerOptions:
-    """Return the options of a run: those for the place and the way of reading are replaced."""
+    """Return the options of a run: those for the starting position and the retrieval are replaced."""
     whole = merge_options(options or ConsumerOptions(), single_options)
     return dataclasses.replace(
         whole,

@@ -133,10 +133,10 @@ class VirtualDriver:
         self._worker = worker
 
     def on_checkpoint_begun(self, pending: PendingCheckpoint) -> None:
-        """Run the lease table's answer, or pass the time for it."""
+        """Run the worker until the checkpoint has its outcome, or its time is over."""
         self.table.is_refusing = self._refusals_left > 0
         self._refusals_left -= self.table.is_refusing
-        # A refused one costs no time: the lease would run out before the wait for the checkpoint does.
+        # A refused checkpoint is not waited for: the lease would expire before the wait ends.
         timeout_s = 0.0 if self.table.is_refusing else pending.timeout_s
         self._drive_until(pending.outcome.done, self.clock.now_s + timeout_s)
         self.table.is_refusing = False
@@ -219,7 +219,7 @@ class VirtualDriver:
                 return
 
     def _pass_time(self, until_s: float) -> bool:
-        """Move the clock to the next thing that is due; return False if that is not before `until_s`, where it stops then."""
+        """Move the clock to the moment when something is due next, at most to `until_s`; return whether it is before that."""
         with self._lock:
             loops = (self.worker.delivery, self.worker.leases)
             wakes_s = [loop.next_wake_s() for loop in loops if not loop.is_finished]
@@ -244,7 +244,7 @@ class VirtualDriver:
             return True
         if self.table.lease is not None and self.table.lease.is_ended:
             return True
-        # Behind a closed shard only its end follows, and that not before everything is acknowledged.
+        # After the records of a closed shard only its end follows, as soon as everything is acknowledged.
         is_over = all(run.is_at_rest and not (self.stream.children and run.is_acknowledged) for run in runs)
         return self.stream.is_read and bool(runs) and is_over
 
@@ -262,7 +262,7 @@ class VirtualDriver:
     # --- faults ---
 
     def check_faults(self) -> None:
-        """Make sure that the calls were made at which something was to happen.
+        """Check that the handler was called often enough for each fault that names a call.
 
         Raises:
             UsageError: One was not.

@@ -93,7 +93,10 @@ def stream_name(stream: str | None) -> str:
 
 
 def short_shard(key: str) -> str:
-    """Return a shard's number, after its stream's name if several share the table; the whole id, if it is not the service's."""
+    """Return a shard's number, with its stream's name in front if several streams share the table.
+
+    An id that is not of the form `shardId-NUMBER` is kept whole.
+    """
     name, shard_id = stream_name_of(stream_id_of(key)), shard_id_of(key)
     number = shard_id.removeprefix("shardId-")
     is_the_services = number != shard_id and number.isascii() and number.isdigit()
@@ -108,7 +111,7 @@ def short_checkpoint(checkpoint: str) -> str:
 
 
 def arrow(row: ShardRow) -> str:
-    """Return whether a lag grows or shrinks, as a sign behind it."""
+    """Return an arrow for a lag that grows or shrinks; empty if it is steady or unknown."""
     if row.lag_change is None or abs(row.lag_change) < LAG_STEADY:
         return ""
     return " ↑" if row.lag_change > 0 else " ↓"

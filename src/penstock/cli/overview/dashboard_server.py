@@ -73,7 +73,7 @@ class Contents:
         lag_limit_s: A shard that is further behind is in trouble.
         interval_s: Seconds between two snapshots.
         fetch_stream_snapshot: Returns the newest snapshot of a stream, given it and its shards; None before the first.
-        fetch_next: Returns the records behind a checkpoint, given a stream, a shard and the checkpoint.
+        fetch_next: Returns the records after a checkpoint, given a stream, a shard and the checkpoint.
         shows_records: Whether their keys and payloads are shown.
     """
 

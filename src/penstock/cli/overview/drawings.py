@@ -158,7 +158,7 @@ def draw_spark(points: Sequence[LagPoint]) -> str:
     """Return the worst lag over time as a small line; empty before the second snapshot."""
     if len(points) < 2:
         return ""
-    # No finer than it is drawn: a page may have hundreds of them.
+    # No more points than can be drawn: a page may have hundreds of these lines.
     step = -(-len(points) // _SPARK_POINTS_MAX)
     parts = [points[at : at + step] for at in range(0, len(points), step)]
     lags_ms = [max(point.worst_ms for point in part) for part in parts]
@@ -169,7 +169,7 @@ def draw_spark(points: Sequence[LagPoint]) -> str:
 
 
 def _drawing(name: str, size: tuple[int, int], about: str, lines: str) -> str:
-    # Stretched to its room, which would stretch text too: so there is none in it.
+    # The drawing is stretched to its place. It has no text, which would be stretched, too.
     return (
         f'<svg class="{name}" viewBox="0 0 {size[0]} {size[1]}" preserveAspectRatio="none" role="img" '
         f'aria-label="{about}">{lines}</svg>'

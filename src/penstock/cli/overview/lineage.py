@@ -19,8 +19,8 @@ class Box:
 
     Args:
         shard: The shard.
-        first: The column in which it begins: one behind the last of its parents, 0 without any.
-        end: The column behind its last one: where its children begin; behind the last column while nothing follows.
+        first: The column in which it begins: the one after the last column in which a parent begins, 0 without parents.
+        end: The column after its last one: where its first child begins; without children, the one after the last column of all.
         top: Where its hash range begins, 0 to 1.
         bottom: Where it ends.
     """

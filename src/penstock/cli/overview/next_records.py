@@ -1,4 +1,4 @@
-"""The records that an application reads next in a shard: those behind its checkpoint."""
+"""The records that an application reads next in a shard: those after its checkpoint."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ASK_FOR_MORE_EVERY_S: Final = 30.0  # if the checkpoint has not moved, but ther
 
 @dataclass(frozen=True, slots=True)
 class NextRecord:
-    """One user record behind a checkpoint.
+    """One user record after a checkpoint.
 
     Args:
-        place: Its sequence number, and behind a point its place in the aggregate.
+        place: Its sequence number, then a point and its place in the aggregate.
         arrival_ms: Milliseconds since the epoch.
         partition_key: None if the service places records.
         data: The beginning of the payload.
@@ -53,7 +53,7 @@ class NextRecord:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Records behind a checkpoint.
+    """Records after a checkpoint.
 
     Args:
         checkpoint: Which one; the application may have moved on since.
@@ -75,7 +75,7 @@ class _ReadShard:
 
 
 class NextRecordReader:
-    """Reads and caches the records behind checkpoints: an open page asks at each reload. Thread-safe.
+    """Reads and caches the records after checkpoints: an open page asks for them at each reload. Thread-safe.
 
     A shard is read when it is asked for first, and then only when its checkpoint has moved, at most once in five seconds.
     One that gave fewer than `RECORDS_MAX` records, or an error, is read again after half a minute.
@@ -92,7 +92,7 @@ class NextRecordReader:
         self._shards: OrderedDict[tuple[str, str], _ReadShard] = OrderedDict()
 
     def fetch(self, stream: str, shard: str, checkpoint: str) -> Following:
-        """Return the records behind a checkpoint.
+        """Return the records after a checkpoint, cached or read now.
 
         Args:
             stream: Name or ARN.
@@ -129,7 +129,7 @@ class NextRecordReader:
 
 
 def fetch_next_records(kinesis: Kinesis, stream: str, shard: str, checkpoint: str) -> tuple[NextRecord, ...]:
-    """Read the records behind a checkpoint: at most `RECORDS_MAX`, by at most three reads.
+    """Read the records after a checkpoint: at most `RECORDS_MAX`, by at most three reads.
 
     Args:
         kinesis: The stream service.

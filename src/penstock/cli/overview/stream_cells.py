@@ -72,7 +72,7 @@ def range_text(shard: Shard) -> str:
 
 
 def stream_shard_cells(each: ShardLoad) -> tuple[str, ...]:
-    """Return the cells of an open shard, under `STREAM_SHARD_COLUMNS`; nothing in them acts on a terminal."""
+    """Return the cells of an open shard, under `STREAM_SHARD_COLUMNS`; text is escaped for a terminal."""
     load = each.load
     return (
         escape_text(short_shard(each.shard.shard_id)),

@@ -136,7 +136,7 @@ def fetch_stream(
 
     Args:
         kinesis: The stream service.
-        cloudwatch: Knows the figures.
+        cloudwatch: Returns the metrics.
         stream: Name or ARN.
         open_shards: By hash key.
         now_ms: Milliseconds since the epoch.
@@ -198,9 +198,9 @@ def _fetch_sums(
     shard_metrics: Sequence[str],
     now_ms: int,
 ) -> tuple[dict[str, Sums], list[dict[str, Sums]], list[str]]:
-    """Return the sums of the stream by metric, of the last hour, those of its shards, of the last quarter of it, and problems.
+    """Return the sums by metric: the stream's of the last hour, its shards' of the last quarter of an hour; and the problems.
 
-    A metric whose query failed is not among them: it is unknown.
+    A metric whose query failed is left out: it is unknown.
     """
     problems: list[str] = []
 

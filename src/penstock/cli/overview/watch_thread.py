@@ -21,7 +21,7 @@ def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> Fleet
 
     Args:
         args: As parsed.
-        silent_after_s: Where `--silent-after` is not given.
+        silent_after_s: Used if `--silent-after` is not given.
     """
     from penstock.wiring import SystemClock
 
@@ -93,7 +93,7 @@ class WatchThread:
             return self._newest
 
     def wait_until_failed(self, timeout_s: float) -> None:
-        """Wait.
+        """Wait until the thread has failed, or the timeout has passed.
 
         Raises:
             Exception: The error that ended the thread.

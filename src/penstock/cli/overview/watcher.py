@@ -112,7 +112,7 @@ class ApplicationWatcher:
         )
 
     def watch_once(self) -> tuple[list[Sighting], LeaseScan]:
-        """Watch until every owner was seen to live, at most for `silent_after_s`.
+        """Watch until every owner was seen to renew, at most for `silent_after_s`.
 
         Raises:
             ServiceError: The table cannot be read.

@@ -85,7 +85,7 @@ class ServiceCall:
         return found
 
     def stream_created_at(self, request: dict[str, Any]) -> Stream:
-        """Return the stream that the request names, if it was created at the moment that the request names, if any."""
+        """Return the stream that the request names; refuse a request that names another creation time."""
         found = self.stream(request)
         created_ms = request.get("StreamCreationTimestamp")
         # clients may send whole seconds

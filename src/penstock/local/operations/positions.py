@@ -16,7 +16,7 @@ Document = dict[str, Any]
 
 
 def is_of(parts: SequenceParts, shard: Shard) -> bool:
-    """Return whether a number is of this shard, not of one with its id in another or an earlier stream."""
+    """Return whether a number is of this shard, not of a shard with the same id in another or an earlier stream."""
     return (parts.created_s, parts.stream_tag, parts.shard_index) == (
         shard.created_s,
         shard.stream_tag,
@@ -78,7 +78,7 @@ def position_of(
     # the number at which a closed shard ends has the ordinal of no record
     ordinal = min(parts.ordinal, shard.next_ordinal)
     arrival_ms = shard.arrival_ms(ordinal)
-    # the continuation of a subscription without new records is behind the record of its ordinal
+    # the continuation of a subscription without new records lies after the record of its ordinal
     is_behind = arrival_ms is not None and parts.arrival_s > arrival_ms // 1000
     return ordinal + 1 if kind == "AFTER_SEQUENCE_NUMBER" or is_behind else ordinal
 

@@ -229,7 +229,7 @@ def _hash_key(entry: Entry) -> int:
 
 
 def _check_ordering(stream: Stream, text: str) -> None:
-    """Refuse a number that this stream has not assigned; the next stored record is behind every other one."""
+    """Refuse a number that this stream has not assigned; any other is lower than that of the next stored record."""
     parts = sequence.decode(int(text))
     shard = None if parts is None else shard_by_index(stream, parts.shard_index)
     if (

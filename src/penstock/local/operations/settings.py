@@ -207,7 +207,7 @@ def UpdateStreamWarmThroughput(call: ServiceCall, request: Document) -> Document
 
 
 def check_warm_throughput(call: ServiceCall, mode: str, mibps: int) -> None:
-    """Refuse a warm throughput that the service does not give."""
+    """Refuse a warm throughput that the service does not grant."""
     if mode != "ON_DEMAND":
         raise validation("Warm throughput is for streams in On-Demand mode only.")
     if not is_committed(call):
@@ -219,7 +219,7 @@ def check_warm_throughput(call: ServiceCall, mode: str, mibps: int) -> None:
 
 
 def _warm_up(call: ServiceCall, stream: Stream, mibps: int) -> None:
-    """Begin to have a shard for each MiB a second; a stream that has more keeps them."""
+    """Begin to scale a stream to a shard for each MiB per second; a stream with more shards keeps them."""
     _require_warm_room(call, stream, mibps)
     current = len(stream.open_shards)
     target = max(current, mibps)
@@ -258,7 +258,7 @@ def UpdateStreamRecordDistributionStrategy(call: ServiceCall, request: Document)
 
 
 def check_distribution(call: ServiceCall, mode: str, strategy: str | None) -> None:
-    """Refuse to distribute records otherwise than by their partition keys."""
+    """Refuse a distribution of records other than by partition key."""
     if strategy != "AUTO":
         return
     if mode != "ON_DEMAND":

@@ -91,7 +91,7 @@ def _listed(call: ServiceCall, stream: Stream, page: Document, limit: int) -> tu
 
 def _filter(stream: Stream, kind: str, at_ms: int | None, now_ms: int) -> Callable[[Shard], bool]:
     """Return the condition of a filter; a shard takes records from `opened_ms` to `closed_ms`, inclusive."""
-    # before the stream began there is nothing to be open at: its beginning is meant
+    # a moment before the stream's first shards means the moment when these opened
     first_ms = min((shard.opened_ms for shard in stream.shards.values()), default=stream.created_ms)
     horizon_ms = max(now_ms - stream.retention_ms, first_ms)
     match kind:
