@@ -11,7 +11,7 @@ with no other user of protobuf in the process and with no version of protobuf.
 A reshard may leave an aggregate in a shard that does not own all of its user records. The KCL drops such an aggregate
 as a whole, so its producer has to send all of them again. Our producer does, and promises so with a mark in the
 aggregate: a field that other readers of the format skip. Our readers drop a misplaced aggregate that has the mark.
-Without the mark its producer did not promise to send it again, and it is delivered, unless the KCL's rule is chosen.
+They deliver one without the mark, since its producer did not promise to send it again, unless the KCL's rule is chosen.
 
 Source:
     The aggregation format of the Kinesis Producer Library; the reading rules of the KCL's deaggregator, except that
@@ -53,8 +53,9 @@ again when it lands in a shard that does not own them all. 2047 is the highest n
 from any that the format may use later."""
 
 _KEYS_CHARS_MAX: Final = 64 * 1024 * 1024
-"""Rows have their key beside them, and a table of one long key may serve thousands of records. With the service's own limit of
-256 characters the largest aggregate of the smallest records stays below."""
+"""The largest product of the longest key and the number of records in an aggregate. Each row has a copy of its key, and one
+long key in the table may serve thousands of records. With keys of at most 256 characters, the service's limit, the largest
+aggregate of the smallest records stays below."""
 _HASH_KEY_INDEX: Final = "explicit_hash_key_index"
 _MARK_FIELD: Final = "is_resent_when_misplaced"
 
@@ -117,7 +118,7 @@ class DecodeCounts(Struct):
     Args:
         aggregates: Whole, valid aggregates.
         user_records: User records delivered out of aggregates.
-        undecodable: Records that do and are none, by reason; each was passed on untouched.
+        undecodable: Records that begin like an aggregate and are none, by reason; each was passed on untouched.
         misplaced_aggregates: Aggregates dropped because they landed in a shard that does not own all their records.
         misplaced_records: The user records in them.
     """

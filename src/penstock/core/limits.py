@@ -66,7 +66,8 @@ SUBSCRIPTIONS_APART_S: Final = 5.0
 """A consumer's call for a shard is refused for so long after its last one succeeded (API reference, SubscribeToShard)."""
 
 SUBSCRIBE_AGAIN_S: Final = SUBSCRIPTIONS_APART_S + 0.2
-"""How long after a subscription the next is begun: calls are timed here and counted there (API reference, SubscribeToShard)."""
+"""Time from one subscription to the next call: longer than the service's limit, which counts by the service's clock (API
+reference, SubscribeToShard)."""
 
 STREAM_CONSUMER_COUNT_MAX: Final = 20
 """Registered consumers of one stream; 50 with On-demand Advantage (API reference, RegisterStreamConsumer)."""

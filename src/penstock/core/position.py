@@ -1,7 +1,7 @@
 """Positions in a shard: sequence numbers, sub-sequence numbers and sentinels, in one total order.
 
 Sequence numbers are kept as the text that the service gave and compared as integers: "9" is
-before "10", and the text goes back to the service unchanged. A checkpoint is a position that says
+before "10", and the text goes back to the service unchanged. A checkpoint is a position that means
 "everything up to and including this is done".
 """
 

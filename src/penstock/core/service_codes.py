@@ -104,7 +104,7 @@ _KINDS: Final[Mapping[str, type[ServiceError]]] = {
 
 _DENIALS: Final = ("AccessDenied", "NotAuthorized", "Unauthorized", "Forbidden")
 _MISTAKES: Final = ("Invalid", "Malformed", "Missing", "Unsupported", "Validation")
-"""Names that begin so are of a mistake in the request."""
+"""The names of codes that mean a mistake in the request begin with one of these."""
 _FAILURES: Final = frozenset(
     {"InternalFailure", "InternalServer", "InternalService", "Internal", "KMSInternal"}
 )

@@ -77,7 +77,7 @@ class StartingShards(Struct, frozen=True):
     """The shards to begin with on an empty lease table, and whether they cover the hash-key space.
 
     Args:
-        shards: In the order of their hash ranges. Where two overlap, one descends from the other and waits for it.
+        shards: In the order of their hash ranges. If two overlap, one descends from the other and waits for it.
         holes: Hash keys that none of them covers; the listing is not whole, and nothing should be begun from it.
     """
 

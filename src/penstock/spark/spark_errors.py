@@ -1,7 +1,7 @@
-"""Errors as Spark shows them: their message, without a wall of frames.
+"""Errors as Spark shows them: their message, without long tracebacks.
 
-Spark shows the whole Python traceback, with every cause, in front of the message. Penstock's errors explain themselves, so
-they leave without the frames of their way through the SDK; the whole traceback goes to the log.
+Spark shows the whole Python traceback, with every cause, in front of the message. Penstock's messages explain the
+error, so the frames are removed, and a cause is kept as a note; the whole traceback goes to the log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark's streaming reader: a thin face on `planner` (driver) and `claimed_read` (tasks).
+"""Spark's streaming reader: a thin adapter to `planner` (driver) and `claimed_read` (tasks).
 
 Spark makes a reader in a Python process beside the driver and asks it for offsets and partitions. It makes another one,
 from the same options, in every executor process that reads a partition. The first holds threads and leases, the second only

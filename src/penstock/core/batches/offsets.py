@@ -91,7 +91,7 @@ class StreamOffset(Struct, frozen=True):
             early versions, which read all shards up to the tip.
         tips: Shard id to the moment at which nothing was left after the shard's start, by the service's clock; of the
             shards that are read, if it is known.
-        deaggregates: Whether KPL aggregates are taken apart. If so, positions count user records.
+        deaggregates: Whether KPL aggregates are taken apart. Positions count user records either way.
         runs: The runs of the driver that planned the batches up to this one, as in `KnownBatches`.
         lease_table: The lease table with the batch's claims, as in option leaseTable; empty in the offset before the first
             batch, and in those of early versions.

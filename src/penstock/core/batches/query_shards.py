@@ -53,7 +53,7 @@ class ShardState(Struct):
     Args:
         position: Where the next batch starts.
         has_news: Records are there to read.
-        is_whole: `position` is the last user record of its Kinesis record.
+        is_whole: No user record follows `position` in its own Kinesis record.
         is_finished: The shard is closed and read to its end, so its lease can end.
         children: The child shards of a finished shard.
         millis_behind_latest: Last reported age of the oldest unread record, 0 at the tip; None if it is not known.

@@ -58,8 +58,8 @@ def find_missing(
 ) -> dict[str, Position]:
     """Return the unfinished shards of an offset that have no lease, with their positions.
 
-    A shard counts as done if a descendant has a lease or is in the offset: then the shard's own lease was deleted as a
-    finished one.
+    A shard counts as done if a descendant has a lease or is in the offset: the lease of a finished shard is deleted when
+    its children are past their start.
 
     Args:
         rows: The lease table.

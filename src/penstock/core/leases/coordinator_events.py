@@ -57,7 +57,7 @@ class ScanDone(Struct, frozen=True):
         leases: The leases.
         skipped: (key, reason) of rows that are not leases, or cannot be read as leases.
         began_s: Monotonic seconds when the scan began, on the clock of `handle`.
-        part: The part that was asked for.
+        part: The part that was requested.
     """
 
     leases: tuple[Lease, ...]

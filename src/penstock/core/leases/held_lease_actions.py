@@ -48,8 +48,8 @@ class Expiry(Struct, frozen=True):
 
     Args:
         key: The lease.
-        error: With which its writes failed the last time; None if none failed.
-        unanswered_s: Time since the write was sent that should have kept it; None if none was sent.
+        error: The error of its last failed write; None if none failed.
+        unanswered_s: Time since the write was sent that should have kept the lease; None if none was sent.
     """
 
     key: str

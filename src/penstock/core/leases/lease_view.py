@@ -24,7 +24,7 @@ from penstock.core.leases.table_part import TablePart
 from penstock.core.shard_graph import find_cycles
 
 STALE_READ_S: Final = 2.0
-"""A scan may miss what was written so shortly before it (eventually consistent reads)."""
+"""A scan may miss writes from so shortly before it, if it is eventually consistent."""
 
 
 class OwnerState(Enum):

@@ -139,7 +139,7 @@ class Release(Struct, frozen=True):
 
 
 class RequestHandover(Struct, frozen=True):
-    """Ask for a lease: name the next owner while the current one finishes (KCL 3's hand-off; the counter stays)."""
+    """Request a lease: name the next owner while the current one finishes (KCL 3's hand-off; the counter stays)."""
 
     key: str
     owner: str

@@ -88,7 +88,7 @@ class ScanSchedule:
 
         A worker that stayed in its earlier part for the free leases there moves to its new part when none is left. The first
         scan of the whole table is delayed by a random time. The longest delay is proportional to the estimated size of the
-        fleet, since all of its workers may be starting.
+        fleet, since all of its workers may be about to scan the whole table.
 
         Args:
             part: Every unfinished lease of the part with its owner's state.

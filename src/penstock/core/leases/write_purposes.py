@@ -23,7 +23,7 @@ class ForHeldLease(Struct, frozen=True):
 
 
 class ForAcquisition(Struct, frozen=True):
-    """Acquire a lease, or ask for it."""
+    """Acquire a lease, or request its hand-over."""
 
     reason: Reason
 

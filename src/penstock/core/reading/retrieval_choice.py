@@ -74,7 +74,8 @@ class AutoRetrieval(Struct, frozen=True):
     Args:
         polling: How a polled shard is read.
         fan_out: How a shard is read whose records are pushed.
-        contended_s: Reads are refused for others' for so long before records are pushed, and up to half as much on top.
+        contended_s: Reads must be refused because of other readers for so long before records are pushed, and up to half as
+            long on top.
         hold_s: Records are pushed for so long before polling is tried again, and up to a quarter on top.
 
     Raises:

@@ -63,8 +63,8 @@ class ServiceClock:
 class SteadyServiceClock:
     """The service's clock by the last answer, carried on by the monotonic clock. Not thread-safe.
 
-    For a moment that must not be late, as the time of day is when it is set forwards after the last answer. A machine that
-    sleeps may stop this clock, so it is rather early.
+    For a moment that must not be too late. An estimate by this machine's time of day would be too late if that was set forwards
+    after the last answer. The monotonic clock may stop while the machine sleeps, so this clock is too early rather than late.
     """
 
     def __init__(self) -> None:

@@ -13,13 +13,14 @@ are known by their number and ignored. Time and chance are arguments.
 | another subscriber takes over | wait until the lease was renewed in between, or lost; then connect again |
 | silence while the reader waits | reset; the reader gets the failure |
 | silence while the reader does not ask | nothing: it holds the events up itself |
-| a failure, a broken frame, a reset | the reader gets the failure, and connects by asking again |
+| a failure, a broken frame, a reset | the reader gets the failure; its next request connects again |
 | a failure before the first event | the reader gets an expired iterator, and begins at its own position |
 | a new connection is needed, and the last event is older than an iterator may be (a pause, a slow handler) | likewise |
 | an event without continuation | given; the reader decides whether the shard has ended |
 
-Only a reader that begins at its own last record sees whether that record is still there. Behind a continuation the service begins at the
-oldest record that is left, and does not report the trimmed ones in between. So a continuation lives no longer than an iterator.
+Only a reader that begins at its own last record sees whether that record is still there. After a continuation, the service
+begins at the oldest record that is left, and does not report the trimmed ones in between. So a continuation lives
+no longer than an iterator.
 
 Source:
     Kinesis API reference, SubscribeToShard: a connection ends after five minutes, a second call within five seconds is

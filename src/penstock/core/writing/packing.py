@@ -19,10 +19,10 @@ from penstock.errors import RecordError
 
 RECORD_OVERHEAD_BYTES: Final = 320
 """Memory of one pending record beside its data and keys, measured (CPython 3.11, 64 bit, each record with a key of its
-own). It is counted, so that a bound on bytes is a bound on memory even where records are tiny."""
+own). It is counted, so that a bound on bytes is a bound on memory even if records are tiny."""
 _SMALL_BYTES: Final = 1_024
 _SMALL_COST_S: Final = cost_s(_SMALL_BYTES)
-"""What every record costs that is smaller: its place."""
+"""The cost of every smaller record: it counts as one record, however few bytes it has."""
 HASH_KEY_BYTES: Final = 88
 """Memory of an explicit hash key, at most."""
 

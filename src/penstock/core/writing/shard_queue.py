@@ -12,10 +12,10 @@ from penstock.core.writing.packing import PackedEntry, PendingRecord, pack_one, 
 class ShardQueue:
     """The records of one shard.
 
-    `_returned` holds entries that were refused; they are sent first. Behind them, records wait in one queue. Only with
-    order per key and without aggregates, the records of each key are linked to one another instead, and `_ready` holds
-    the first record of each key, which may be in the next request, and `_tails` the last one. (A queue for each key would
-    take more memory than most keys' records.)
+    `_returned` holds entries that were refused; they are sent first. New records wait in one queue, unless the order
+    per key is kept without aggregates. In that case the records of each key are linked to one another: `_ready` holds the
+    first record of each key, which may be in the next request, and `_tails` holds the last one. (A queue for each key
+    would take more memory than most keys' records.)
 
     Args:
         shard_id: The predicted shard; empty if there is no prediction.

@@ -66,7 +66,7 @@ class DriverPorts(Struct, frozen=True):
         open_table: Opens another lease table by its name: the query's earlier one.
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
         fan_out: Registers the query's consumer; None if it polls.
-        know_stream: Returns the check whether the stream's name still means it; None checks nothing.
+        know_stream: Returns the check that the stream's name still refers to it; None checks nothing.
         lease_loop_table: The same lease table for the lease loop, which repeats failed calls by itself; None: `table`.
     """
 
@@ -88,7 +88,7 @@ class Joined(Struct, frozen=True):
 
     Args:
         stream: The stream that is read.
-        known_stream: Checks whether the stream's name still means it; None checks nothing.
+        known_stream: Checks that the stream's name still refers to it; None checks nothing.
         retention_ms: The stream's retention.
         query_worker: The query's worker: its lease loop runs.
         shards: The query's shards, none yet.

@@ -50,7 +50,7 @@ class QueryWorker:
         threads: Source of its threads.
         metrics: Receives figures, under the same names as the consumer's.
         kcl3: Tables of KCL 3 workers beside the leases; needed if the options ask for them.
-        known: Checks whether the name still means this stream; None checks nothing.
+        known: Checks that the name still refers to this stream; None checks nothing.
     """
 
     def __init__(

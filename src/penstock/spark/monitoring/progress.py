@@ -44,7 +44,7 @@ class StreamLag:
 
     Args:
         stream: Name or ARN, as the query's options have it.
-        millis_behind_latest: Shard id to the age of its oldest unread record in milliseconds, 0 where everything is read;
+        millis_behind_latest: Shard id to the age of its oldest unread record in milliseconds, 0 if everything is read;
             shards that the query holds.
         record_count: User records of the last batch.
         bytes_count: Bytes of data of the last batch.

@@ -1,7 +1,7 @@
 """Units and scales of a writer's logical types, for a column with other ones.
 
 Values are read without logical types. A timestamp in milliseconds that a column takes for microseconds would be another
-moment, and a decimal of another scale another sum: the column's schema takes over the writer's unit, or refuses it.
+moment, and a decimal of another scale another number. So the column's schema takes over the writer's unit, or refuses it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Text: TypeAlias = str | bytes | None
-"""A text; its bytes where they are not UTF-8."""
+"""A text; its bytes if they are not UTF-8."""
 Values: TypeAlias = tuple[bytes | None, Text, Text, Text]
 """One row's data, partition key, explicit hash key and stream; None if it has none."""
 _SLICE_BYTES: Final = 4 * 2**20

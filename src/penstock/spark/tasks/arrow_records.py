@@ -29,8 +29,8 @@ from penstock.spark.tasks.arrow_columns import (
 )
 
 MISPLACED: Final = "penstock.isMisplaced"
-"""A column that is there only if a page holds misplaced records. They have their rows until a batch is cut and its
-end is fixed, so that positions count them; `delivered` takes them out."""
+"""A column that is there only if a page holds misplaced records. They stay in the rows until the end of the batch is fixed, so
+that positions count them; `delivered` removes them."""
 
 ROWS_MAX: Final = 50_000
 """Where a slice of a page ends: about 20 MB of rows without data. A page of plain records has 10,000 at most."""
