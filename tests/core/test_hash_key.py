@@ -75,6 +75,22 @@ def test_what_is_no_range_is_refused(start, end):
         HashRange(start, end)
 
 
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ((0, 9), False),
+        ((0, 10), True),
+        ((12, 15), True),
+        ((0, 99), True),
+        ((20, 30), True),
+        ((21, 30), False),
+    ],
+)
+def test_ranges_overlap_if_a_hash_key_is_in_both(other, expected):
+    one = HashRange(10, 20)
+    assert one.overlaps(HashRange(*other)) is HashRange(*other).overlaps(one) is expected
+
+
 def test_ranges_sort_by_where_they_start():
     assert sorted([HashRange(5, 6), HashRange(0, 9), HashRange(0, 4)]) == [
         HashRange(0, 4),

@@ -86,6 +86,10 @@ class HashRange(Struct, frozen=True, order=True):
     def __contains__(self, hash_key: object) -> bool:
         return isinstance(hash_key, int) and self.start <= hash_key <= self.end
 
+    def overlaps(self, other: HashRange) -> bool:
+        """Return whether a hash key is in both."""
+        return self.start <= other.end and other.start <= self.end
+
     @property
     def size(self) -> int:
         """How many hash keys are in it."""

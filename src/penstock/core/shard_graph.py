@@ -62,7 +62,7 @@ def cover_of(ranges: Iterable[HashRange]) -> Cover:
 
 def covers(ranges: Iterable[HashRange], whole: HashRange) -> bool:
     """Whether every hash key of a range is in one of some ranges."""
-    return not any(hole.start <= whole.end and whole.start <= hole.end for hole in cover_of(ranges).holes)
+    return not any(hole.overlaps(whole) for hole in cover_of(ranges).holes)
 
 
 def _extend(spans: list[tuple[int, int]], start: int, end: int) -> None:

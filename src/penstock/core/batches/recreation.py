@@ -347,6 +347,4 @@ class _Plan:
 
 
 def _overlaps(hash_range: HashRange | None, holes: Iterable[HashRange]) -> bool:
-    return hash_range is not None and any(
-        hash_range.start <= hole.end and hole.start <= hash_range.end for hole in holes
-    )
+    return hash_range is not None and any(hash_range.overlaps(hole) for hole in holes)

@@ -196,7 +196,7 @@ def find_uncovered_shards(leases: Mapping[str, Lease], shards: Iterable[Shard]) 
         if leases
         and shard.is_open
         and shard.shard_id not in leases
-        and any(_overlap(shard.hash_range, hole) for hole in holes)
+        and any(shard.hash_range.overlaps(hole) for hole in holes)
     ]
 
 
@@ -210,14 +210,10 @@ class HoleWatch(Struct):
         """Handle one round's holes and return those that are confirmed."""
         seen = {}
         for hole in holes:
-            before = [count for old, count in self._seen.items() if _overlap(old, hole)]
+            before = [count for old, count in self._seen.items() if old.overlaps(hole)]
             seen[hole] = 1 + max(before, default=0)
         self._seen = seen
         return [hole for hole, count in seen.items() if count >= self.confidence_rounds]
-
-
-def _overlap(one: HashRange, other: HashRange) -> bool:
-    return one.start <= other.end and other.start <= one.end
 
 
 class MissingReason(Enum):
@@ -270,7 +266,7 @@ def plan_missing(
         if shard.shard_id in leases:
             continue
         if shard.shard_id not in lacking and (
-            shard.shard_id in finished_before or not any(_overlap(shard.hash_range, hole) for hole in holes)
+            shard.shard_id in finished_before or not any(shard.hash_range.overlaps(hole) for hole in holes)
         ):
             continue
         why = _why_missing(shard, leases, by_id, finished_before)
