@@ -20,9 +20,10 @@ from botocore.httpsession import URLLib3Session
 from botocore.parsers import ResponseParserError
 
 from moved_clock import MovedClock
-from penstock.aws import pooled_exchange
+from penstock.aws import data_plane_client, pooled_exchange
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
+from penstock.aws.data_plane_client import DataPlaneClient
 from penstock.aws.pooled_exchange import Answer, PooledExchange
 from penstock.aws.request_signing import host_of, signing_like
 from penstock.local import LocalKinesis
@@ -438,6 +439,20 @@ def test_a_token_that_comes_or_goes_is_signed_or_left_out_as_botocore_does():
             names = request["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
             assert ("x-amz-security-token" in names) == (token is not None)
             assert request.get("x-amz-security-token") == token
+
+
+def test_a_request_behind_a_proxy_is_not_parsed_or_signed_again(monkeypatch):
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        heard = Heard(server)
+        credentials, addresses = heard.client.put_item._credentials, []
+        monkeypatch.setattr(data_plane_client, "signing_like", None)
+        monkeypatch.setattr(data_plane_client, "_decode", None)
+        behind = DataPlaneClient(heard.client._client, credentials, addresses.append)
+        heard.client.put_item._credentials = None  # its own handler has nothing to learn
+        for _ in range(3):
+            behind.put_item(TableName="rows", Item={"key": {"S": "1"}})
+    assert addresses == [f"{server.endpoint_url}/"]
+    assert len(heard.requests) == 3
 
 
 def test_a_refused_signature_is_botocores_to_make_again(monkeypatch):

@@ -156,11 +156,14 @@ class _Operation:
 
     def _on_request(self, request: Any, **_: Any) -> None:
         """Take the pattern of later requests from one that boto3 has signed."""
-        if self._pattern is not None or self._credentials is None or _names_an_arn(_decode(request.body)):
+        if self._pattern is not None or self._credentials is None:
+            return
+        # First: behind a proxy boto3 makes every call, and no body of some MiB is to be parsed and hashed for nothing.
+        exchange = self._exchange(request.url)
+        if exchange is None or _names_an_arn(_decode(request.body)):
             return
         signing = signing_like(request, self._credentials.get_frozen_credentials(), _OF_ONE_CALL)
-        exchange = None if signing is None else self._exchange(request.url)
-        if signing is None or exchange is None:
+        if signing is None:
             return
         headers = {
             name: _text(value) for name, value in request.headers.items() if name.lower() not in _OF_ONE_CALL
