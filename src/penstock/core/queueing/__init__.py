@@ -1,0 +1,1 @@
+"""Delivery of a queue's records: visibility, acknowledgement, back-off, receives. Pure."""

@@ -1,0 +1,575 @@
+"""The machine that delivers a queue's records: received, handled, then acknowledged, returned, dead or void. Pure.
+
+Rules that hold at every moment:
+
+- A handle is used until its visibility ends by the caller's clock, or until the service does not know it. Then it is void, and no
+  call has it again.
+- A handle is in at most one call at a time. An acknowledgement waits for a renewal under way; otherwise the renewal could arrive
+  after it and be refused, and the refusal would look like a lost handle.
+- Every delivery ends once, in one of the ways of `End`.
+- A record that is delivered again while the handler still has its earlier delivery is not handled a second time at once. It follows the
+  earlier one and gets its result.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from penstock.core.queueing.held_record import HeldRecord, Phase
+from penstock.core.queueing.queue_events import (
+    Acknowledge,
+    Arrival,
+    End,
+    Ended,
+    EntryOutcome,
+    HandlerCall,
+    Part,
+    QueueCall,
+    Settled,
+    SetVisibility,
+)
+from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX, VISIBILITY_S_MAX
+from penstock.core.queueing.queueing_options import QueueingOptions
+
+RENEWAL_SHARE: Final = 0.5
+"""A visibility is renewed when this share of it has passed: a sixth of it is left for late timers and retries before two thirds."""
+_EARLY_SHARE: Final = 1 / 3
+"""A renewal that is sent takes those along that have passed this share."""
+_MEAN_WEIGHT: Final = 0.2
+_V = TypeVar("_V")
+
+
+class _UserCall(Struct):
+    parts: set[Part]
+    began_s: float
+
+
+class _SentCall(Struct):
+    numbers: tuple[int, ...]
+    sent_s: float
+    are_renewals: tuple[bool, ...]
+    is_acknowledgement: bool
+
+
+class QueueDelivery:
+    """Decides what is handed out, acknowledged, renewed and given back. Not thread-safe; its owner feeds it events and runs its calls.
+
+    Args:
+        options: Checked by the owner.
+    """
+
+    def __init__(self, options: QueueingOptions) -> None:
+        self._options = options
+        self._held: dict[int, HeldRecord] = {}
+        self._in_handler: dict[str, HeldRecord] = {}  # by record id: the delivery whose parts wait or run
+        self._waiting: deque[Part] = deque()
+        self._waiting_count = 0  # without parts whose delivery ended while they waited
+        self._user_calls: dict[int, _UserCall] = {}
+        self._running_parts = 0
+        self._sent: dict[int, _SentCall] = {}
+        self._acknowledgements: deque[tuple[float, int]] = deque()  # when it was queued, delivery
+        self._returns: deque[int] = deque()
+        self._retries: list[tuple[float, int]] = []
+        # By the start of their visibility. A renewal counts from its request, which is a call's time before the newest arrivals: so
+        # a deadline may be seen late here, and is checked again before a handle is used.
+        self._visible: OrderedDict[int, HeldRecord] = OrderedDict()
+        self._delayed: list[float] = []
+        self._ends: list[Ended] = []
+        self._bytes = 0
+        self._next_number = 0
+        self._is_stopping = False
+        self._mean_s: float | None = None
+        self._finished: OrderedDict[str, None] = OrderedDict()
+        self._partly_done: OrderedDict[str, frozenset[int]] = OrderedDict()
+        self._rejected: OrderedDict[str, None] = OrderedDict()
+
+    # --- what the owner asks --------------------------------------------------------------------------
+
+    @property
+    def in_hand_count(self) -> int:
+        """Deliveries in hand, with those that the handler still has after their handle ended."""
+        return len(self._held)
+
+    @property
+    def in_hand_bytes(self) -> int:
+        """Bytes of them."""
+        return self._bytes
+
+    @property
+    def running_calls(self) -> int:
+        """Calls of the handler under way."""
+        return len(self._user_calls)
+
+    @property
+    def is_starving(self) -> bool:
+        """Whether the handler could take a record and none waits."""
+        return not self._waiting_count and self.running_calls < self._options.concurrency
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no handle is in use any more. The handler may still run."""
+        return not self._sent and all(held.phase is Phase.ENDED for held in self._held.values())
+
+    def in_flight_count(self, now_s: float) -> int:
+        """Return how many records of the queue are invisible because of this consumer: in hand, or returned with a back-off."""
+        while self._delayed and self._delayed[0] <= now_s:
+            heapq.heappop(self._delayed)
+        return len(self._held) + len(self._delayed)
+
+    def oldest_age_s(self, now_s: float) -> float | None:
+        """Return the age of the oldest delivery that has not ended, or None."""
+        oldest = next((held for held in self._held.values() if held.phase is not Phase.ENDED), None)
+        return None if oldest is None else now_s - oldest.received_s
+
+    @property
+    def target(self) -> int:
+        """User records to have in hand: what the handler works on, and what it takes up in the next moments."""
+        options = self._options
+        slots = options.concurrency * options.batch_records_max
+        ahead = 0 if self._mean_s is None else int(slots / max(self._mean_s, 1e-4) * options.prefetch_s)
+        return min(options.records_max, slots + ahead)
+
+    @property
+    def room(self) -> int:
+        """Records that may be fetched now, those of open receives not subtracted."""
+        options = self._options
+        if self._is_stopping or self._bytes >= options.bytes_max:
+            return 0
+        by_parts = self.target - self._waiting_count - self._running_parts
+        return max(0, min(by_parts, options.records_max - len(self._held)))
+
+    def take_ends(self) -> list[Ended]:
+        """Return the deliveries that have ended since the last call."""
+        ends, self._ends = self._ends, []
+        return ends
+
+    # --- records come and are handled ----------------------------------------------------------------
+
+    def on_received(self, arrivals: Sequence[Arrival], now_s: float) -> list[int]:
+        """Take in the records of an answer; return the number of each delivery.
+
+        Visibility is counted from the answer. The service counts from some moment before it, and a renewal at half leaves room for that.
+        """
+        return [self._take_in(arrival, now_s) for arrival in arrivals]
+
+    def _take_in(self, arrival: Arrival, now_s: float) -> int:
+        number = self._next_number
+        self._next_number += 1
+        held = HeldRecord(number, arrival, now_s, now_s, now_s + self._options.visibility_s)
+        self._held[number] = held
+        self._bytes += arrival.memory_bytes
+        self._visible[number] = held
+        earlier = self._in_handler.get(arrival.record_id)
+        if arrival.is_finished or arrival.record_id in self._finished:
+            self._act(held, Settled.DONE, now_s, 0.0)
+        elif arrival.record_id in self._rejected:
+            self._act(held, Settled.REJECTED, now_s, 0.0)
+        elif self._is_stopping:
+            self._act(held, Settled.UNHANDLED, now_s, 0.0)
+        elif earlier is not None:
+            held.unsettled = arrival.part_count
+            earlier.followers.append(held)
+        else:
+            self._queue_parts(held, now_s)
+        return number
+
+    def _queue_parts(self, held: HeldRecord, now_s: float) -> None:
+        known = self._partly_done.get(held.arrival.record_id, frozenset())
+        places = [place for place in range(held.arrival.part_count) if place not in known]
+        held.done.update(known)
+        held.unsettled = len(places)
+        if not places:
+            self._act(held, Settled.DONE, now_s, 0.0)
+            return
+        self._in_handler[held.arrival.record_id] = held
+        self._waiting.extend(Part(held.number, place) for place in places)
+        self._waiting_count += len(places)
+
+    def take(self, now_s: float) -> HandlerCall | None:
+        """Return the next call of the handler, or None while there is no record or no room for it."""
+        if self.running_calls >= self._options.concurrency or self._is_stopping:
+            return None
+        parts: list[Part] = []
+        while self._waiting and len(parts) < self._options.batch_records_max:
+            part = self._waiting.popleft()
+            held = self._held.get(part.delivery)
+            if held is None or held.phase is not Phase.OPEN:
+                continue  # its handle ended while it waited
+            if held.expires_s <= now_s and held.call is None:
+                self._waiting.appendleft(part)
+                self._end(held, End.VOID, now_s)
+                continue
+            parts.append(part)
+            held.running += 1
+            if held.handed_out_s is None:
+                held.handed_out_s = now_s
+        if not parts:
+            return None
+        self._waiting_count -= len(parts)
+        self._running_parts += len(parts)
+        number = self._next_number
+        self._next_number += 1
+        self._user_calls[number] = _UserCall(set(parts), now_s)
+        return HandlerCall(number, tuple(parts))
+
+    def on_settled(self, call: int, part: Part, settled: Settled, now_s: float, u: float) -> None:
+        """Note the result of one user record while its call runs; a second result of it counts for nothing."""
+        user_call = self._user_calls.get(call)
+        if user_call is not None and part in user_call.parts:
+            user_call.parts.remove(part)
+            self._settle(part, settled, now_s, u)
+
+    def on_call_ended(self, call: int, rest: Settled, now_s: float, u: float) -> None:
+        """Note that a call has ended, with the result of the user records that have none yet.
+
+        Args:
+            call: Of `take`.
+            rest: Their result.
+            now_s: The time.
+            u: Drawn evenly from [0, 1), for the back-off.
+        """
+        user_call = self._user_calls.pop(call)
+        took_s = now_s - user_call.began_s
+        mean_s = self._mean_s
+        self._mean_s = took_s if mean_s is None else mean_s + _MEAN_WEIGHT * (took_s - mean_s)
+        for part in sorted(user_call.parts):
+            self._settle(part, rest, now_s, u)
+
+    def _settle(self, part: Part, settled: Settled, now_s: float, u: float) -> None:
+        held = self._held[part.delivery]
+        held.running -= 1
+        held.unsettled -= 1
+        self._running_parts -= 1
+        held.results.add(settled)
+        if settled is Settled.DONE:
+            held.done.add(part.place)
+        if not held.unsettled:
+            self._conclude(held, now_s, u)
+
+    def _conclude(self, held: HeldRecord, now_s: float, u: float) -> None:
+        """Act on a delivery whose user records all have a result, and on those that follow it."""
+        record_id = held.arrival.record_id
+        if self._in_handler.get(record_id) is held:
+            del self._in_handler[record_id]
+        result = held.result
+        self._remember(held, result)
+        followers, held.followers = held.followers, []
+        if held.phase is Phase.OPEN:
+            self._act(held, result, now_s, u)
+        elif held.phase is Phase.ENDED:
+            self._forget(held)
+        for follower in followers:
+            if follower.phase is Phase.OPEN:
+                follower.unsettled = 0
+                self._act(follower, result, now_s, u)
+
+    def _remember(self, held: HeldRecord, result: Settled) -> None:
+        if not self._options.remember_max:
+            return
+        record_id = held.arrival.record_id
+        if result is Settled.DONE:
+            self._partly_done.pop(record_id, None)
+            _keep(self._finished, record_id, None, self._options.remember_max)
+        elif held.done:
+            _keep(self._partly_done, record_id, frozenset(held.done), self._options.remember_max)
+
+    def _act(self, held: HeldRecord, result: Settled, now_s: float, u: float) -> None:
+        """Queue the call that ends a delivery."""
+        count, count_max = held.arrival.receive_count, self._options.receive_count_max
+        is_last = count_max is not None and count >= count_max
+        held.phase = Phase.RETURNING
+        held.attempts = 0
+        if result is Settled.DONE:
+            held.phase = Phase.ACKNOWLEDGING
+        elif result is Settled.UNHANDLED:
+            held.return_s, held.end = 0, End.RETURNED
+        elif is_last:  # visible at once: the service makes it a dead letter instead of delivering it
+            held.return_s, held.end = 0, End.DEAD
+            self._rejected.pop(held.arrival.record_id, None)
+        elif result is Settled.REJECTED and count_max is not None:
+            held.return_s, held.end = 0, End.DEAD
+            _keep(self._rejected, held.arrival.record_id, None, self._options.rejected_max)
+        else:
+            held.end = End.RETURNED
+            held.return_s = self._return_s(result, count, u)
+        if held.call is None:
+            self._queue_call(held, now_s)
+
+    def _return_s(self, result: Settled, receive_count: int, u: float) -> int:
+        backoff = self._options.return_backoff
+        # A rejected record of a queue without dead letters comes again until retention ends.
+        is_rejected = result is Settled.REJECTED
+        delay_s = backoff.cap_s if is_rejected else backoff.delay_s(max(1, receive_count), u)
+        return min(VISIBILITY_S_MAX, max(1, round(delay_s)))
+
+    def _queue_call(self, held: HeldRecord, now_s: float) -> None:
+        if held.phase is Phase.ACKNOWLEDGING:
+            self._acknowledgements.append((now_s, held.number))
+        else:
+            self._returns.append(held.number)
+
+    # --- calls to the service -------------------------------------------------------------------------
+
+    def due(self, now_s: float) -> list[QueueCall]:
+        """Return the calls to send now; each is answered by `on_answered`."""
+        self._expire(now_s)
+        while self._retries and self._retries[0][0] <= now_s:
+            _, number = heapq.heappop(self._retries)
+            held = self._held.get(number)
+            if held is not None and held.call is None and held.phase is Phase.ACKNOWLEDGING:
+                self._acknowledgements.appendleft((float("-inf"), number))
+            elif held is not None and held.call is None and held.phase is Phase.RETURNING:
+                self._returns.append(number)
+        return [*self._due_acknowledgements(now_s), *self._due_visibilities(now_s)]
+
+    def _due_acknowledgements(self, now_s: float) -> list[QueueCall]:
+        calls: list[QueueCall] = []
+        queue = self._acknowledgements
+        while queue:
+            is_full = len(queue) >= RECORDS_PER_CALL_MAX
+            if not (is_full or self._is_stopping or queue[0][0] + self._options.linger_s <= now_s):
+                break
+            batch: list[HeldRecord] = []
+            while queue and len(batch) < RECORDS_PER_CALL_MAX:
+                held = self._usable(queue.popleft()[1], Phase.ACKNOWLEDGING, now_s)
+                if held is not None:
+                    batch.append(held)
+            if batch:
+                number = self._send(batch, now_s, is_acknowledgement=True)
+                calls.append(Acknowledge(number, tuple(held.arrival.handle for held in batch)))
+        return calls
+
+    def _due_visibilities(self, now_s: float) -> list[QueueCall]:
+        entries: list[HeldRecord] = []
+        while self._returns:
+            held = self._usable(self._returns.popleft(), Phase.RETURNING, now_s)
+            if held is not None:
+                entries.append(held)
+        entries += self._due_renewals(len(entries), now_s)
+        calls: list[QueueCall] = []
+        for start in range(0, len(entries), RECORDS_PER_CALL_MAX):
+            batch = entries[start : start + RECORDS_PER_CALL_MAX]
+            number = self._send(batch, now_s, is_acknowledgement=False)
+            seconds = tuple(
+                self._options.visibility_s if held.phase is Phase.OPEN else held.return_s for held in batch
+            )
+            calls.append(SetVisibility(number, tuple(held.arrival.handle for held in batch), seconds))
+        return calls
+
+    def _due_renewals(self, other_count: int, now_s: float) -> list[HeldRecord]:
+        """Return the deliveries to renew, and as many that are nearly due as there is place for in their calls."""
+        visibility_s = self._options.visibility_s
+        due: list[HeldRecord] = []
+        if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
+            return due
+        for held in list(self._visible.values()):
+            passed_s = now_s - held.visible_from_s
+            if passed_s < visibility_s * _EARLY_SHARE:
+                break
+            is_due = passed_s >= visibility_s * RENEWAL_SHARE
+            has_place = bool(due) and (len(due) + other_count) % RECORDS_PER_CALL_MAX != 0
+            if not is_due and not has_place:
+                break
+            if held.not_before_s <= now_s and self._renewal_due_s(held) < float("inf"):
+                usable = self._usable(held.number, Phase.OPEN, now_s)
+                if usable is not None:
+                    due.append(usable)
+        return due
+
+    def _usable(self, number: int, phase: Phase, now_s: float) -> HeldRecord | None:
+        """Return a delivery if its handle may be used for a call of this phase."""
+        held = self._held.get(number)
+        if held is None or held.phase is not phase or held.call is not None:
+            return None
+        if held.expires_s <= now_s:
+            self._end(held, End.VOID, now_s)
+            return None
+        return held
+
+    def _renewal_due_s(self, held: HeldRecord) -> float:
+        """Return when a visibility is renewed; infinity if it is not, because the handler has had the record for too long."""
+        since_s = held.received_s if held.handed_out_s is None else held.handed_out_s
+        due_s = held.visible_from_s + self._options.visibility_s * RENEWAL_SHARE
+        return due_s if due_s - since_s < self._options.handling_s_max else float("inf")
+
+    def _send(self, batch: list[HeldRecord], now_s: float, *, is_acknowledgement: bool) -> int:
+        number = self._next_number
+        self._next_number += 1
+        for held in batch:
+            assert held.call is None, "a handle is in one call at a time"
+            assert held.expires_s > now_s, "a void handle is used no more"
+            held.call = number
+        self._sent[number] = _SentCall(
+            tuple(held.number for held in batch),
+            now_s,
+            tuple(held.phase is Phase.OPEN for held in batch),
+            is_acknowledgement,
+        )
+        return number
+
+    def on_answered(self, call: int, outcomes: Sequence[EntryOutcome], now_s: float, u: float) -> None:
+        """Take in the answer to a call.
+
+        Args:
+            call: Its number.
+            outcomes: One for each handle, in order.
+            now_s: The time.
+            u: Drawn evenly from [0, 1), for the pause before a retry.
+        """
+        sent = self._sent.pop(call)
+        assert len(outcomes) == len(sent.numbers), "one outcome for each handle"
+        for number, is_renewal, outcome in zip(sent.numbers, sent.are_renewals, outcomes, strict=True):
+            held = self._held[number]
+            assert held.call == call, "the answer is of the call that has the handle"
+            held.call = None
+            if is_renewal:
+                self._on_renewal(held, outcome, sent.sent_s, now_s, u)
+            elif outcome is EntryOutcome.APPLIED:
+                self._end(held, End.ACKNOWLEDGED if sent.is_acknowledgement else held.end, now_s)
+            elif outcome is EntryOutcome.VOID or held.expires_s <= now_s:
+                held.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
+                self._end(held, End.VOID, now_s)
+            else:
+                held.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
+                held.attempts += 1
+                retry_s = now_s + self._options.call_backoff.delay_s(held.attempts, u)
+                heapq.heappush(self._retries, (retry_s, number))
+
+    def _on_renewal(
+        self, held: HeldRecord, outcome: EntryOutcome, sent_s: float, now_s: float, u: float
+    ) -> None:
+        if outcome is EntryOutcome.APPLIED:
+            held.attempts = 0
+            held.visible_from_s = sent_s
+            held.expires_s = sent_s + self._options.visibility_s
+            held.not_before_s = float("-inf")
+            self._visible.move_to_end(held.number)
+        if outcome is EntryOutcome.VOID or held.expires_s <= now_s:
+            self._end(held, End.VOID, now_s)
+        elif held.phase is not Phase.OPEN:  # handled meanwhile
+            held.attempts = 0
+            self._queue_call(held, now_s)
+        elif outcome is not EntryOutcome.APPLIED:
+            held.attempts += 1
+            held.not_before_s = now_s + self._options.call_backoff.delay_s(held.attempts, u)
+
+    # --- the ends -------------------------------------------------------------------------------------
+
+    def _has_passed(self, share_s: float, now_s: float) -> bool:
+        """Return whether the oldest visibility has lasted for so long."""
+        oldest = next(iter(self._visible.values()), None)
+        return oldest is not None and now_s - oldest.visible_from_s >= share_s
+
+    def _expire(self, now_s: float) -> None:
+        if not self._has_passed(self._options.visibility_s, now_s):
+            return
+        for held in list(self._visible.values()):
+            if held.visible_from_s + self._options.visibility_s > now_s:
+                break
+            if held.call is None:  # one in a call waits for the answer
+                self._end(held, End.VOID, now_s)
+
+    def _end(self, held: HeldRecord, end: End, now_s: float) -> None:
+        if held.phase is Phase.ENDED:
+            return
+        assert held.call is None, "a delivery in a call ends by its answer"
+        was_open = held.phase is Phase.OPEN
+        self._visible.pop(held.number, None)
+        held.phase = Phase.ENDED
+        if end is End.RETURNED and held.return_s:
+            heapq.heappush(self._delayed, now_s + held.return_s)
+        self._ends.append(
+            Ended(
+                held.number,
+                held.arrival.record_id,
+                end,
+                now_s - held.received_s,
+                is_unknown=held.is_unknown,
+                is_in_handler=held.running > 0,
+            )
+        )
+        if was_open and not held.running and held.unsettled:
+            # Its user records still wait, or it follows another delivery: they are not handed out any more.
+            if self._in_handler.get(held.arrival.record_id) is held:
+                self._waiting_count -= held.unsettled
+            held.unsettled = 0
+            held.results.add(Settled.UNHANDLED)
+            self._conclude(held, now_s, 0.0)
+        elif was_open and held.unsettled > held.running:
+            self._drop_waiting(held)
+        elif not held.running:
+            self._forget(held)
+
+    def _drop_waiting(self, held: HeldRecord) -> None:
+        """Hand out no more parts of a delivery of which others run."""
+        if held.unsettled == held.running:
+            return
+        self._waiting_count -= held.unsettled - held.running
+        held.unsettled = held.running
+        held.results.add(Settled.UNHANDLED)
+
+    def _forget(self, held: HeldRecord) -> None:
+        if self._held.pop(held.number, None) is not None:
+            self._bytes -= held.arrival.memory_bytes
+
+    # --- the end of the consumer ----------------------------------------------------------------------
+
+    def on_stop(self, now_s: float) -> None:
+        """Hand out nothing more and give back what the handler does not have; what it has is finished."""
+        self._is_stopping = True
+        for held in list(self._held.values()):
+            if held.phase is not Phase.OPEN:
+                continue
+            if held.running:
+                self._drop_waiting(held)
+                continue
+            is_follower = self._in_handler.get(held.arrival.record_id) is not held
+            if not is_follower:
+                self._waiting_count -= held.unsettled
+            held.unsettled = 0
+            held.results.add(Settled.UNHANDLED)
+            if is_follower:
+                self._act(held, Settled.UNHANDLED, now_s, 0.0)
+            else:
+                self._conclude(held, now_s, 0.0)
+
+    def on_abandon(self, now_s: float) -> None:
+        """Give back what the handler still has; its later results count for nothing."""
+        if not self._is_stopping:
+            self.on_stop(now_s)
+        for held in list(self._held.values()):
+            if held.phase is Phase.OPEN:
+                self._act(held, Settled.UNHANDLED, now_s, 0.0)
+
+    def next_wake_s(self) -> float | None:
+        """Return when `due` has something to do next, or None."""
+        if self._returns:
+            return float("-inf")
+        times = [self._retries[0][0]] if self._retries else []
+        visibility_s = self._options.visibility_s
+        for held in self._visible.values():
+            if held.call is not None:
+                continue  # its answer comes first
+            times.append(held.visible_from_s + visibility_s)
+            if held.phase is Phase.OPEN:
+                due_s = self._renewal_due_s(held)
+                times.append(max(due_s, held.not_before_s))
+                if held.not_before_s <= due_s < float("inf"):
+                    break  # the others are due later
+        if self._acknowledgements:
+            is_full = len(self._acknowledgements) >= RECORDS_PER_CALL_MAX or self._is_stopping
+            times.append(float("-inf") if is_full else self._acknowledgements[0][0] + self._options.linger_s)
+        return min(times, default=None)
+
+
+def _keep(kept: OrderedDict[str, _V], key: str, value: _V, count_max: int) -> None:
+    """Remember a value, and forget the oldest if there are too many."""
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > count_max:
+        kept.popitem(last=False)

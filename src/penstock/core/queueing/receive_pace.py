@@ -1,0 +1,91 @@
+"""How many receives are open at once, and when the next one begins. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.backoff import Backoff
+from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX
+
+_EMPTY_APART_S: Final = 0.5
+"""An empty answer that did not wait: the next receive begins no sooner than this after it."""
+
+
+class ReceivePace:
+    """Opens more receives while their answers are full, fewer while they are empty; one stays open on an idle queue.
+
+    Args:
+        open_max: The most receives at once.
+        backoff: Pauses after refused receives.
+    """
+
+    def __init__(self, open_max: int, backoff: Backoff) -> None:
+        self._open_max = open_max
+        self._backoff = backoff
+        self._wanted = 1
+        self._reserved: dict[int, int] = {}
+        self._next_number = 0
+        self._refusals = 0
+        self._not_before_s = float("-inf")
+
+    @property
+    def open_count(self) -> int:
+        """Receives under way."""
+        return len(self._reserved)
+
+    @property
+    def wanted(self) -> int:
+        """Receives that may be open at once."""
+        return self._wanted
+
+    @property
+    def refusals(self) -> int:
+        """Refused receives in a row."""
+        return self._refusals
+
+    @property
+    def resumes_s(self) -> float:
+        """When the next receive may begin."""
+        return self._not_before_s
+
+    def plan(self, room: int, *, is_starving: bool, target: int, now_s: float) -> list[tuple[int, int]]:
+        """Return the receives to begin now: the number and the limit of each.
+
+        Args:
+            room: How many records there is room for, those of open receives not subtracted.
+            is_starving: Whether no record waits for the handler: then a small receive begins, too.
+            target: Room when nothing is in hand.
+            now_s: The time.
+        """
+        begun: list[tuple[int, int]] = []
+        if now_s < self._not_before_s:
+            return begun
+        free = room - sum(self._reserved.values())
+        least = 1 if is_starving else min(RECORDS_PER_CALL_MAX, target)
+        while self.open_count < self._wanted and free >= max(least, 1):
+            limit = min(RECORDS_PER_CALL_MAX, free)
+            number = self._next_number
+            self._next_number += 1
+            self._reserved[number] = limit
+            free -= limit
+            least = min(RECORDS_PER_CALL_MAX, target)  # one small receive is enough
+            begun.append((number, limit))
+        return begun
+
+    def on_answered(self, number: int, count: int, took_s: float, now_s: float) -> None:
+        """Account for an answer with so many records."""
+        limit = self._reserved.pop(number)
+        self._refusals = 0
+        if count >= limit:
+            self._wanted = min(self._open_max, self._wanted * 2)
+        elif count == 0:
+            self._wanted = max(1, self._wanted // 2)
+            if took_s < _EMPTY_APART_S:
+                self._not_before_s = now_s + _EMPTY_APART_S
+
+    def on_failed(self, number: int, now_s: float, u: float) -> None:
+        """Account for a receive that was refused, or had no answer."""
+        del self._reserved[number]
+        self._refusals += 1
+        self._wanted = max(1, self._wanted // 2)
+        self._not_before_s = max(self._not_before_s, now_s + self._backoff.delay_s(self._refusals, u))
