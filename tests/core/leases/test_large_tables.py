@@ -1,26 +1,21 @@
 """Workers of a large fleet: each watches a part of the lease table, and reads what lies elsewhere by its key."""
 
 from collections import Counter
-from math import inf
 
 import pytest
 from msgspec.structs import replace
 
 from core.leases.coordinator_bench import WHOLE, Bench
-from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import FetchLease, ListShards, ScanTable, WriteLease
 from penstock.core.leases.coordinator_events import UNKNOWN, Problem, ScanFailed, TableReady, Tick, WriteDone
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.fleet_view import fleet_of, zone_of
+from penstock.core.leases.fleet_view import zone_of
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Take
-from penstock.core.leases.pending_writes import PendingWrites
-from penstock.core.leases.scan_plan import estimate_workers, plan_first_scans, plan_scans
-from penstock.core.leases.scan_schedule import ScanSchedule
 from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
-from penstock.core.leases.table_scans import TableScans
+from penstock.core.leases.table_scans import TableScans, estimate_workers, plan_scans
 from penstock.core.leases.turn import Turn
 from penstock.core.position import SHARD_END
 
@@ -86,8 +81,8 @@ def test_the_rows_that_a_fleet_reads_stay_within_its_budget(workers, leases):
 
 
 def test_who_starts_on_a_large_table_looks_at_a_part_first():
-    assert plan_first_scans(OPTIONS, "w0", 500).part is None
-    assert plan_first_scans(OPTIONS, "w0", 10_000).part.count >= 64
+    assert plan_scans(OPTIONS, "w0", 500).part is None
+    assert plan_scans(OPTIONS, "w0", 10_000).part.count >= 64
 
 
 def test_the_owners_of_two_parts_tell_how_large_a_fleet_is():
@@ -102,7 +97,7 @@ def test_the_owners_of_two_parts_tell_how_large_a_fleet_is():
 
 def scans_at_a_part():
     turn = Turn()
-    scans = TableScans(OPTIONS, turn)
+    scans = TableScans("w0", OPTIONS, LeaseView(OPTIONS.lease_duration_s), turn)
     scans.on_table_ready(0.0)
     scans.part = TablePart(1, 4)
     return turn, scans
@@ -147,57 +142,6 @@ def test_a_doubt_asks_for_a_look_within_a_round():
     begun(turn, scans, scans.next_wake_s)
     scans.on_scan_done()
     assert scans.is_quiet
-
-
-class Watcher:
-    """The schedule of one worker of a hundred that has seen the whole table of a thousand leases."""
-
-    def __init__(self):
-        self.leases = [Lease(f"s{number}", counter=1, owner=f"w{number % 100}") for number in range(1000)]
-        self.turn, self.view = Turn(), LeaseView(OPTIONS.lease_duration_s)
-        self.scans = TableScans(OPTIONS, self.turn)
-        self.scans.on_table_ready(0.0)
-        writes = PendingWrites(self.turn, 5)
-        self.schedule = ScanSchedule(
-            CoordinatorContext("w0", OPTIONS, self.view, self.turn, writes, self.scans)
-        )
-        self.look_at_table(0.0, names(100))
-        self.home = self.schedule.part
-        self.mine = [lease for lease in self.leases if self.home.holds(lease.key)]
-
-    def look_at_table(self, now_s, live):
-        self.turn.begin(0.5)
-        self.view.on_scan(self.leases, now_s)
-        self.schedule.on_whole_table(fleet_of(self.view, now_s, "w0"), live)
-        self.schedule.schedule(now_s, inf, is_whole=True, is_moving=False)
-
-    def look_at_part(self, now_s, rows):
-        self.turn.begin(0.5)
-        self.view.on_scan(rows, now_s, part=self.home)
-        self.schedule.on_part(fleet_of(self.view, now_s, "w0", self.view.watched), now_s)
-
-    def renewed(self):
-        return [replace(lease, counter=2) for lease in self.mine]
-
-
-def test_who_divides_the_table_anew_leaves_its_part_when_nothing_is_free_in_it():
-    watcher = Watcher()
-    watcher.look_at_part(1.0, watcher.mine)
-    watcher.look_at_table(11.0, names(60))  # not renewed
-    assert watcher.schedule.part == watcher.home
-    assert watcher.scans.next_wake_s <= 11.0 + 0.2 * watcher.schedule.plan.round_s, "it looks again soon"
-    watcher.look_at_part(12.0, watcher.mine)
-    assert watcher.schedule.part == watcher.home
-    watcher.look_at_part(13.0, watcher.renewed())
-    assert watcher.schedule.part == plan_scans(OPTIONS, "w0", 1000, names(60)).part != watcher.home
-
-
-def test_a_part_with_free_leases_is_left_after_a_second_whole_scan():
-    watcher = Watcher()
-    watcher.look_at_part(1.0, watcher.mine)
-    watcher.look_at_table(11.0, names(60))
-    watcher.look_at_table(40.0, names(60))
-    assert watcher.schedule.part == plan_scans(OPTIONS, "w0", 1000, names(60)).part != watcher.home
 
 
 # --- the scans of a coordinator ---------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Bench:
         view = LeaseView(10.0)
         view.on_row(ROW, 0.0)
         options = CoordinatorOptions()
-        scans = TableScans(options, self.turn)
+        scans = TableScans("w", options, view, self.turn)
         self.late = LateCheckpoints(CoordinatorContext("w", options, view, self.turn, self.writes, scans))
 
     def written(self, now_s):

@@ -3,7 +3,7 @@
 import math
 
 from penstock.core.leases.coordinator_effects import FetchLease
-from penstock.core.leases.row_fetches import RowFetches
+from penstock.core.leases.table_scans import RowFetches
 from penstock.core.leases.turn import Turn
 
 

@@ -102,11 +102,9 @@ from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, Roun
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.reacquisition import Reacquisition
 from penstock.core.leases.requested_leases import RequestedLeases
-from penstock.core.leases.row_fetches import RowFetches
-from penstock.core.leases.scan_schedule import ScanSchedule
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.stream_leases import StreamLeases, streams_of
-from penstock.core.leases.table_scans import TableScans
+from penstock.core.leases.table_scans import RowFetches, TableScans
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.leases.unread_shards import describe_unread
@@ -144,7 +142,7 @@ class Coordinator:
         self._turn = turn = Turn()
         self._twins = twins = TwinWatch(worker, run_name, view)
         self._writes = writes = PendingWrites(turn, options.writes_in_flight_max, twins)
-        self._scans = scans = TableScans(options, turn)
+        self._scans = scans = TableScans(worker, options, view, turn)
         context = CoordinatorContext(worker, options, view, turn, writes, scans)
         self._failing = FailingCalls(
             turn, options.lease_duration_s, options.lease_duration_s - options.margin_s
@@ -159,7 +157,6 @@ class Coordinator:
         self._reacquisition = Reacquisition(context, held, requested, late, stream_check, membership, twins)
         self._acquisitions = Acquisitions(context, held, requested, stream_check)
         self._row_fetches = RowFetches(turn)
-        self._schedule = ScanSchedule(context)
         self._planner = MovePlanner(worker, options)
         self._stop = GracefulStop(context, held, requested, membership)
         self.stats = CoordinatorStats()
@@ -217,7 +214,7 @@ class Coordinator:
         """
         return (
             self.stats.table_leases > 0
-            and self._schedule.has_seen_whole
+            and self._scans.has_seen_whole
             and not self.view.set_aside
             and self._scans.is_quiet
             and self._reacquisition.are_all_held()
@@ -252,7 +249,7 @@ class Coordinator:
             case Tick():
                 pass
             case TableReady(row_count):
-                self._schedule.on_table_ready(row_count)
+                self._scans.on_row_count(row_count)
                 self._membership.begin(now_s)
                 if self._membership.is_known:
                     self._scans.on_table_ready(now_s)
@@ -456,7 +453,7 @@ class Coordinator:
         self._count_held()
         self._live = frozenset(live)
         self._membership.on_live_workers(live)
-        self._schedule.on_whole_table(fleet, live)
+        self._scans.on_whole_table(live)
         self._sync_streams(started, live, now_s)
         return self._balance(fleet, now_s)
 
@@ -471,7 +468,7 @@ class Coordinator:
             if stream.syncer.on_round(now_s, workers, stream.keys(awaited)):
                 stream.cleanup.on_round(now_s, workers)
         if any(stream.syncer.wants_scan for stream in started):
-            self._schedule.scan_whole_next_round(now_s, are_rare=self._membership.finds_by_index)
+            self._scans.request_next_round(now_s, are_rare=self._membership.finds_by_index)
 
     def _has_rows(self, stream: StreamLeases, existing: AbstractSet[str]) -> bool:
         """Return whether a stream was started before: it has leases, or unreadable rows that were leases when last seen."""
@@ -488,13 +485,14 @@ class Coordinator:
         self._reacquisition.forget(lease.key for lease in event.leases)
         self._reacquisition.on_rows(event.leases, now_s)
         part = fleet_of(self.view, now_s, self.worker, self.view.watched)
-        self._schedule.on_part(part, now_s)
+        self._scans.on_part(part, now_s)
         self._fetch_parents(part, now_s)
+        scans = self._scans.plan
         plan = self._planner.plan_part(
             part,
             now_s,
-            watchers=self._schedule.plan.watchers,
-            share=self._schedule.share,
+            watchers=scans.watchers,
+            share=scans.share if event.part == scans.part else 0.0,
             round_s=self.round_s,
             held_count=len(self.held_leases),
         )
@@ -515,13 +513,13 @@ class Coordinator:
     @property
     def round_s(self) -> float:
         """Mean seconds between two regular scans: of the whole table, or of the part that this worker watches."""
-        return self._schedule.plan.round_s
+        return self._scans.plan.round_s
 
     def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole: bool) -> None:
         scan_s = plan.scan_s
-        if self._schedule.part is None:
+        if self._scans.plan.part is None:
             scan_s = min(scan_s, self.view.handovers.next_overdue_s(now_s))
-        self._schedule.schedule(now_s, scan_s, is_whole=is_whole, is_moving=bool(plan.moves))
+        self._scans.schedule_next(now_s, scan_s, is_whole=is_whole, is_moving=bool(plan.moves))
         if self._membership.finds_by_index:
             self._scans.schedule(now_s + LED_SCAN_ROUNDS * self.round_s)
         waits_s = [stream.syncer.cold_until_s for stream in self._streams.values()]
@@ -535,11 +533,11 @@ class Coordinator:
         plan = self._planner.plan(
             fleet,
             now_s,
-            round_s=self._schedule.plan.settling_s,
+            round_s=self._scans.plan.settling_s,
             held_count=len(self.held_leases),
             chance=self._turn.draw(),
-            memory_s=self._schedule.plan.whole_s,
-            is_watched=self._schedule.part is not None,
+            memory_s=self._scans.plan.whole_s,
+            is_watched=self._scans.plan.part is not None,
         )
         plan = self._membership.limit_to_mode(plan)
         self._begin_moves(plan.moves, now_s)
@@ -623,7 +621,7 @@ class Coordinator:
         if is_forestalled and not self._planner.is_settled(now_s):
             # Another newcomer: RequestHandover of the same lease. Other workers count this worker only once it has requested
             # a lease, so it scans soon for another one.
-            self._scans.request_by(now_s + _EXTRA_SCAN_ROUNDS * self._schedule.plan.moving_s)
+            self._scans.request_by(now_s + _EXTRA_SCAN_ROUNDS * self._scans.plan.moving_s)
 
     def _fetch_rows(self, now_s: float) -> None:
         """Fetch rows by key if scans of the part will not show them."""

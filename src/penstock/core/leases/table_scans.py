@@ -1,16 +1,165 @@
-"""The state of one worker's scans: whether the table exists, whether a scan is in flight, and when the next one is due."""
+"""Which rows of the lease table one worker reads, and when.
+
+In a fleet of ordinary size every worker scans the whole table in every round, which costs workers x leases. In a larger one
+each worker watches a part of the table: it scans that part in every round, as several other workers do, and the whole table
+from time to time. So the fleet's reads grow with the leases only:
+
+| read | how often | for |
+|---|---|---|
+| the part | every round, and when a lease in it expires | unread leases |
+| the whole table | one worker after the other, as the budget allows | the balance, holes, finished leases |
+| one row of another part | once, by its key | a parent that a lease waits for; a lease whose owner is unknown |
+
+`plan_scans` has the numbers. Workers choose their parts by their places on a ring, so that all parts have equally many
+watchers. The workers of each zone are spaced evenly on the ring: if a zone is lost, no part loses all of its watchers.
+
+A worker that starts on a large table does not know how many others there are. Others may be starting too, and must not scan
+the whole table all at once. So it scans its part, then another one, estimates the size of the fleet from the owners in the
+two, and scans the whole table after a random time that is proportional to that size.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from enum import Enum
+from heapq import heappop, heappush
+from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.backoff import Backoff
-from penstock.core.leases.coordinator_effects import EnsureTable, Level, ScanTable, Topic
+from penstock.core.leases.coordinator_effects import EnsureTable, FetchLease, Level, ScanTable, Topic
 from penstock.core.leases.coordinator_events import Problem
-from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.fleet_view import FleetLease, tie_break, zone_of
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
 from penstock.core.leases.turn import Turn
+
+_EVERY_ROUND_SHARE: Final = 1 / 8  # of the budget, for strongly consistent scans of all rows in every round
+_PART_SHARE: Final = 2 / 3
+_WHOLE_SHARE: Final = 1 / 3
+_PART_ROUNDS: Final = 0.75  # a part is scanned more often: fewer workers watch each lease
+_WATCHERS_MIN: Final = 2  # of a part, however many leases there are
+_WHOLE_ROUNDS_MIN: Final = 4  # between two whole scans of a worker that watches a part
+_MOVING_SHARE: Final = 1 / 2  # of that time, while leases are moving
+_SETTLING_SHARE: Final = 1 / 6  # of that time, until a new worker requests its share
+_LEASES_PER_WORKER: Final = 10  # assumed until the fleet was seen
+_RING: Final = 1 << 64
+_JITTER: Final = 0.2  # of the interval, to both sides
+_EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest time between extra scans, in rounds
+_GATHERING_ROUNDS: Final = 0.5  # by then, workers that started at the same time own a lease
+_FETCHES_MAX: Final = 20
+_FETCH_AGAIN_S: Final = 1.0
+
+
+# --- the plan ---------------------------------------------------------------------------------------------
+
+
+class ScanPlan(Struct, frozen=True):
+    """The scans of one worker.
+
+    Args:
+        part: The part that it watches in every round; None for the whole table.
+        round_s: Mean seconds between two scans.
+        whole_s: Mean seconds between two scans of the whole table.
+        moving_s: The same while leases are moving.
+        settling_s: How long a new worker waits for others before it scans again and requests its share.
+        whole_s_per_worker: The seconds that each worker of the fleet adds to `whole_s`.
+        watchers: Number of workers that watch the part.
+        share: Number of leases per worker.
+    """
+
+    part: TablePart | None
+    round_s: float
+    whole_s: float
+    moving_s: float
+    settling_s: float
+    whole_s_per_worker: float = 0.0
+    watchers: float = 1.0
+    share: float = 0.0
+
+
+def plan_scans(
+    options: CoordinatorOptions, me: str, row_count: int, workers: Collection[str] = ()
+) -> ScanPlan:
+    """Plan the scans of one worker.
+
+    Args:
+        options: As for the coordinator.
+        me: This worker.
+        row_count: Rows of the lease table.
+        workers: Live workers, this one included; empty until this worker has seen them. Then a fleet is assumed that fits
+            the table. If it can scan the whole table within one round, this worker scans it at once.
+    """
+    interval_s, budget = options.interval_s, options.scanned_rows_per_s_max
+    per_worker_s = row_count / (budget * _WHOLE_SHARE)
+    if workers:
+        ring = _ring_of(workers)
+        worker_count, place = len(ring), (ring.index(me) + 0.5) / len(ring)
+    else:
+        worker_count, place = max(1, row_count // _LEASES_PER_WORKER), tie_break(me) / _RING
+    is_first_small = not workers and per_worker_s * worker_count <= interval_s
+    reads = row_count * worker_count
+    is_small = is_first_small or reads <= budget * _EVERY_ROUND_SHARE * interval_s
+    part_s = _PART_ROUNDS * interval_s
+    part_count = 1
+    if options.policy is not BalancePolicy.KCL2 and not is_small:
+        # The number of parts is doubled as long as each part keeps `part_watchers_min` watchers, or only `_WATCHERS_MIN` if
+        # more would exceed the budget for scans of parts.
+        affordable = budget * _PART_SHARE * part_s / row_count
+        watchers_min = min(options.part_watchers_min, max(_WATCHERS_MIN, affordable / 2))
+        while worker_count / (2 * part_count) >= watchers_min:
+            part_count *= 2
+    if part_count == 1:
+        round_s = interval_s if is_first_small else max(interval_s, reads / budget)
+        return ScanPlan(None, round_s, round_s, round_s, round_s)
+    whole_s = max(_WHOLE_ROUNDS_MIN * interval_s, per_worker_s * worker_count)
+    return ScanPlan(
+        TablePart(min(int(place * part_count), part_count - 1), part_count),
+        part_s,
+        whole_s,
+        max(interval_s, whole_s * _MOVING_SHARE),
+        max(interval_s, whole_s * _SETTLING_SHARE),
+        per_worker_s,
+        worker_count / part_count,
+        row_count / worker_count,
+    )
+
+
+def _ring_of(workers: Collection[str]) -> list[str]:
+    """Return the workers in an order that spaces those of each zone evenly."""
+    zones: dict[str, list[str]] = {}
+    for worker in sorted(workers, key=tie_break):
+        zones.setdefault(zone_of(worker), []).append(worker)
+    places = [
+        ((rank + 0.5) / len(members), tie_break(zone), worker)
+        for zone, members in zones.items()
+        for rank, worker in enumerate(members)
+    ]
+    return [worker for _, _, worker in sorted(places)]
+
+
+def estimate_workers(here: AbstractSet[str], there: AbstractSet[str], part_count: int) -> float:
+    """Estimate the number of other workers in a fleet from the owners of the leases in two parts of its table.
+
+    In a balanced fleet the owners of any two parts are drawn from the same workers: the more owners they have in common, the
+    fewer workers there are. Workers that have just started own leases only in the parts that they watch. Then two parts have
+    no common owners, and every part has about equally many.
+
+    Args:
+        here: Owners in one part.
+        there: Owners in another one.
+        part_count: Number of parts of the table.
+    """
+    if not here & there:
+        return float(part_count * max(len(here), len(there)))
+    return len(here) * len(there) / len(here & there)
+
+
+# --- scans ------------------------------------------------------------------------------------------------
 
 
 class TableState(Enum):
@@ -22,18 +171,25 @@ class TableState(Enum):
 
 
 class TableScans:
-    """The scans of one worker. Not thread-safe.
+    """The scans of one worker: which part the next one reads and when it begins. Not thread-safe.
 
     Args:
+        me: This worker.
         options: As for the coordinator.
+        view: The coordinator's.
         turn: Where effects go.
     """
 
-    def __init__(self, options: CoordinatorOptions, turn: Turn) -> None:
+    def __init__(self, me: str, options: CoordinatorOptions, view: LeaseView, turn: Turn) -> None:
+        self.me = me
         self.options = options
-        self._turn = turn
+        self.view = view
+        self.plan = plan_scans(options, me, 0)
         self.part: TablePart | None = None
-        """The part that regular scans read; None for the whole table."""
+        """The part that the next regular scan reads; None for the whole table."""
+        self.has_seen_whole = False
+        self._turn = turn
+        self._owners: set[str] | None = None  # other owners in the first scan of a part
         self._state = TableState.UNKNOWN
         self._state_due_s = -math.inf
         self._due_s = math.inf
@@ -65,11 +221,6 @@ class TableScans:
         return not self._is_scanning and not self._is_requested and not self._unsure
 
     @property
-    def is_whole_scheduled(self) -> bool:
-        """Whether a scan of the whole table is in flight or scheduled."""
-        return self._whole_s < math.inf or (self._is_scanning and self._is_at_whole)
-
-    @property
     def unsure(self) -> frozenset[str]:
         """Leases whose owner is unknown."""
         return frozenset(self._unsure)
@@ -91,8 +242,7 @@ class TableScans:
         if is_whole:
             self._checked = set(self._unsure)
             self._wanted_s = self._whole_due_s = math.inf
-        part = WHOLE_TABLE if is_whole and self.part is not None else self.part
-        self._turn.emit(ScanTable(part))
+        self._turn.emit(ScanTable(WHOLE_TABLE if is_whole and self.part is not None else self.part))
 
     def request(self) -> None:
         """Request a scan of the whole table that begins after this moment: one in flight may have begun too early."""
@@ -102,27 +252,58 @@ class TableScans:
         """Request a scan of the whole table that begins by a moment; one in flight does not count."""
         self._wanted_s = min(self._wanted_s, at_s)
 
+    def request_next_round(self, now_s: float, *, are_rare: bool) -> None:
+        """Request a scan of the whole table one round from now, unless every round scans it anyway.
+
+        Args:
+            now_s: Monotonic seconds.
+            are_rare: Regular scans are further apart than rounds.
+        """
+        if self.plan.part is not None:
+            self.request_by(now_s + self._jittered(self.options.interval_s))
+        elif are_rare:
+            self.request_by(now_s + self._jittered(self.plan.round_s))
+
     def schedule(self, at_s: float) -> None:
         """Schedule the next regular scan; requested scans stay."""
         self._due_s = at_s
 
-    def schedule_whole(self, at_s: float) -> None:
-        """Schedule the next regular scan of the whole table, if regular scans read a part."""
-        self._whole_due_s = at_s
+    def schedule_next(self, now_s: float, scan_s: float, *, is_whole: bool, is_moving: bool) -> None:
+        """Schedule the next scans: one has just ended.
 
-    def on_owner_unknown(self, key: str, now_s: float) -> None:
-        """Handle that a lease's owner became unknown: only a read that begins later resolves it."""
-        self._unsure.add(key)
-        self._checked.discard(key)
-        if self.part is None:
-            self.request_by(now_s + self.options.interval_s)
+        Args:
+            now_s: Monotonic seconds.
+            scan_s: When an extra scan will find leases to move; infinity for the regular time.
+            is_whole: The scan was of the whole table.
+            is_moving: The scan found leases to move.
+        """
+        plan = self.plan
+        due_s = now_s + self._jittered(plan.round_s)
+        suspect_s = self.view.next_expiry_s(self.me)
+        if suspect_s is not None and suspect_s > now_s:
+            # A worker may have stopped: scan when that is certain rather than at the next regular round.
+            due_s = min(due_s, suspect_s + 0.02 * plan.round_s * self._turn.draw())
+        if plan.part is not None and is_whole:
+            whole_s = now_s + self._jittered(plan.moving_s if is_moving else plan.whole_s)
+            self._whole_due_s = min(whole_s, max(scan_s, now_s + plan.settling_s))
+            scan_s = math.inf
+        if plan.part is not None and not self._is_whole_scheduled:
+            scan_s = min(scan_s, now_s + _GATHERING_ROUNDS * plan.round_s)
+        due_s = min(due_s, max(scan_s, now_s + _EXTRA_SCAN_ROUNDS * plan.round_s))
+        self._due_s = max(due_s, now_s + 0.01 * plan.round_s)
 
-    def on_owner_known(self, key: str) -> None:
-        """Handle that the row was read by its key."""
-        self._unsure.discard(key)
+    def _jittered(self, mean_s: float) -> float:
+        return mean_s * (1 - _JITTER + 2 * _JITTER * self._turn.draw())
+
+    @property
+    def _is_whole_scheduled(self) -> bool:
+        """Whether a scan of the whole table is in flight or scheduled."""
+        return self._whole_s < math.inf or (self._is_scanning and self._is_at_whole)
+
+    # --- answers ------------------------------------------------------------------------------------------
 
     def on_table_ready(self, now_s: float) -> None:
-        """Handle that the table exists."""
+        """Handle that the table exists and scans may begin."""
         self._state = TableState.READY
         self._due_s = now_s
 
@@ -166,3 +347,102 @@ class TableScans:
         else:
             self._due_s = self._retry_s
         return is_gone
+
+    def on_row_count(self, row_count: int) -> None:
+        """Handle the table's row count, as the service estimates it."""
+        if not self.has_seen_whole:
+            self._follow(plan_scans(self.options, self.me, row_count))
+
+    def on_whole_table(self, workers: Collection[str]) -> None:
+        """Handle a scan of the whole table, which is in the view, and the live workers that it shows."""
+        self.has_seen_whole = True
+        self._follow(plan_scans(self.options, self.me, len(self.view), workers))
+
+    def _follow(self, plan: ScanPlan) -> None:
+        self.plan = plan
+        self.part = plan.part
+        if plan.part is None:
+            self.view.watch_whole_table()
+
+    def on_part(self, fleet: Sequence[FleetLease], now_s: float) -> None:
+        """Handle a scan of a part: the second one of a new worker schedules its first scan of the whole table.
+
+        Args:
+            fleet: Every unfinished lease of the part with its owner's state.
+            now_s: Monotonic seconds.
+        """
+        home = self.plan.part
+        if self.has_seen_whole or home is None or self._is_whole_scheduled:
+            return
+        owners = {entry.lease.owner for entry in fleet if entry.owner_state is OwnerState.ALIVE}
+        others = {owner for owner in owners if owner not in (None, self.me)}
+        if self._owners is None:
+            self._owners = others
+            self.part = TablePart((home.number + home.count // 2) % home.count, home.count)
+            return
+        self.part = home
+        within_s = self.plan.whole_s_per_worker * estimate_workers(self._owners, others, home.count)
+        self._whole_due_s = now_s + (within_s * self._turn.draw() if within_s > self.plan.round_s else 0.0)
+
+    # --- single rows --------------------------------------------------------------------------------------
+
+    def on_owner_unknown(self, key: str, now_s: float) -> None:
+        """Handle that a lease's owner became unknown: only a read that begins later resolves it."""
+        self._unsure.add(key)
+        self._checked.discard(key)
+        if self.part is None:
+            self.request_by(now_s + self.options.interval_s)
+
+    def on_owner_known(self, key: str) -> None:
+        """Handle that the row was read by its key."""
+        self._unsure.discard(key)
+
+
+class RowFetches:
+    """The reads of single rows by their keys, for a worker that watches a part of the table. Not thread-safe.
+
+    Args:
+        turn: Where effects go.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._due: list[tuple[float, str]] = []  # a heap: the first due is in front
+        self._waiting: set[str] = set()
+        self._under_way: set[str] = set()
+
+    @property
+    def next_fetch_s(self) -> float:
+        """When the next fetch may begin; infinity while the maximum is in flight."""
+        if len(self._under_way) >= _FETCHES_MAX:
+            return math.inf
+        return self._due[0][0] if self._due else math.inf
+
+    def request(self, key: str, now_s: float) -> None:
+        """Request a fetch, unless the key is requested or in flight."""
+        if key not in self._under_way and key not in self._waiting:
+            self._wait(key, now_s)
+
+    def fetch_due(self, now_s: float) -> None:
+        """Begin the fetches that are due."""
+        while self.next_fetch_s <= now_s:
+            _, key = heappop(self._due)
+            self._waiting.discard(key)
+            self._under_way.add(key)
+            self._turn.emit(FetchLease(key))
+
+    def on_answer(self, key: str) -> bool:
+        """Handle that a row was read; True if it was requested here."""
+        is_wanted = key in self._under_way
+        self._under_way.discard(key)
+        return is_wanted
+
+    def on_failed(self, key: str, now_s: float) -> None:
+        """Handle that a row could not be read: it is tried again a little later."""
+        if key in self._under_way:
+            self._under_way.discard(key)
+            self._wait(key, now_s + _FETCH_AGAIN_S * (0.5 + self._turn.draw()))
+
+    def _wait(self, key: str, due_s: float) -> None:
+        self._waiting.add(key)
+        heappush(self._due, (due_s, key))
