@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.unread import UnreadPage
 from penstock.core.leases import held_lease, move_planner, shard_syncer
-from penstock.core.leases.coordinator_effects import Report, StopWhy
+from penstock.core.leases.coordinator_effects import Report, StopWhy, Turn
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Acquisition, Reason
@@ -41,9 +41,7 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.core.leases.move_planner import MovePlanner
-from penstock.core.leases.pending_writes import PendingWrite
-from penstock.core.leases.turn import Turn
-from penstock.core.leases.write_purposes import ForChildOf
+from penstock.core.leases.pending_writes import ForChildOf, PendingWrite
 from penstock.core.position import Position, Sentinel
 from penstock.core.reading import shard_reader
 from penstock.core.reading.delivery import ShardDelivery

@@ -8,13 +8,13 @@ from penstock.consumer import shard_run
 from penstock.consumer.fetching import ShardFetcher
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease_keys import stream_id_of, stream_name_of
+from penstock.core.leases.lease import stream_id_of, stream_name_of
+from penstock.core.leases.lease_view import StreamRows
 from penstock.core.leases.lease_writes import Delete
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE
+from penstock.core.leases.pending_writes import ForLateCheckpoint
 from penstock.core.leases.required_leases import find_holes
 from penstock.core.leases.shard_syncer import ShardSyncer
-from penstock.core.leases.stream_rows import StreamRows
-from penstock.core.leases.write_purposes import ForLateCheckpoint
 from penstock.runtime.known_stream import KnownStream
 from sim.mutants import Mutant
 

@@ -16,8 +16,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, PastClaim, StopNote, TipMark, parse_run
-from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
+from penstock.core.leases.lease import (
+    BatchClaim,
+    Lease,
+    LeaseTerm,
+    PastClaim,
+    StopNote,
+    TipMark,
+    lease_key,
+    parse_run,
+    shard_id_of,
+    stream_id_of,
+)
 from penstock.core.position import Position, at_record, parse_checkpoint, parse_position
 from penstock.core.safe_text import text_of
 from penstock.core.stream_identity import parse_identity

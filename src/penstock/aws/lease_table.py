@@ -26,7 +26,7 @@ from penstock.aws.lease_codec import (
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import TABLE_PAGING, call, pages_of
 from penstock.core.backoff import GiveUp
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
     Applied,
@@ -37,7 +37,6 @@ from penstock.core.leases.lease_writes import (
     Refusal,
     Refused,
 )
-from penstock.core.leases.table_part import TablePart
 from penstock.errors import (
     AccessDenied,
     OptionError,

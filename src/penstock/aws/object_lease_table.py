@@ -19,10 +19,9 @@ from msgspec import Struct
 
 from penstock.aws.lease_codec import NotALease, read_item, write_item
 from penstock.core.backoff import GiveUp, RetryPlan
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write, shows
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Refused
-from penstock.core.leases.table_part import TablePart
 from penstock.errors import Rejected, Throttled, UnknownOutcome
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.ports.object_store import OBJECT_BYTES_MAX, ObjectStore, StoredObject

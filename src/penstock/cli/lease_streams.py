@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.leases.lease_keys import stream_id_of, stream_name_of
+from penstock.core.leases.lease import stream_id_of, stream_name_of
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:

@@ -164,7 +164,7 @@ def _fetch_lineage(
     args: argparse.Namespace, stream_id: str, position: Position
 ) -> tuple[tuple[Shard, ...] | None, frozenset[str]]:
     """List the stream's shards, if it is named, and those that were open at the position's moment."""
-    from penstock.core.leases.lease_keys import keyed_shard
+    from penstock.core.leases.lease import keyed_shard
     from penstock.core.position import Sentinel
     from penstock.ports.kinesis import ShardFilter
 
@@ -188,7 +188,7 @@ def _fetch_lineage(
 
 def _stream_of(args: argparse.Namespace, stream_id: str) -> str:
     """Return the name of the stream that `--stream` names, perhaps by the prefix of its lease keys."""
-    from penstock.core.leases.lease_keys import stream_name_of
+    from penstock.core.leases.lease import stream_name_of
 
     named: str = args.stream
     return stream_name_of(stream_id) if named == stream_id else named

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.backoff import Backoff
-from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
+from penstock.core.leases.lease import shard_id_of, stream_id_of
 from penstock.core.reading.lag import age_ms, find_oldest_unread
 from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.service_clock import service_now_ms

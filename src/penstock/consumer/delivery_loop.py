@@ -38,8 +38,8 @@ from penstock.consumer.stopped import StoppedShards
 from penstock.consumer.stream_reading import StreamReading
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
-from penstock.core.leases.lease_keys import stream_id_of
-from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop_reason
+from penstock.core.leases.coordinator_stats import HeldLeaseStatus, is_standstill, stop_reason
+from penstock.core.leases.lease import stream_id_of
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
 from penstock.core.reading.paused_shards import PausedShards

@@ -34,9 +34,8 @@ from penstock.core.leases.coordinator_events import (
     ReaderStopped,
     ShardDrained,
 )
-from penstock.core.leases.lease import TipMark
-from penstock.core.leases.lease_keys import keyed_child, shard_id_of, stream_id_of
-from penstock.core.leases.standstill import describe_stop
+from penstock.core.leases.coordinator_stats import describe_stop
+from penstock.core.leases.lease import TipMark, keyed_child, shard_id_of, stream_id_of
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery import ShardDelivery
 from penstock.core.reading.delivery_calls import (

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from penstock.consumer.pull import IterationEnded
 from penstock.consumer.shard_run import ShardRun
-from penstock.core.leases.standstill import HeldLeaseStatus
+from penstock.core.leases.coordinator_stats import HeldLeaseStatus
 from penstock.errors import HandlerFailed, PenstockError, ShardsStopped
 
 _NAMED_MAX = 5

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec import Struct
 
 from penstock.consumer.stream_reading import ConsumedStream
-from penstock.core.leases.lease_keys import keyed_start
+from penstock.core.leases.lease import keyed_start
 from penstock.core.moments import parse_moment
 from penstock.core.position import Position, at_timestamp
 from penstock.core.reading.service_clock import service_bound_ms

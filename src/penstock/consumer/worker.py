@@ -26,8 +26,7 @@ from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
 from penstock.core.leases.held_lease import LeasePhase
-from penstock.core.leases.lease import name_run
-from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
+from penstock.core.leases.lease import lease_key, name_run, shard_id_of, stream_id_of
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kcl3_tables import Kcl3Tables

@@ -11,9 +11,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
-from penstock.core.leases.table_part import TablePart
 
 
 class SkippedRow(Struct, frozen=True):

@@ -57,16 +57,16 @@ from penstock.core.leases.coordinator_events import (
     Tick,
     WriteDone,
 )
+from penstock.core.leases.coordinator_stats import HeldLeaseStatus, statuses_of
 from penstock.core.leases.foreign_lease import describe_foreign_table
 from penstock.core.leases.kcl3_fleet import describe_refusal
+from penstock.core.leases.lease import TablePart
 from penstock.core.leases.lease_writes import (
     Checkpoint,
     End,
     LateCheckpoint,
     Release,
 )
-from penstock.core.leases.standstill import HeldLeaseStatus, statuses_of
-from penstock.core.leases.table_part import TablePart
 from penstock.core.leases.twin_watch import describe_twin
 from penstock.core.position import Position
 from penstock.errors import (

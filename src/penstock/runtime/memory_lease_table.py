@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome
-from penstock.core.leases.table_part import TablePart
 from penstock.ports.lease_table import LeaseScan
 
 

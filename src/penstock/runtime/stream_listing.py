@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.core.leases.coordinator_effects import ListShards
 from penstock.core.leases.coordinator_events import ListingDone, ListingFailed, Problem
-from penstock.core.leases.lease_keys import keyed_shard
+from penstock.core.leases.lease import keyed_shard
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.runtime.call_problems import detail_of, problem_of
 from penstock.runtime.known_stream import KnownStream

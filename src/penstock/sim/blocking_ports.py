@@ -14,9 +14,8 @@ from typing import Any, Final
 from penstock.core.backoff import Backoff, GiveUp, RetryPlan
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, WorkerStats
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
-from penstock.core.leases.table_part import TablePart
 from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_record, at_timestamp
 from penstock.core.put_entry import PutAnswer, PutEntry
 from penstock.core.reading.reader_steps import ListPage

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from penstock.core.aggregation import DecodeCounts
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import Applied, LeaseWrite
-from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position, at_record
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import ListedShard, ListPage, find_listed

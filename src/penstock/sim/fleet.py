@@ -47,10 +47,9 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
 )
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart, number_of_part
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Take
-from penstock.core.leases.table_part import TablePart, number_of_part
 from penstock.core.shard import ChildShard, Shard
 from penstock.sim.table_units import get_units, row_bytes, scan_units, write_units
 

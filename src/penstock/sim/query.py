@@ -16,9 +16,8 @@ from penstock.core.batches.claims import resolve_start
 from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
 from penstock.core.leases.coordinator_effects import Effect, Report, StartReader
 from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardDrained
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
-from penstock.core.leases.table_part import TablePart
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
 from penstock.ports.lease_table import LeaseScan

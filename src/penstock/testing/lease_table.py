@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
@@ -16,7 +16,6 @@ from penstock.core.leases.lease_writes import (
     Release,
     Take,
 )
-from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position
 from penstock.errors import Throttled
 from penstock.ports.lease_table import LeaseScan

@@ -31,6 +31,7 @@ from penstock.aws.lease_expressions import update_for
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
 from penstock.core.leases.lease import (
     Lease,
+    TablePart,
 )
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
@@ -49,7 +50,6 @@ from penstock.core.leases.lease_writes import (
     Reset,
     Take,
 )
-from penstock.core.leases.table_part import TablePart
 from penstock.core.position import (
     TRIM_HORIZON,
     at_record,

@@ -15,10 +15,9 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.object_lease_table import ObjectLeaseTable
 from penstock.aws.s3_objects import S3Objects
 from penstock.core.backoff import Backoff, RetryPlan
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Checkpoint, Create, Delete, Refused, Renew, Take
-from penstock.core.leases.table_part import TablePart
 from penstock.core.position import at_record
 from penstock.errors import AccessDenied, NotFound, OptionError, Rejected, Unavailable, UnknownOutcome
 from penstock.runtime.file_objects import FileObjects

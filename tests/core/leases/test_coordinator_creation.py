@@ -19,8 +19,8 @@ from penstock.core.leases.required_leases import (
     plan_first_leases,
     plan_missing,
     start_reading_at,
+    unknown_names,
 )
-from penstock.core.leases.starting_per_shard import unknown_names
 from penstock.core.position import parse_checkpoint
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition

@@ -11,6 +11,7 @@ from penstock.core.leases.coordinator_effects import (
     ScanTable,
     StopReader,
     Topic,
+    Turn,
     WriteLease,
 )
 from penstock.core.leases.coordinator_events import (
@@ -53,7 +54,6 @@ from penstock.core.leases.lease_writes import (
     RequestHandover,
     Take,
 )
-from penstock.core.leases.turn import Turn
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.shard import Shard
 

@@ -1,6 +1,6 @@
 """When a worker may ask for its share: not before a round has passed in which every worker could appear."""
 
-from penstock.core.leases.fleet_membership import FleetMembership
+from penstock.core.leases.move_planner import FleetMembership
 
 ROUND_S = 8.0
 

@@ -6,17 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from core.leases.coordinator_bench import WHOLE, Bench
-from penstock.core.leases.coordinator_effects import FetchLease, ListShards, ScanTable, WriteLease
+from penstock.core.leases.coordinator_effects import FetchLease, ListShards, ScanTable, Turn, WriteLease
 from penstock.core.leases.coordinator_events import UNKNOWN, Problem, ScanFailed, TableReady, Tick, WriteDone
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import zone_of
 from penstock.core.leases.held_lease import LeasePhase
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import WHOLE_TABLE, Lease, TablePart
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Take
-from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
 from penstock.core.leases.table_scans import TableScans, estimate_workers, plan_scans
-from penstock.core.leases.turn import Turn
 from penstock.core.position import SHARD_END
 
 OPTIONS = CoordinatorOptions()

@@ -3,9 +3,10 @@
 import pytest
 
 from penstock.core.leases.coordinator_context import CoordinatorContext
+from penstock.core.leases.coordinator_effects import Turn
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.late_checkpoints import LateCheckpoints
+from penstock.core.leases.held_leases import LateCheckpoints
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
@@ -16,7 +17,6 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.table_scans import TableScans
-from penstock.core.leases.turn import Turn
 from penstock.core.position import LATEST, at_record
 
 ROW = Lease("s", counter=4, owner="another", checkpoint=at_record("5"))

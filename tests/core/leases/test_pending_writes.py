@@ -2,11 +2,10 @@
 
 import pytest
 
+from penstock.core.leases.coordinator_effects import Turn
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.lease_writes import Renew, Take
-from penstock.core.leases.pending_writes import PendingWrites
-from penstock.core.leases.turn import Turn
-from penstock.core.leases.write_purposes import ForAcquisition, ForHeldLease
+from penstock.core.leases.pending_writes import ForAcquisition, ForHeldLease, PendingWrites
 
 HELD = ForHeldLease(epoch=1)
 GAIN = ForAcquisition(Reason.EXPIRED)

@@ -2,9 +2,8 @@
 
 import math
 
-from penstock.core.leases.coordinator_effects import FetchLease
+from penstock.core.leases.coordinator_effects import FetchLease, Turn
 from penstock.core.leases.table_scans import RowFetches
-from penstock.core.leases.turn import Turn
 
 
 def test_of_many_rows_that_are_wanted_at_once_twenty_are_read_at_a_time():

@@ -21,8 +21,8 @@ from penstock.core.leases.coordinator_events import (
     StopRequested,
 )
 from penstock.core.leases.coordinator_options import SharedStream
-from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_keys import (
+from penstock.core.leases.lease import (
+    Lease,
     keyed_child,
     keyed_shard,
     keyed_start,

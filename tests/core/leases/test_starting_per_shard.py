@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.leases.starting_per_shard import plan_named_leases
+from penstock.core.leases.required_leases import plan_named_leases
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard_graph import ShardGraph
 from penstock.core.starting import StartingPosition

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.trouble import LAG_STEADY
 from penstock.cli.terminal import escape_text
-from penstock.core.leases.lease_keys import shard_id_of, stream_id_of, stream_name_of
+from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
 
 if TYPE_CHECKING:
     from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, ShardRow

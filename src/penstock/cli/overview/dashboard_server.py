@@ -20,7 +20,7 @@ from penstock.cli.overview.snapshot import Snapshot, document_of
 from penstock.cli.overview.stream_load import StreamSnapshot, stream_document
 from penstock.cli.overview.stream_page import page_of_stream
 from penstock.cli.terminal import safe_json
-from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
+from penstock.core.leases.lease import shard_id_of, stream_id_of
 from penstock.errors import PenstockError
 from penstock.local.access import Access
 from penstock.runtime.http_service import GetHandler, HttpService

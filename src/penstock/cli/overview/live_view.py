@@ -39,7 +39,7 @@ from penstock.cli.overview.stream_cells import (
 )
 from penstock.cli.overview.stream_load import PEAK_MINUTES, QUOTAS
 from penstock.cli.terminal import bar, escape_text
-from penstock.core.leases.lease_keys import stream_id_of
+from penstock.core.leases.lease import stream_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
+from penstock.core.leases.lease import shard_id_of, stream_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

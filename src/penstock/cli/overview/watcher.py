@@ -15,9 +15,8 @@ from penstock.cli.overview.shard_rows import KnownLag, shard_rows, skipped_probl
 from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, Snapshot
 from penstock.cli.overview.trouble import TroubleLimits, sort_applications
 from penstock.cli.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLag, measure_lags
-from penstock.core.leases.lease_keys import keyed_shard
+from penstock.core.leases.lease import WHOLE_TABLE, keyed_shard
 from penstock.core.leases.lease_view import LeaseView, OwnerState
-from penstock.core.leases.table_part import WHOLE_TABLE
 from penstock.core.safe_text import describe_error
 from penstock.core.shard_graph import ShardGraph
 from penstock.errors import NotFound, PenstockError, ServiceError

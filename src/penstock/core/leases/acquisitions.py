@@ -13,10 +13,9 @@ from penstock.core.leases.fleet_view import Acquisition, Reason
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Refused, Renew, RequestHandover, Take
-from penstock.core.leases.pending_writes import PendingWrite
+from penstock.core.leases.pending_writes import ForAcquisition, PendingWrite
 from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.stream_check import StreamCheck
-from penstock.core.leases.write_purposes import ForAcquisition
 
 _LEFT_DURATIONS: Final = 10  # lease durations for which a shard that failed here is left to others
 

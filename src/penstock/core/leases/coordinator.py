@@ -49,6 +49,7 @@ from penstock.core.leases.coordinator_effects import (
     Effect,
     StopWhy,
     TableRefused,
+    Turn,
     WorkerIdTaken,
 )
 from penstock.core.leases.coordinator_events import (
@@ -80,7 +81,6 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.coordinator_stats import CoordinatorStats
-from penstock.core.leases.damaged_rows import DamagedRows
 from penstock.core.leases.failing_calls import FailingCall, FailingCalls, call_of
 from penstock.core.leases.fleet_view import (
     Acquisition,
@@ -93,22 +93,12 @@ from penstock.core.leases.fleet_view import (
 )
 from penstock.core.leases.graceful_stop import GracefulStop
 from penstock.core.leases.held_lease import LeasePhase
-from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.held_leases import HeldLeases, LateCheckpoints
 from penstock.core.leases.kcl3_membership import LED_SCAN_ROUNDS, Kcl3Membership
-from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
-from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
-from penstock.core.leases.reacquisition import Reacquisition
-from penstock.core.leases.requested_leases import RequestedLeases
-from penstock.core.leases.stream_check import StreamCheck
-from penstock.core.leases.stream_leases import StreamLeases, streams_of
-from penstock.core.leases.table_scans import RowFetches, TableScans
-from penstock.core.leases.turn import Turn
-from penstock.core.leases.twin_watch import TwinWatch
-from penstock.core.leases.unread_shards import describe_unread
-from penstock.core.leases.write_purposes import (
+from penstock.core.leases.pending_writes import (
     ForAcquisition,
     ForChildOf,
     ForCleanup,
@@ -117,7 +107,15 @@ from penstock.core.leases.write_purposes import (
     ForLateCheckpoint,
     ForMissingLease,
     OtherPurpose,
+    PendingWrite,
+    PendingWrites,
 )
+from penstock.core.leases.reacquisition import Reacquisition
+from penstock.core.leases.requested_leases import RequestedLeases
+from penstock.core.leases.stream_check import DamagedRows, StreamCheck
+from penstock.core.leases.stream_leases import StreamLeases, describe_unread, streams_of
+from penstock.core.leases.table_scans import RowFetches, TableScans
+from penstock.core.leases.twin_watch import TwinWatch
 
 _EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest wait for a scan after a refused hand-over request
 _RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.core.leases.coordinator_effects import Turn
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.table_scans import TableScans
-from penstock.core.leases.turn import Turn
 
 
 class CoordinatorContext(Struct, frozen=True, eq=False):

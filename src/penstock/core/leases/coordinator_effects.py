@@ -6,16 +6,15 @@ The table in the docstring of `penstock.core.leases.coordinator` lists the event
 from __future__ import annotations
 
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from penstock.core.leases.coordinator_events import ListingPurpose
 from penstock.core.leases.foreign_lease import ForeignLease
 from penstock.core.leases.kcl3_fleet import FleetRefusal
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite
-from penstock.core.leases.table_part import TablePart
 from penstock.core.leases.twin_watch import Twin
 from penstock.core.position import Position
 
@@ -266,3 +265,34 @@ Effect: TypeAlias = (
     | WorkerIdTaken
     | Stopped
 )
+
+
+_GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
+
+
+class Turn:
+    """The effects and the random number of one call, shared by the coordinator's parts. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self._chance = 0.5
+
+    def begin(self, chance: float) -> None:
+        """Start the next turn, with a fresh number in [0, 1)."""
+        self.effects = []
+        self._chance = chance
+
+    def draw(self) -> float:
+        """Return a number in [0, 1): several per turn, all derived from the turn's one."""
+        self._chance = (self._chance + _GOLDEN) % 1.0
+        return self._chance
+
+    def emit(self, effect: Effect) -> None:
+        """Add an effect to those that this turn returns."""
+        self.effects.append(effect)
+
+    def report(
+        self, topic: Topic, level: Level, message: str, key: str | None = None, reason: str = ""
+    ) -> None:
+        """Emit a report for the log and the metrics."""
+        self.emit(Report(topic, level, message, key, reason))

@@ -12,9 +12,8 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from penstock.core.leases.kcl3_fleet import Kcl3Rows
-from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease import Lease, TablePart, TipMark
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Refused
-from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard, Shard
 

@@ -9,8 +9,7 @@ from typing import Final, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_keys import stream_id_of
+from penstock.core.leases.lease import Lease, stream_id_of
 from penstock.core.position import LATEST
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity

@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.leases.coordinator_effects import Level, Topic
+from penstock.core.leases.coordinator_effects import Level, Topic, Turn
 from penstock.core.leases.coordinator_events import (
     Event,
     FetchFailed,
@@ -53,7 +53,6 @@ from penstock.core.leases.lease_writes import (
     RequestHandover,
     Take,
 )
-from penstock.core.leases.turn import Turn
 
 _AGAIN_S: Final = 60.0
 _PATIENCE: Final = 0.6  # of the lease duration: a lease is lost after nine tenths

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_keys import stream_id_of
+from penstock.core.leases.lease import Lease, stream_id_of
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
 

@@ -25,6 +25,7 @@ from penstock.core.leases.coordinator_effects import (
     StartReader,
     StopReader,
     StopWhy,
+    Turn,
 )
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
@@ -44,8 +45,6 @@ from penstock.core.leases.held_lease_actions import (
     Lost,
     Released,
     SendWrite,
-)
-from penstock.core.leases.held_lease_reports import (
     report_behind,
     report_end,
     report_failed_reader,
@@ -67,8 +66,6 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.required_leases import plan_child_leases, start_reading_at
-from penstock.core.leases.shard_end import missing_parents
-from penstock.core.leases.turn import Turn
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
 
@@ -562,12 +559,16 @@ class HeldLease(Struct):
     # --- the end of the shard ---
 
     def _create_children(self, view: LeaseView, now_s: float) -> list[LeaseAction]:
-        """Return the actions that create the children's leases, as far as they are possible now."""
+        """Return the actions that create the children's leases, as far as they are possible now.
+
+        The order at a shard's end: first every child's lease exists, then SHARD_END and the release in one write, then the
+        children are taken. A crash in between loses nothing: the parent's next reader reaches the same end.
+        """
         if not self.to_create or now_s < self.child_retry_s:
             return []
         actions: list[LeaseAction] = []
         for lease in self.to_create.values():
-            if lease.key not in view and missing_parents(lease, self.key, view):
+            if lease.key not in view and self._missing_parents_of(lease, view):
                 # The child would be read before its other parent. That parent's lease is created at the end of its own
                 # parent, or by the shard syncer when it finds the hole.
                 self.child_retry_s = now_s + self.options.interval_s
@@ -582,7 +583,15 @@ class HeldLease(Struct):
         """Return the other parents without a lease that keep this finished shard from being ended."""
         if self.phase is not LeasePhase.DRAINED or not self.to_create:
             return set()
-        return set().union(*(missing_parents(child, self.key, view) for child in self.to_create.values()))
+        return set().union(*(self._missing_parents_of(child, view) for child in self.to_create.values()))
+
+    def _missing_parents_of(self, child: Lease, view: LeaseView) -> set[str]:
+        """Return the other parents of a child whose leases should be in the table and are not."""
+        return {
+            parent
+            for parent in child.parents
+            if parent != self.key and parent not in view and parent not in view.vanished
+        }
 
     def on_child_exists(self, key: str) -> bool:
         """Handle that a child's lease exists; True if this shard's end has waited for it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -10,11 +11,14 @@ from penstock.core.leases.coordinator_effects import (
     CheckpointWritten,
     ExtendDelivery,
     FetchLease,
+    Level,
     Report,
     StartReader,
     StopReader,
     StopWhy,
+    Topic,
 )
+from penstock.core.leases.coordinator_events import ReaderFailed
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite
 from penstock.core.position import Position
@@ -86,3 +90,130 @@ LeaseAction: TypeAlias = (
     | FetchLease
     | Report
 )
+
+
+_SHOWN_KEYS_MAX: Final = 5
+
+
+def report_release(row: Lease) -> Report:
+    """Report that a lease was released, and its next owner.
+
+    Args:
+        row: The row after the release.
+    """
+    return Report(
+        Topic.RELEASED if row.owner is None else Topic.HANDED_OVER,
+        Level.INFO,
+        f"lease {row.key} released at {row.checkpoint} for {row.owner or 'anybody'}",
+        row.key,
+    )
+
+
+def report_end(key: str, children: Iterable[ChildShard]) -> Report:
+    """Report that a shard is done, and name its children."""
+    names = ", ".join(child.shard_id for child in children) or "no children"
+    return Report(Topic.ENDED, Level.INFO, f"shard {key} is done; {names} follow", key)
+
+
+def report_read_back(key: str) -> Report:
+    """Report that a write was applied although its answer was lost."""
+    message = f"lease {key}: the answer to a write was lost, the write was not"
+    return Report(Topic.READ_BACK, Level.INFO, message, key)
+
+
+def report_behind(row: Lease, wanted: Position | None) -> Report:
+    """Report that the table's checkpoint is ahead of this worker's."""
+    message = f"lease {row.key}: the table's checkpoint {row.checkpoint} is ahead of {wanted}; it stays"
+    return Report(Topic.CHECKPOINT_BEHIND, Level.INFO, message, row.key)
+
+
+def report_failed_reader(event: ReaderFailed, *, is_freed: bool) -> Report:
+    """Report that a shard is not delivered any more, and whether its lease is kept."""
+    what = "freed" if is_freed else "kept, and nothing of it is read until a restart"
+    message = f"shard {event.key} has stopped: {event.reason}. Its lease is {what}."
+    return Report(Topic.STOPPED_SHARD, Level.ERROR, message, event.key)
+
+
+def report_stall(key: str, behind_ms: int | None, still_s: float) -> Report:
+    """Report that a shard is behind and makes no progress."""
+    message = f"shard {key} is {behind_ms} ms behind and has not moved for {still_s:.0f} s"
+    return Report(Topic.STALLED, Level.ERROR, message, key)
+
+
+def report_still_stopped(key: str) -> Report:
+    """Repeat the report that a shard has stopped."""
+    return Report(Topic.STOPPED_SHARD, Level.ERROR, f"shard {key} is still stopped after a failure", key)
+
+
+def report_expired(expired: Sequence[Expiry]) -> Report:
+    """Report leases that were lost because no renewal succeeded in time, and why none did."""
+    keys = [each.key for each in expired]
+    which, them = (
+        (f"lease {keys[0]}", "it") if len(keys) == 1 else (f"{len(keys)} leases ({_some(keys)})", "them")
+    )
+    error = next((each.error for each in expired if each.error is not None), None)
+    unanswered_s = max((each.unanswered_s for each in expired if each.unanswered_s is not None), default=None)
+    if error is not None:
+        why = f"Renewing {them} fails: {error}"
+    elif unanswered_s is not None:
+        why = f"The renewal was sent {unanswered_s:.1f} s ago and the lease table has not answered: see renewal_latency_s"
+    else:
+        why = f"This process was too slow to renew {them}, or did not run: see renewal_latency_s"
+    message = (
+        f"{which} could not be renewed in time; delivery has stopped before another worker may begin. {why}"
+    )
+    return Report(Topic.LOST, Level.WARNING, message, keys[0] if len(keys) == 1 else None, "expired")
+
+
+def report_late_renewals(late_count: int, held_count: int, longest_s: float, error: str | None) -> Report:
+    """Report leases that are kept although others may take them by now.
+
+    Args:
+        late_count: Number of late leases.
+        held_count: Number of held leases.
+        longest_s: Longest time since a renewal.
+        error: The error of the last failed renewal; None if none failed.
+    """
+    why = (
+        "The lease table or this process is too slow for so many: see renewal_latency_s"
+        if error is None
+        else f"Renewing them fails: {error}"
+    )
+    message = (
+        f"{late_count} of {held_count} leases have not been renewed within their duration, one of them for {longest_s:.0f} s: "
+        f"other workers may take them. {why}"
+    )
+    return Report(Topic.LATE_RENEWALS, Level.WARNING, message)
+
+
+def _some(keys: Sequence[str]) -> str:
+    shown = ", ".join(sorted(keys)[:_SHOWN_KEYS_MAX])
+    return shown if len(keys) <= _SHOWN_KEYS_MAX else f"{shown}, ..."
+
+
+def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> Report:
+    """Report how a lease was lost to another worker.
+
+    Args:
+        worker: The worker that held it.
+        key: The lease.
+        row: The row in the table, if known.
+        row_gone: Whether the row was deleted.
+    """
+    if row_gone:
+        return Report(
+            Topic.ROW_GONE,
+            Level.ERROR,
+            f"lease {key} was deleted while this worker held it. If its part of the hash range stays without a lease, the shard "
+            "is started again from its beginning",
+            key,
+        )
+    if row is not None and row.reader == worker:
+        run = "" if row.run is None else f" (run {row.run})"
+        message = (
+            f"lease {key} was renewed under this worker's id, {worker}, but not by this process{run}: is another process running "
+            "under the same worker id? It must be unique among the living workers of an application"
+        )
+        return Report(Topic.LOST, Level.ERROR, message, key, "same_name")
+    owner = "nobody" if row is None else row.owner
+    return Report(Topic.LOST, Level.WARNING, f"lease {key} belongs to {owner} now", key, "taken")

@@ -41,8 +41,7 @@ from penstock.core.leases.kcl3_fleet import (
     unseen_by_leader,
     wants_reports,
 )
-from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_keys import stream_id_of
+from penstock.core.leases.lease import Lease, stream_id_of
 from penstock.core.leases.move_planner import RoundPlan
 
 _JITTER: Final = 0.1

@@ -6,12 +6,16 @@ and the note on a stopped shard are Penstock's own.
 
 from __future__ import annotations
 
+from typing import Final
 from zlib import crc32
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.hash_key import HashRange
 from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.shard import ChildShard, Shard
+from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
 
 
@@ -168,7 +172,7 @@ class Lease(Struct, frozen=True):
 
     Args:
         key: The shard's id (`leaseKey`), prefixed with its stream's id if several streams share the table
-            (`penstock.core.leases.lease_keys`).
+            (`penstock.core.leases.lease`).
         counter: Incremented by each of the owner's writes: a fence, and the sign that the owner lives (`leaseCounter`).
         owner: Worker id, or None while the lease is unowned (`leaseOwner`).
         checkpoint: Everything up to and including this is done.
@@ -266,3 +270,91 @@ def starting_lease(
         hash_range=hash_range,
         stream=stream,
     )
+
+
+# --- keys ------------------------------------------------------------------------------------------------
+
+# A table of several streams has the format of the KCL's multi-stream mode. There a key is `account:stream:epoch:shardId`, and
+# the text before the last colon is the stream's id. Parents and children are bare shard ids in the table and keys in memory,
+# so the decisions about leases are the same for one stream and for several.
+#
+# Source: KCL's `StreamIdentifier` and `MultiStreamLease.getLeaseKey`. No shard id and no stream's name has a colon.
+
+
+def lease_key(stream_id: str, shard_id: str) -> str:
+    """Return the key of a shard's lease; the stream id is empty for a table of one stream."""
+    return f"{stream_id}:{shard_id}" if stream_id else shard_id
+
+
+def stream_id_of(key: str) -> str:
+    """Return the id of the stream that a key names; empty in a table of one stream."""
+    return key.rpartition(":")[0]
+
+
+def stream_name_of(stream_id: str) -> str:
+    """Return the stream's name in its id; empty if the table has one stream."""
+    return stream_id.partition(":")[2].rpartition(":")[0]
+
+
+def shard_id_of(key: str) -> str:
+    """Return the shard's id in a key."""
+    return key.rpartition(":")[2]
+
+
+def keyed_shard(stream_id: str, shard: Shard) -> Shard:
+    """Return a listed shard whose ids are lease keys."""
+    if not stream_id:
+        return shard
+    parents = tuple(lease_key(stream_id, parent) for parent in shard.parents)
+    return replace(shard, shard_id=lease_key(stream_id, shard.shard_id), parents=parents)
+
+
+def keyed_child(stream_id: str, child: ChildShard) -> ChildShard:
+    """Return a child whose ids are lease keys."""
+    if not stream_id:
+        return child
+    parents = tuple(lease_key(stream_id, parent) for parent in child.parents)
+    return ChildShard(lease_key(stream_id, child.shard_id), parents, child.hash_range)
+
+
+def keyed_start(stream_id: str, start: StartingPosition) -> StartingPosition:
+    """Return a starting position that names shards by their lease keys."""
+    by_key = {lease_key(stream_id, shard_id): position for shard_id, position in start.by_shard.items()}
+    return replace(start, by_shard=by_key)
+
+
+# --- parts of the table ----------------------------------------------------------------------------------
+
+
+class TablePart(Struct, frozen=True):
+    """One of several parts that together hold every row once: a segment of a parallel scan.
+
+    A part is read eventually consistent, for half the price: a stale row only causes a later decision or a refused write.
+
+    Args:
+        number: From 0 to `count` - 1.
+        count: Number of parts; with 1, the part is the whole table.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.number < self.count, self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole table."""
+        return self.count == 1
+
+    def holds(self, key: str) -> bool:
+        """Return whether a row is in this part, for tables in memory. DynamoDB divides by a hash of its own."""
+        return number_of_part(key, self.count) == self.number
+
+
+def number_of_part(key: str, count: int) -> int:
+    """Return the number of the part that holds a row, for tables in memory."""
+    return crc32(key.encode()) % count
+
+
+WHOLE_TABLE: Final = TablePart(0, 1)

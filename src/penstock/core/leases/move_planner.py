@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from penstock.core.leases.balance import plan_balance, take_free
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.fleet_membership import FleetMembership
 from penstock.core.leases.fleet_view import (
     Acquisition,
     BalanceLimits,
@@ -20,6 +19,57 @@ from penstock.core.leases.fleet_view import (
     tie_break,
 )
 from penstock.core.leases.lease_view import OwnerState
+
+_MOMENT_ROUNDS: Final = 0.25  # wait after a new worker was seen: others may be starting too
+_WAIT_ROUNDS_MAX: Final = 3.0  # longest wait while workers start one after the other
+_MEMORY_ROUNDS: Final = 4.0  # a worker that was without a lease for less than this is not new
+
+
+class FleetMembership:
+    """Decides when the fleet is settled: until then a worker requests one live lease at most. Not thread-safe.
+
+    Workers of a deployment start within seconds of each other, and a worker without a lease is invisible. If each requested
+    its share at once, the first one would get half of all leases and hand most of them over again. So a new worker requests
+    one lease, by which the others see it, and its share when a round has passed. It takes free leases at once, since they
+    are unread.
+    """
+
+    def __init__(self) -> None:
+        self._seen_s: dict[str, float] = {}
+        self._began_s: float | None = None  # when the current wait began
+        self._due_s = math.inf
+
+    def on_workers(self, workers: Iterable[str], now_s: float, round_s: float, memory_s: float = 0.0) -> None:
+        """Handle the live workers of a scan.
+
+        Args:
+            workers: All live workers, this one included.
+            now_s: Monotonic seconds.
+            round_s: Mean time between two scans.
+            memory_s: Mean time between two scans that show all workers, if it is longer.
+        """
+        is_first = not self._seen_s
+        known_s = now_s - _MEMORY_ROUNDS * max(round_s, memory_s)
+        seen = set(workers)
+        has_newcomers = any(self._seen_s.get(worker, -math.inf) < known_s for worker in seen)
+        self._seen_s = {worker: at_s for worker, at_s in self._seen_s.items() if at_s >= known_s}
+        self._seen_s.update(dict.fromkeys(seen, now_s))
+        if has_newcomers:
+            if self.is_settled(now_s):
+                self._began_s = self._due_s = now_s
+            wait_s = round_s * (1.0 if is_first else _MOMENT_ROUNDS)
+            began_s = now_s if self._began_s is None else self._began_s
+            self._due_s = min(max(self._due_s, now_s + wait_s), began_s + _WAIT_ROUNDS_MAX * round_s)
+
+    def is_settled(self, now_s: float) -> bool:
+        """Return whether a worker may request its share."""
+        return self._began_s is None or now_s >= self._due_s
+
+    @property
+    def due_s(self) -> float:
+        """When the fleet will be settled, if no other worker appears."""
+        return self._due_s
+
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
 _WATCHERS_ROUNDS: Final = 2  # for which a free lease is left to the watchers of its part

@@ -8,16 +8,91 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from enum import Enum
 from itertools import chain
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.leases.coordinator_effects import WriteLease
+from penstock.core.leases.coordinator_effects import Turn, WriteLease
+from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.lease_writes import Create, LeaseWrite, Renew, Take
-from penstock.core.leases.turn import Turn
+from penstock.core.leases.required_leases import DeletionReason
 from penstock.core.leases.twin_watch import TwinWatch
-from penstock.core.leases.write_purposes import WritePurpose
+from penstock.core.position import Position
+
+# --- the purpose of a write: it decides which part gets the answer ---------------------------------------
+
+
+class ForHeldLease(Struct, frozen=True):
+    """Renew, checkpoint, release or end a held lease.
+
+    Args:
+        epoch: Identifies the ownership; an answer that arrives after it has ended is ignored.
+    """
+
+    epoch: int
+
+
+class ForAcquisition(Struct, frozen=True):
+    """Acquire a lease, or request its hand-over."""
+
+    reason: Reason
+
+
+class ForChildOf(Struct, frozen=True):
+    """Create the lease of a finished shard's child.
+
+    Args:
+        parent: The finished shard.
+        epoch: Identifies this worker's ownership of it.
+    """
+
+    parent: str
+    epoch: int
+
+
+class ForFirstLease(Struct, frozen=True):
+    """Create the lease that decides which of several workers starts the application."""
+
+
+class CreationReason(Enum):
+    """Why the shard syncer creates a lease."""
+
+    FIRST = "first"
+    CHILD = "child"
+    UNEXPLAINED = "unexplained"
+    RESTORED = "restored"
+
+
+class ForMissingLease(Struct, frozen=True):
+    """Create a lease that the table lacks."""
+
+    reason: CreationReason
+
+
+class ForCleanup(Struct, frozen=True):
+    """Delete a finished lease."""
+
+    reason: DeletionReason
+
+
+class ForLateCheckpoint(Struct, frozen=True):
+    """Write the last position of a reader whose lease was lost."""
+
+    position: Position
+
+
+OtherPurpose: TypeAlias = (
+    ForAcquisition | ForChildOf | ForFirstLease | ForMissingLease | ForCleanup | ForLateCheckpoint
+)
+"""The purpose of a write that is not a held lease's own."""
+
+WritePurpose: TypeAlias = ForHeldLease | OtherPurpose
+
+
+# --- the writes in flight --------------------------------------------------------------------------------
 
 
 class PendingWrite(Struct, frozen=True):

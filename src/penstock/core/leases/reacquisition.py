@@ -9,15 +9,14 @@ from collections.abc import Iterable
 
 from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.fleet_view import Reason
-from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.held_leases import HeldLeases, LateCheckpoints
 from penstock.core.leases.kcl3_membership import Kcl3Membership
-from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite, Release, Renew, Take
+from penstock.core.leases.pending_writes import ForAcquisition
 from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.twin_watch import TwinWatch
-from penstock.core.leases.write_purposes import ForAcquisition
 from penstock.core.position import LATEST
 
 

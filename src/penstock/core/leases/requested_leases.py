@@ -13,9 +13,9 @@ from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import Release, Renew, Take
+from penstock.core.leases.pending_writes import ForAcquisition
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.twin_watch import TwinWatch
-from penstock.core.leases.write_purposes import ForAcquisition
 
 
 class _Request(Struct):

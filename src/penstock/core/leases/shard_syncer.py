@@ -6,6 +6,7 @@ Every worker runs one over the same scans. If a hole is found, one of the live w
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_context import CoordinatorContext
-from penstock.core.leases.coordinator_effects import Level, Topic
+from penstock.core.leases.coordinator_effects import Level, ListShards, Topic, Turn
 from penstock.core.leases.coordinator_events import (
     ListingDone,
     ListingPurpose,
@@ -25,9 +26,9 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import Rows
 from penstock.core.leases.lease_writes import Applied, Create, Refused
-from penstock.core.leases.listing_under_way import ListingUnderWay
-from penstock.core.leases.pending_writes import PendingWrite
+from penstock.core.leases.pending_writes import CreationReason, ForFirstLease, ForMissingLease, PendingWrite
 from penstock.core.leases.required_leases import (
     BadSnapshot,
     Coverage,
@@ -39,11 +40,54 @@ from penstock.core.leases.required_leases import (
     first_filter,
     plan_first_leases,
     plan_missing,
+    unknown_names,
 )
-from penstock.core.leases.starting_per_shard import unknown_names
-from penstock.core.leases.stream_rows import Rows
-from penstock.core.leases.write_purposes import CreationReason, ForFirstLease, ForMissingLease
 from penstock.core.shard import Shard
+
+
+class ListingUnderWay:
+    """Begins listings, one at a time: every worker of a fleet may need one, and the rate of `ListShards` is low.
+
+    Args:
+        turn: Where effects go.
+        stream_id: The stream; empty if the table has one stream.
+        pause_s: Pause after a failed listing. While leases move, the table is scanned often, and without a pause each scan
+            would list the shards of a stream that is gone.
+    """
+
+    def __init__(self, turn: Turn, stream_id: str = "", pause_s: float = 0.0) -> None:
+        self._turn = turn
+        self._stream_id = stream_id
+        self._pause_s = pause_s
+        self._purpose: ListingPurpose | None = None
+        self._failed_s = -math.inf
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a listing is in flight."""
+        return self._purpose is not None
+
+    def may_begin(self, now_s: float) -> bool:
+        """Return whether no listing is in flight, and the pause after a failed one is over."""
+        return self._purpose is None and now_s >= self._failed_s + self._pause_s
+
+    def begin(
+        self, purpose: ListingPurpose, filter_type: str | None = None, timestamp_ms: int | None = None
+    ) -> None:
+        """List shards. No listing may be in flight."""
+        assert self._purpose is None, f"a listing for {purpose} while one for {self._purpose} is under way"
+        self._purpose = purpose
+        self._turn.emit(ListShards(purpose, filter_type, timestamp_ms, self._stream_id))
+
+    def end(self) -> None:
+        """Handle that the listing was answered."""
+        self._purpose = None
+
+    def fail(self, now_s: float) -> None:
+        """Handle that the listing failed."""
+        self._purpose = None
+        self._failed_s = now_s
+
 
 _RESTORED_COUNTER_STEP: Final = 1_000_000
 _MEMORY_ROUNDS: Final = 3

@@ -30,13 +30,12 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.backoff import Backoff
-from penstock.core.leases.coordinator_effects import EnsureTable, FetchLease, Level, ScanTable, Topic
+from penstock.core.leases.coordinator_effects import EnsureTable, FetchLease, Level, ScanTable, Topic, Turn
 from penstock.core.leases.coordinator_events import Problem
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import FleetLease, tie_break, zone_of
+from penstock.core.leases.lease import WHOLE_TABLE, TablePart
 from penstock.core.leases.lease_view import LeaseView, OwnerState
-from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
-from penstock.core.leases.turn import Turn
 
 _EVERY_ROUND_SHARE: Final = 1 / 8  # of the budget, for strongly consistent scans of all rows in every round
 _PART_SHARE: Final = 2 / 3
