@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.ports.kcl3_tables import Kcl3Tables
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseTable
+    from penstock.ports.queues import Queues
     from penstock.ports.schema_registry import SchemaRegistry
 
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:.+")
@@ -54,6 +55,13 @@ def open_fan_out(options: AwsOptions | None = None) -> FanOut:
     from penstock.aws.fan_out import AwsFanOut
 
     return AwsFanOut(AwsOptions() if options is None else options)
+
+
+def open_queues(options: AwsOptions | None = None) -> Queues:
+    """Return the service's queues; nothing is asked yet."""
+    from penstock.aws.queues import AwsQueues
+
+    return AwsQueues(AwsOptions() if options is None else options)
 
 
 def open_stream_control(options: AwsOptions | None = None) -> StreamControl:
@@ -166,6 +174,7 @@ __all__ = [
     "open_kinesis",
     "open_lease_table",
     "open_lease_table_finder",
+    "open_queues",
     "open_schema_registry",
     "open_stream_control",
     "parse_connection",

@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _interrupted_status(count: int) -> int:
     """Return the exit status of a command with a planned end: 0 if no signal has cut it short."""
-    from penstock.consumer.stop_signals import received_signal
+    from penstock.runtime.stop_signals import received_signal
 
     number = received_signal()
     if number is None:

@@ -35,10 +35,10 @@ from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health
 from penstock.consumer.processor import check_are_callable
-from penstock.consumer.stop_signals import StopSignals
 from penstock.consumer.stream_argument import StreamArgument
 from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.ports.metrics import Metrics
+from penstock.runtime.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

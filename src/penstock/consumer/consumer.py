@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
 from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health, not_started
-from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import (
     DeadLetterHandler,
     Handler,
@@ -36,7 +35,6 @@ from penstock.consumer.processor import (
 )
 from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
-from penstock.consumer.stop_signals import StopSignals
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
 from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver, WorkerPorts
 from penstock.core.keyword_options import merge_connection, merge_options
@@ -44,6 +42,8 @@ from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
+from penstock.runtime.home_process import HomeProcess
+from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:

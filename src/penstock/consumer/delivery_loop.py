@@ -20,7 +20,6 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from penstock.consumer.budget import Budget
-from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import (
     DeadLetterHandler,
@@ -46,6 +45,7 @@ from penstock.core.reading.paused_shards import PausedShards
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import ForgettingMetrics, Metrics
+from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop, Pool
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
-import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
-from traceback import TracebackException
-from types import GeneratorType
 from typing import Protocol, TypeAlias
 
 from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
-from penstock.core.safe_text import name_of, text_of
-from penstock.errors import HandlerFailed, UsageError
+from penstock.runtime.user_code import (
+    UnusableHandlerError,
+    check_are_callable,
+    check_is_plain,
+    examinable,
+    never_run,
+)
+
+# The consumer's modules find these beside the processors that they call.
+__all__ = [
+    "UnusableHandlerError",
+    "check_are_callable",
+    "check_is_plain",
+    "examinable",
+    "never_run",
+]
 
 Handler: TypeAlias = Callable[[Batch], object]
 """Receives one shard's records, in order. An exception is a failure. Its result is ignored, unless it is a
@@ -52,77 +62,11 @@ StreamProcessorFactory: TypeAlias = Callable[[str], ShardProcessor]
 """Makes the processor of one shard of the stream that it is given: the stream's name or ARN."""
 
 
-class UnusableHandlerError(UsageError):
-    """User code that no repetition can help: it is of the wrong kind for its consumer, or its event loop is gone."""
-
-
-def check_are_callable(**given: object) -> None:
-    """Refuse arguments that cannot be called; None is no user code.
-
-    Raises:
-        UsageError: One cannot be called.
-    """
-    for name, code in given.items():
-        if code is not None and not callable(code):
-            raise UsageError(f"{name}={code!r} cannot be called: give a function")
-
-
-def check_is_plain(handler: object, name: str) -> None:
-    """Refuse a function whose call only returns a coroutine or a generator: its records would count as done without being run.
-
-    Raises:
-        UsageError: It is a coroutine function or a generator function, or an object whose call is one.
-    """
-    for each in (handler, getattr(handler, "__call__", None)):  # noqa: B004 - not whether it can be called, but what that is
-        if inspect.iscoroutinefunction(each):
-            raise UsageError(
-                f"{name} is a coroutine function (async def), and Consumer calls plain functions on threads: use "
-                "penstock.AsyncConsumer, which takes the same arguments"
-            )
-        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
-            raise UsageError(f"{name} is a generator function: it has a yield, so a call of it runs nothing")
-
-
-def never_run(result: object) -> UnusableHandlerError | None:
-    """Return the error of user code that returned a coroutine or a generator, which Consumer does not run; None otherwise."""
-    kind = type(result)  # isinstance alone would ask the object, and a proxy without a target raises
-    if issubclass(kind, Awaitable):
-        if issubclass(kind, Coroutine) and isinstance(result, Coroutine):
-            result.close()
-        return UnusableHandlerError(
-            f"user code returned {name_of(kind)}, which Consumer does not await, so its records would not be "
-            "processed: use penstock.AsyncConsumer for coroutine functions"
-        )
-    if issubclass(kind, GeneratorType | AsyncGenerator):
-        return UnusableHandlerError(
-            "user code returned a generator: it has a yield, so a call of it runs nothing"
-        )
-    return None
-
-
 def failure_of(ended: Future[object]) -> BaseException | None:
     """Return the error of a call whose future is done; None if it has not failed."""
     if ended.cancelled():
         return CancelledError("the future of the call was cancelled")
     return ended.exception()
-
-
-def examinable(error: BaseException) -> BaseException:
-    """Return what user code raised, or an error in its place if asking for its class, its text or its traceback raises.
-
-    Each later step examines the error (`isinstance`, a log line), and none of them may fail because of it.
-    """
-    try:
-        isinstance(error, HandlerFailed)
-        text_of(error)
-        TracebackException.from_exception(error)
-    except BaseException as defect:
-        if type(defect) is KeyboardInterrupt and threading.current_thread() is threading.main_thread():
-            raise  # Ctrl-C
-        trace = BaseException.__dict__["__traceback__"].__get__(error)
-        kind, reason = name_of(type(error)), name_of(type(defect))
-        return HandlerFailed(f"{kind}, which cannot be examined: that raises {reason}").with_traceback(trace)
-    return error
 
 
 class HandlerProcessor:

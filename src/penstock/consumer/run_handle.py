@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.records import Record
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.position import Position
+from penstock.runtime.home_process import HomeProcess
 
 
 class RunLoop(Protocol):

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop
 from penstock.consumer.health import Health, ShardHealth, WorkerSnapshot, judge
-from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.shard_run import ShardRun
@@ -33,6 +32,7 @@ from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
+from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import LoopThread, Pool, ThreadPool
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, Self
 
-from penstock.consumer.home_process import HomeProcess
+from penstock.runtime.home_process import HomeProcess
 
 log = logging.getLogger("penstock.consumer")
 

@@ -1,0 +1,296 @@
+"""The queues port over boto3."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import botocore
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.service_calls import PASSING, call, pages_of
+from penstock.core.queueing.queue_events import EntryOutcome
+from penstock.core.queueing.queue_limits import VISIBILITY_S_DEFAULT, WAIT_S_MAX
+from penstock.core.service_codes import kind_of
+from penstock.errors import NotFound, Rejected, Throttled, UsageError
+from penstock.ports.queues import (
+    DeadLetters,
+    EntryResult,
+    QueueDescription,
+    QueueStart,
+    QueueSummary,
+    ReceivedRecord,
+)
+
+_SDK_WITH_QUEUES: Final = "1.44.8"
+"""The oldest boto3 and botocore that are known to have the operations."""
+_POLL_SLACK_S: Final = 10.0
+_ANSWER_WITHIN_S: Final = 5.0
+"""A renewal that waits longer for its answer would be too late for a visibility of 30 s; it is sent again instead."""
+
+
+class AwsQueues:
+    """Implements `penstock.ports.queues.Queues`; safe to use from several threads.
+
+    Args:
+        options: Where and as whom.
+    """
+
+    def __init__(self, options: AwsOptions) -> None:
+        # A receive may wait for 20 s, so an answer within the usual time cannot be asked of it.
+        self._poll_options = dataclasses.replace(
+            options, read_timeout_s=max(options.read_timeout_s, WAIT_S_MAX + _POLL_SLACK_S)
+        )
+        self._options = dataclasses.replace(
+            options,
+            connect_timeout_s=min(options.connect_timeout_s, _ANSWER_WITHIN_S),
+            read_timeout_s=min(options.read_timeout_s, _ANSWER_WITHIN_S),
+        )
+        self._control_options = options
+
+    def __repr__(self) -> str:
+        """Show the endpoint, never the credentials."""
+        return f"AwsQueues({self._control_options!r})"
+
+    # --- records ---
+
+    def receive(
+        self,
+        queue_arn: str,
+        limit: int,
+        wait_s: int,
+        visibility_s: int | None = None,
+        *,
+        is_dead: bool = False,
+    ) -> Sequence[ReceivedRecord]:
+        """Call ReceiveQueueRecords or ReceiveDeadLetterQueueRecords once."""
+        arguments: dict[str, Any] = {"QueueARN": queue_arn, "Limit": limit, "WaitTimeSeconds": wait_s}
+        if visibility_s is not None:
+            arguments["VisibilityTimeoutSeconds"] = visibility_s
+        operation = "ReceiveDeadLetterQueueRecords" if is_dead else "ReceiveQueueRecords"
+        client = _client_of(self._poll_options)
+        method = client.receive_dead_letter_queue_records if is_dead else client.receive_queue_records
+        answer = call(
+            lambda: method(**arguments),
+            operation,
+            f"queue {queue_arn}",
+            self._poll_options,
+            is_write=True,
+            retried=(),
+        )
+        return [_record_of(each) for each in answer["QueueRecords"]]
+
+    def acknowledge(
+        self, queue_arn: str, handles: Sequence[str], *, is_dead: bool = False
+    ) -> Sequence[EntryResult]:
+        """Call AcknowledgeQueueRecords or AcknowledgeDeadLetterQueueRecords once."""
+        client = _client_of(self._options)
+        entries = [{"ReceiptHandle": handle} for handle in handles]
+        if is_dead:
+            method, operation = (
+                client.acknowledge_dead_letter_queue_records,
+                "AcknowledgeDeadLetterQueueRecords",
+            )
+        else:
+            method, operation = client.acknowledge_queue_records, "AcknowledgeQueueRecords"
+        return self._call_on_entries(method, operation, queue_arn, entries)
+
+    def set_visibility(
+        self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int], *, is_dead: bool = False
+    ) -> Sequence[EntryResult]:
+        """Call UpdateQueueRecordsVisibility or UpdateDeadLetterQueueRecordsVisibility once."""
+        client = _client_of(self._options)
+        entries = [
+            {"ReceiptHandle": handle, "VisibilityTimeoutSeconds": each}
+            for handle, each in zip(handles, seconds, strict=True)
+        ]
+        if is_dead:
+            method = client.update_dead_letter_queue_records_visibility
+            operation = "UpdateDeadLetterQueueRecordsVisibility"
+        else:
+            method, operation = client.update_queue_records_visibility, "UpdateQueueRecordsVisibility"
+        return self._call_on_entries(method, operation, queue_arn, entries)
+
+    def restore(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
+        """Call RestoreDeadLetterQueueRecords once."""
+        method = _client_of(self._options).restore_dead_letter_queue_records
+        entries = [{"ReceiptHandle": handle} for handle in handles]
+        return self._call_on_entries(method, "RestoreDeadLetterQueueRecords", queue_arn, entries)
+
+    def _call_on_entries(
+        self, method: Callable[..., Any], operation: str, queue_arn: str, entries: list[dict[str, Any]]
+    ) -> list[EntryResult]:
+        answer = call(
+            lambda: method(QueueARN=queue_arn, Entries=entries),
+            operation,
+            f"queue {queue_arn}",
+            self._options,
+            is_write=True,
+            retried=(),
+        )
+        results = {each["ReceiptHandle"]: _APPLIED for each in answer.get("Successful") or ()}
+        for each in answer.get("Failed") or ():
+            results[each["ReceiptHandle"]] = _failed(each["ErrorCode"], each.get("ErrorMessage") or "")
+        return [results.get(entry["ReceiptHandle"], _UNANSWERED) for entry in entries]
+
+    # --- queues ---
+
+    def create_queue(
+        self,
+        name: str,
+        stream_arn: str,
+        start: QueueStart,
+        *,
+        visibility_s: int | None = None,
+        dead_letters: DeadLetters | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> QueueDescription:
+        """Call CreateQueue."""
+        position: dict[str, Any] = {"Type": start.type}
+        if start.timestamp_ms is not None:
+            position["Timestamp"] = datetime.fromtimestamp(start.timestamp_ms / 1000, UTC)
+        arguments: dict[str, Any] = {
+            "QueueName": name,
+            "StreamConfigurationList": [{"StreamARN": stream_arn, "StartingPosition": position}],
+        }
+        attributes = _attributes(visibility_s, dead_letters)
+        if attributes:
+            arguments["QueueAttributes"] = attributes
+        if tags:
+            arguments["Tags"] = dict(tags)
+        answer = self._control("create_queue", "CreateQueue", f"queue {name}", arguments, is_write=True)
+        return _description_of(answer["QueueDescription"])
+
+    def describe_queue(self, queue_arn: str) -> QueueDescription:
+        """Call DescribeQueue."""
+        answer = self._control(
+            "describe_queue", "DescribeQueue", f"queue {queue_arn}", {"QueueARN": queue_arn}
+        )
+        return _description_of(answer["QueueDescription"])
+
+    def list_queues(self, stream_arn: str | None = None) -> Collection[QueueSummary]:
+        """Call ListQueues for every page."""
+        arguments: dict[str, Any] = {}
+        if stream_arn is not None:
+            arguments["StreamFilter"] = [{"StreamARN": stream_arn}]
+
+        def fetch_page(**given: Any) -> Any:
+            return self._control("list_queues", "ListQueues", "", given)
+
+        pages = pages_of(fetch_page, "NextToken", "NextToken", **arguments)
+        return [
+            QueueSummary(
+                each["QueueName"],
+                each["QueueARN"],
+                each["QueueStatus"],
+                round(each["QueueCreationTimestamp"].timestamp() * 1000),
+                each["Streams"][0]["StreamARN"],
+            )
+            for page in pages
+            for each in page["QueueSummaries"]
+        ]
+
+    def update_queue(
+        self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetters | None = None
+    ) -> QueueDescription:
+        """Call UpdateQueue."""
+        arguments = {"QueueARN": queue_arn, "QueueAttributes": _attributes(visibility_s, dead_letters)}
+        answer = self._control("update_queue", "UpdateQueue", f"queue {queue_arn}", arguments, is_write=True)
+        return _description_of(answer["QueueDescription"])
+
+    def delete_queue(self, queue_arn: str) -> None:
+        """Call DeleteQueue."""
+        self._control(
+            "delete_queue", "DeleteQueue", f"queue {queue_arn}", {"QueueARN": queue_arn}, is_write=True
+        )
+
+    def _control(
+        self,
+        method: str,
+        operation: str,
+        resource: str,
+        arguments: Mapping[str, Any],
+        *,
+        is_write: bool = False,
+    ) -> Any:
+        client = _client_of(self._control_options)
+        return call(
+            lambda: getattr(client, method)(**arguments),
+            operation,
+            resource,
+            self._control_options,
+            is_write=is_write,
+            retried=(Throttled,) if is_write else PASSING,
+        )
+
+
+_APPLIED: Final = EntryResult(EntryOutcome.APPLIED)
+_UNANSWERED: Final = EntryResult(EntryOutcome.UNKNOWN, "", "the answer names the handle nowhere")
+
+
+def _client_of(options: AwsOptions) -> Any:
+    """Return the client.
+
+    Raises:
+        UsageError: The installed botocore does not know queues.
+    """
+    client = client_for("kinesis", options)
+    if not hasattr(client, "receive_queue_records"):
+        raise UsageError(
+            f"botocore {botocore.__version__} does not know the queues of Kinesis: pip install "
+            f"'boto3>={_SDK_WITH_QUEUES}' 'botocore>={_SDK_WITH_QUEUES}'"
+        )
+    return client
+
+
+def _failed(code: str, message: str) -> EntryResult:
+    is_void = kind_of(code) in (NotFound, Rejected)
+    return EntryResult(EntryOutcome.VOID if is_void else EntryOutcome.REFUSED, code, message)
+
+
+def _record_of(record: Mapping[str, Any]) -> ReceivedRecord:
+    return ReceivedRecord(
+        record["ReceiptHandle"],
+        record["RecordId"],
+        record.get("PartitionKey"),
+        record["Data"],
+        record["ApproximateArrivalTimestamp"].timestamp(),
+        record["FirstReceiveTimestamp"].timestamp(),
+        record["ReceiveCount"],
+    )
+
+
+def _attributes(visibility_s: int | None, dead_letters: DeadLetters | None) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    if visibility_s is not None:
+        attributes["VisibilityTimeoutSeconds"] = visibility_s
+    if dead_letters is not None:
+        count_max = dead_letters.receive_count_max
+        attributes["DeadLetterConfiguration"] = (
+            {"TargetType": "NONE"}
+            if count_max is None
+            else {"TargetType": "BUILT_IN", "MaxReceiveCount": count_max}
+        )
+    return attributes
+
+
+def _description_of(description: Mapping[str, Any]) -> QueueDescription:
+    (stream,) = description["StreamConfigurationList"]
+    position = stream.get("StartingPosition", {"Type": "LATEST"})
+    moment = position.get("Timestamp")
+    attributes = description.get("QueueAttributes", {})
+    dead_letters = attributes.get("DeadLetterConfiguration", {})
+    is_on = dead_letters.get("TargetType", "NONE") == "BUILT_IN"
+    return QueueDescription(
+        name=description["QueueName"],
+        arn=description["QueueARN"],
+        status=description["QueueStatus"],
+        created_ms=round(description["QueueCreationTimestamp"].timestamp() * 1000),
+        stream_arn=stream["StreamARN"],
+        start=QueueStart(position["Type"], None if moment is None else round(moment.timestamp() * 1000)),
+        visibility_s=attributes.get("VisibilityTimeoutSeconds", VISIBILITY_S_DEFAULT),
+        dead_letters=DeadLetters(dead_letters.get("MaxReceiveCount") if is_on else None),
+    )

@@ -1,0 +1,154 @@
+"""The service's queues that Penstock needs.
+
+Implemented by `penstock.aws.queues` over boto3 and by `penstock.runtime.memory_queues` in memory. tests/contract asks both the same
+questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from penstock.core.queueing.queue_events import EntryOutcome
+
+QueueStatus: TypeAlias = Literal["CREATING", "ACTIVE", "UPDATING", "DELETING"]
+
+
+class ReceivedRecord(Struct, frozen=True):
+    """One delivery of a Kinesis record: perhaps an aggregate of many user records.
+
+    Args:
+        handle: Names this delivery only.
+        record_id: The same in every delivery, and in every queue of the stream.
+        partition_key: None on streams whose record distribution the service manages.
+        data: The blob.
+        arrival_s: When the stream took it in; seconds since the epoch, UTC.
+        first_receive_s: When it was first received from the queue; seconds since the epoch, UTC.
+        receive_count: Receives without an acknowledgement, this one included.
+    """
+
+    handle: str
+    record_id: str
+    partition_key: str | None
+    data: bytes
+    arrival_s: float
+    first_receive_s: float
+    receive_count: int
+
+
+class QueueStart(Struct, frozen=True):
+    """Where a queue begins: LATEST, TRIM_HORIZON, or AT_TIMESTAMP with a moment."""
+
+    type: Literal["LATEST", "TRIM_HORIZON", "AT_TIMESTAMP"] = "LATEST"
+    timestamp_ms: int | None = None
+
+
+class DeadLetters(Struct, frozen=True):
+    """Whether records that were received too often become dead letters: after so many receives; None: never."""
+
+    receive_count_max: int | None
+
+
+class QueueSummary(Struct, frozen=True):
+    """A queue as ListQueues shows it."""
+
+    name: str
+    arn: str
+    status: QueueStatus
+    created_ms: int
+    stream_arn: str
+
+
+class QueueDescription(Struct, frozen=True):
+    """A queue as DescribeQueue shows it."""
+
+    name: str
+    arn: str
+    status: QueueStatus
+    created_ms: int
+    stream_arn: str
+    start: QueueStart
+    visibility_s: int
+    dead_letters: DeadLetters
+
+
+class EntryResult(Struct, frozen=True):
+    """The answer to one receipt handle of a call; code and message of the service if it failed."""
+
+    outcome: EntryOutcome
+    code: str = ""
+    message: str = ""
+
+
+class Queues(Protocol):
+    """Queues and their records. Every method is safe to call from several threads and has a deadline.
+
+    Calls on records are sent once, without a retry: the caller keeps the pace. Control calls retry throttling.
+
+    `is_dead` asks for the dead letters of the queue instead of its records; a handle works for the kind that it came from.
+
+    Raises (every method):
+        Throttled, Unavailable, UnknownRefusal: Nothing happened.
+        UnknownOutcome: It was sent and not answered: it may have been applied.
+        NotFound, AccessDenied, Rejected, ResourceBusy: At once.
+        UsageError: The installed SDK does not know queues.
+    """
+
+    def receive(
+        self,
+        queue_arn: str,
+        limit: int,
+        wait_s: int,
+        visibility_s: int | None = None,
+        *,
+        is_dead: bool = False,
+    ) -> Sequence[ReceivedRecord]:
+        """Receive up to ten records; wait for the first one up to 20 seconds.
+
+        After `UnknownOutcome` records may be invisible that no one has.
+        """
+
+    def acknowledge(
+        self, queue_arn: str, handles: Sequence[str], *, is_dead: bool = False
+    ) -> Sequence[EntryResult]:
+        """Acknowledge up to ten records; return one result for each handle, in order."""
+
+    def set_visibility(
+        self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int], *, is_dead: bool = False
+    ) -> Sequence[EntryResult]:
+        """Set the visibility of up to ten records, counted from now; return one result for each handle, in order."""
+
+    def restore(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
+        """Return up to ten dead letters to the queue, with a receive count of 0."""
+
+    def create_queue(
+        self,
+        name: str,
+        stream_arn: str,
+        start: QueueStart,
+        *,
+        visibility_s: int | None = None,
+        dead_letters: DeadLetters | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> QueueDescription:
+        """Begin to create a queue.
+
+        Raises:
+            ResourceBusy: There is a queue of this name, or the stream is being changed.
+        """
+
+    def describe_queue(self, queue_arn: str) -> QueueDescription:
+        """Describe a queue."""
+
+    def list_queues(self, stream_arn: str | None = None) -> Collection[QueueSummary]:
+        """Return the queues of the region, or those of one stream."""
+
+    def update_queue(
+        self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetters | None = None
+    ) -> QueueDescription:
+        """Begin to change a queue; None leaves a value as it is."""
+
+    def delete_queue(self, queue_arn: str) -> None:
+        """Begin to delete a queue. Its handles end; the stream and its records stay."""

@@ -1,0 +1,78 @@
+"""Checks of user code, and of its results and errors: for every shell that calls a handler."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from traceback import TracebackException
+from types import GeneratorType
+
+from penstock.core.safe_text import name_of, text_of
+from penstock.errors import HandlerFailed, UsageError
+
+
+class UnusableHandlerError(UsageError):
+    """User code that no repetition can help: it is of the wrong kind for its consumer, or its event loop is gone."""
+
+
+def check_are_callable(**given: object) -> None:
+    """Refuse arguments that cannot be called; None is no user code.
+
+    Raises:
+        UsageError: One cannot be called.
+    """
+    for name, code in given.items():
+        if code is not None and not callable(code):
+            raise UsageError(f"{name}={code!r} cannot be called: give a function")
+
+
+def check_is_plain(handler: object, name: str, consumer: str = "Consumer") -> None:
+    """Refuse a function whose call only returns a coroutine or a generator: its records would count as done without being run.
+
+    Raises:
+        UsageError: It is a coroutine function or a generator function, or an object whose call is one.
+    """
+    for each in (handler, getattr(handler, "__call__", None)):  # noqa: B004 - not whether it can be called, but what that is
+        if inspect.iscoroutinefunction(each):
+            raise UsageError(
+                f"{name} is a coroutine function (async def), and {consumer} calls plain functions on threads: use "
+                f"penstock.Async{consumer}, which takes the same arguments"
+            )
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise UsageError(f"{name} is a generator function: it has a yield, so a call of it runs nothing")
+
+
+def never_run(result: object, consumer: str = "Consumer") -> UnusableHandlerError | None:
+    """Return the error of user code that returned a coroutine or a generator, which a consumer on threads does not run; None otherwise."""
+    kind = type(result)  # isinstance alone would ask the object, and a proxy without a target raises
+    if issubclass(kind, Awaitable):
+        if issubclass(kind, Coroutine) and isinstance(result, Coroutine):
+            result.close()
+        return UnusableHandlerError(
+            f"user code returned {name_of(kind)}, which {consumer} does not await, so its records would not be "
+            f"processed: use penstock.Async{consumer} for coroutine functions"
+        )
+    if issubclass(kind, GeneratorType | AsyncGenerator):
+        return UnusableHandlerError(
+            "user code returned a generator: it has a yield, so a call of it runs nothing"
+        )
+    return None
+
+
+def examinable(error: BaseException) -> BaseException:
+    """Return what user code raised, or an error in its place if asking for its class, its text or its traceback raises.
+
+    Each later step examines the error (`isinstance`, a log line), and none of them may fail because of it.
+    """
+    try:
+        isinstance(error, HandlerFailed)
+        text_of(error)
+        TracebackException.from_exception(error)
+    except BaseException as defect:
+        if type(defect) is KeyboardInterrupt and threading.current_thread() is threading.main_thread():
+            raise  # Ctrl-C
+        trace = BaseException.__dict__["__traceback__"].__get__(error)
+        kind, reason = name_of(type(error)), name_of(type(defect))
+        return HandlerFailed(f"{kind}, which cannot be examined: that raises {reason}").with_traceback(trace)
+    return error
