@@ -14,12 +14,15 @@ help: ## show this help
 
 setup: $(STAMP) java ## create .venv, install everything, find or install a Java runtime for Spark
 
-$(STAMP): pyproject.toml
+# The distributions of this repository, and what is installed of each: all editable, in one environment, by one call of pip.
+EDITABLE := --editable ./local --editable '.[dev]'
+
+$(STAMP): pyproject.toml local/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or later; '$(PYTHON)' is older. Name a newer one: make PYTHON=python3.12"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "Cannot create a virtual environment: install your system's python3-venv package."; exit 1; }
 	@echo "installing into $(VENV) ..."
 	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check $(EDITABLE)
 	@touch $@
 
 java:

@@ -34,7 +34,7 @@ def measure(mib: int) -> dict[str, Any]:
     from penstock import Consumer
     from penstock.core.aggregation import AggregateBuilder
     from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
-    from penstock.local import LocalKinesisProcess
+    from penstock_local import LocalKinesisProcess
 
     builder = AggregateBuilder()
     per_aggregate = _AGGREGATE_BYTES // 6

@@ -278,7 +278,7 @@ def main() -> int:
         "--out", type=Path, default=Path("artifacts/flow.html"), help="where the picture goes"
     )
     args = parser.parse_args()
-    from penstock.local import LocalKinesisProcess
+    from penstock_local import LocalKinesisProcess
 
     with LocalKinesisProcess(limits=True) as server:
         courses = [

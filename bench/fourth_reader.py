@@ -159,7 +159,7 @@ def measure(retrieval: str, seconds: float) -> dict[str, Any]:
     """Return how far each reader was behind when the writing ended, at worst in its second half, and that it got everything."""
     from penstock.aws.aws_options import AwsOptions
     from penstock.aws.connection import client_for
-    from penstock.local import LocalKinesisProcess
+    from penstock_local import LocalKinesisProcess
 
     with LocalKinesisProcess() as server:
         client = client_for("kinesis", AwsOptions(endpoint_url=server.endpoint_url, region="us-east-1"))

@@ -222,7 +222,7 @@ class RowRun:
             environ, server = {}, None
             options = {**row.options, **stack.enter_context(_input(row))}
             if row.streams is not None and not row.has_input:
-                from penstock.local import LocalKinesisProcess
+                from penstock_local import LocalKinesisProcess
 
                 server = stack.enter_context(LocalKinesisProcess(limits=row.streams.has_limits, settle_s=0))
                 server.client("dynamodb").list_tables()  # it loads moto now, and not for the first contender

@@ -31,8 +31,8 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.fan_out import AwsFanOut
 from penstock.consumer import Batch
 from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.local import LocalKinesisProcess
 from penstock.ports.fan_out import Broken, Opened, Pushed
+from penstock_local import LocalKinesisProcess
 
 WARM_UP = 20
 PER_S = 5.0

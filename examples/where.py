@@ -31,7 +31,7 @@ def kinesis(args: argparse.Namespace, **shards: int) -> Iterator[Any]:
     if not args.local:
         yield None
         return
-    from penstock.local import LocalKinesis
+    from penstock_local import LocalKinesis
 
     with LocalKinesis() as server:
         os.environ.update(server.environ())

@@ -16,7 +16,7 @@ from s3_server import S3Server
 @pytest.fixture(scope="session")
 def running_kinesis():
     """An embedded Kinesis without quotas."""
-    from penstock.local import LocalKinesis
+    from penstock_local import LocalKinesis
 
     with LocalKinesis(limits=False) as server:
         yield server

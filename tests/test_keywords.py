@@ -6,10 +6,10 @@ import pytest
 
 from penstock.consumer import AsyncConsumerKeywords, ConsumerArguments, ConsumerKeywords, ConsumerOptions
 from penstock.consumer.consumer import Consumer
-from penstock.local import Fault, FaultKeywords, LocalKeywords, LocalOptions
 from penstock.producer import ProducerKeywords, ProducerOptions
 from penstock.spark import SinkKeywords
 from penstock.spark.options.spark_options import OPTIONS
+from penstock_local import Fault, FaultKeywords, LocalKeywords, LocalOptions
 
 
 def typed(keywords):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import get_args
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = (ROOT / "src", ROOT / "local" / "src")
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -97,10 +98,14 @@ _PUBLIC = ("botocore.config", "botocore.exceptions", "botocore.session", "moto.s
 _LISTED = re.compile(r"`(tests/[a-z0-9_/]+\.py)(?:::(\w+))?`")
 
 
+def _source_files() -> list[Path]:
+    return sorted(path for folder in SOURCES for path in folder.glob("**/*.py"))
+
+
 def imported_modules() -> set[str]:
     """Return the modules of botocore and moto that the code imports."""
     found = set()
-    for path in (ROOT / "src").glob("**/*.py"):
+    for path in _source_files():
         for node in ast.walk(ast.parse(path.read_text())):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -131,7 +136,7 @@ _METRIC_ROW = re.compile(r"^\| `(\w+)` \| (counter|gauge|distribution) \|", re.M
 def sent_metrics() -> set[tuple[str, str]]:
     """Return name and kind of every metric that the code sends."""
     found = set()
-    for path in (ROOT / "src").glob("**/*.py"):
+    for path in _source_files():
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef):
                 found |= _metrics_of(function)
@@ -185,13 +190,18 @@ def misdescribed_metrics() -> list[str]:
 
 
 _STRING_IMPORTS = ("import_module", "__import__")
-_MAY_IMPORT_BY_STRING = ("src/penstock/cli/*.py", "src/penstock/__init__.py", "src/penstock/*/__init__.py")
+_MAY_IMPORT_BY_STRING = (
+    "src/penstock/cli/*.py",
+    "src/penstock/__init__.py",
+    "src/penstock/*/__init__.py",
+    "local/src/penstock_local/__init__.py",
+)
 
 
 def imports_by_string() -> list[str]:
     """Name the places below the command line that import a module by a string."""
     found = []
-    for path in sorted((ROOT / "src").glob("**/*.py")):
+    for path in _source_files():
         place = path.relative_to(ROOT)
         if any(place.match(pattern) for pattern in _MAY_IMPORT_BY_STRING):
             continue
@@ -215,7 +225,7 @@ def missing_files() -> list[str]:
         ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").glob("*.md"),
     ]
-    folders = ("src", "tests", "docs", "examples", "bench", "tools")
+    folders = ("src", "local", "tests", "docs", "examples", "bench", "tools")
     known = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).glob("**/*.*")]
     known += [f"/{path.name}" for path in ROOT.glob("*.md")]
     return [

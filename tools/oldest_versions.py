@@ -1,8 +1,8 @@
 """Create a virtual environment with the oldest versions that pyproject.toml allows.
 
 `python tools/oldest_versions.py FOLDER` installs Penstock there with every dependency at its lower bound, also those of the extras
-`local`, `spark` (without pyspark) and `cli`, and the newest versions of the test tools. If an extra requires more than Penstock
-itself, Penstock's own bound counts. Tests that need the extra's version are skipped, with the reason.
+`spark` (without pyspark) and `cli` and of the embedded server, and the newest versions of the test tools. If one of them requires more
+than Penstock itself, Penstock's own bound counts. Tests that need the extra's version are skipped, with the reason.
 `python tools/oldest_versions.py --list` prints the versions. The ordinary `.venv` is the other end: `make setup` installs
 the newest versions.
 """
@@ -18,7 +18,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("local", "spark", "cli")
+EXTRAS = ("spark", "cli")
+DISTRIBUTIONS = (".", "local")
 WITHOUT = frozenset({"pyspark"})
 """The tests that run here start no Spark; pyspark alone is 400 MB."""
 TEST_TOOLS = ("coverage", "hypothesis", "pytest", "pytest-cov", "pytest-timeout", "pytest-xdist")
@@ -35,12 +36,14 @@ def oldest(requirement: str) -> str:
     return f"{parts['name']}{parts['extras'] or ''}=={bound[1]}"
 
 
-def oldest_versions(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
-    """Return the requirements to install: every dependency of Penstock and of its extras at the lower bound."""
-    project = tomllib.loads(pyproject.read_text())["project"]
-    wanted = list(project["dependencies"])
-    for extra in EXTRAS:
-        wanted += project["optional-dependencies"][extra]
+def oldest_versions(root: Path = ROOT) -> list[str]:
+    """Return the requirements to install: every dependency of Penstock, its extras and the server at the lower bound."""
+    wanted: list[str] = []
+    for folder in DISTRIBUTIONS:
+        project = tomllib.loads((root / folder / "pyproject.toml").read_text())["project"]
+        wanted += project["dependencies"]
+        for extra in EXTRAS:
+            wanted += project.get("optional-dependencies", {}).get(extra, [])
     found: dict[str, str] = {}
     for each in wanted:
         pinned = oldest(each)
@@ -57,7 +60,8 @@ def install(folder: Path, versions: list[str]) -> None:
     venv.create(folder, with_pip=True, clear=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *versions, *TEST_TOOLS], check=True)
-    subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
+    editable = [word for each in DISTRIBUTIONS for word in ("--editable", str(ROOT / each))]
+    subprocess.run([*pip, "--no-deps", *editable], check=True)
     stamp.write_text(expected)
 
 

@@ -15,17 +15,21 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+DISTRIBUTIONS = ("local",)
+"""Folders of the distributions that are installed beside Penstock's own."""
 
 
 def install(folder: Path, version: str) -> None:
     """Rebuild the environment unless it is the same already."""
     stamp = folder / ".spark"
-    wanted = f"pyspark {version}, Python {platform.python_version()}\n{(ROOT / 'pyproject.toml').read_text()}"
+    projects = [(ROOT / folder / "pyproject.toml").read_text() for folder in (".", *DISTRIBUTIONS)]
+    wanted = "\n".join([f"pyspark {version}, Python {platform.python_version()}", *projects])
     if stamp.exists() and stamp.read_text() == wanted:
         return
     venv.create(folder, with_pip=True, clear=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, f"pyspark=={version}", "--editable", f"{ROOT}[dev]"], check=True)
+    editable = [word for folder in DISTRIBUTIONS for word in ("--editable", str(ROOT / folder))]
+    subprocess.run([*pip, f"pyspark=={version}", *editable, "--editable", f"{ROOT}[dev]"], check=True)
     stamp.write_text(wanted)
 
 

@@ -257,7 +257,7 @@ def figures(client: RawClient, seconds: float, records: int) -> Figures:
 
 
 def penstock(seconds: float, *, http2: bool = False, keeps: bool = False) -> Figures:
-    from penstock.local import LocalKinesisProcess
+    from penstock_local import LocalKinesisProcess
 
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,

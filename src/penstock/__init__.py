@@ -1,7 +1,7 @@
 """Amazon Kinesis Data Streams for Python and PySpark.
 
 `Consumer` reads a stream with leases that Java KCL workers can share, `Producer` writes one with aggregation, order and
-flow control, `AsyncConsumer` and `AsyncProducer` do the same for asyncio, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock.local` the embedded
+flow control, `AsyncConsumer` and `AsyncProducer` do the same for asyncio, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock_local` the embedded
 Kinesis, `penstock.testing` what tests of handlers need, `penstock.errors` everything that can go wrong.
 """
 

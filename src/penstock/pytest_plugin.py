@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from penstock.local import LocalKinesis
+    from penstock_local import LocalKinesis
 
 
 _SCOPE_SETTING: Final = "local_kinesis_server_scope"
@@ -51,7 +51,7 @@ def local_kinesis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     Options go into the marker: `@pytest.mark.local_kinesis(limits=False)`.
     """
-    from penstock.local import LocalKinesis
+    from penstock_local import LocalKinesis
 
     marker = request.node.get_closest_marker("local_kinesis")
     with LocalKinesis(**(marker.kwargs if marker is not None else {})) as kinesis:
@@ -74,7 +74,7 @@ def local_kinesis_server() -> Iterator[LocalKinesis]:
     Reach it by `client("kinesis")`, `connection()`, `endpoint_url` or `environ()`. The setting
     `local_kinesis_server_scope` makes a new one for each module, for instance.
     """
-    from penstock.local import LocalKinesis
+    from penstock_local import LocalKinesis
 
     with LocalKinesis() as kinesis:
         yield kinesis

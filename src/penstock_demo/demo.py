@@ -37,7 +37,7 @@ class Demo:
         Raises:
             PenstockError: Something ended or did not happen in time; says what.
         """
-        from penstock.local import LocalKinesis
+        from penstock_local import LocalKinesis
 
         with LocalKinesis.process() as server:
             server.create_stream(FLIGHTS, shards=SHARD_COUNT)

@@ -23,7 +23,7 @@ from penstock_demo.watch import QueryWatch, Statuses
 if TYPE_CHECKING:
     import pandas as pd
 
-    from penstock.local.handle import Handle
+    from penstock_local.handle import Handle
 
 FLIGHTS: Final = "flights"
 DELAYS: Final = "delays"
@@ -209,7 +209,7 @@ class Run:
 
 def service_of(server: Handle) -> dict[str, Any]:
     """Return the arguments by which a `Consumer` or a `Producer` reaches the embedded server."""
-    from penstock.local.handle import ACCESS_KEY, SECRET_KEY
+    from penstock_local.handle import ACCESS_KEY, SECRET_KEY
 
     return {
         "region": server.region,

@@ -19,8 +19,8 @@ from penstock.aws.data_plane import WirePage, install_parser
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.service_descriptions import Descriptions
 from penstock.errors import UnknownOutcome
-from penstock.local import LocalKinesis
 from penstock.ports.kinesis import PutEntry
+from penstock_local import LocalKinesis
 
 SHARD = "shardId-000000000000"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

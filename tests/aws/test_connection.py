@@ -19,8 +19,8 @@ from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable
 from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.errors import AccessDenied, NotFound, OptionError, Unavailable
-from penstock.local import LocalKinesis
 from penstock.ports.kinesis import PutEntry
+from penstock_local import LocalKinesis
 
 
 @pytest.fixture(scope="module")

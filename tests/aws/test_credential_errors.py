@@ -13,8 +13,8 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.errors import AccessDenied
-from penstock.local import LocalKinesis
 from penstock.ports.kinesis import IteratorStart, IteratorType, PutEntry
+from penstock_local import LocalKinesis
 
 PRINTED = {
     "no_json": (b"SecretAccessKey=HIDDEN", "JSONDecodeError in json.decoder"),

@@ -24,8 +24,8 @@ from penstock.aws.data_plane import (
 )
 from penstock.aws.kinesis import AwsKinesis
 from penstock.errors import RecordError, Rejected
-from penstock.local import LocalKinesis
 from penstock.ports.kinesis import IteratorStart, IteratorType, PutEntry
+from penstock_local import LocalKinesis
 
 RECORDS = [
     {

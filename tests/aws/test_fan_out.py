@@ -15,8 +15,8 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.fan_out import AwsFanOut
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import AccessDenied, NotFound, ResourceBusy, Throttled, Unavailable
-from penstock.local import LocalKinesis
 from penstock.ports.fan_out import Broken, Ended, Opened, Pushed
+from penstock_local import LocalKinesis
 from waiting import wait_until
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders/consumer/billing:1700000000"

@@ -26,7 +26,7 @@ from penstock.aws.connection import client_for
 from penstock.aws.data_plane_client import DataPlaneClient
 from penstock.aws.pooled_exchange import Answer, PooledExchange
 from penstock.aws.request_signing import host_of, signing_like
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 HEADERS = {
     "X-Amz-Target": "Kinesis_20131202.GetRecords",

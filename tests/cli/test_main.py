@@ -76,9 +76,9 @@ def failing(monkeypatch):
         (OptionError("--count 0: expected at least 1"), 2, "penstock tail: --count 0: expected at least 1\n"),
         (FileNotFoundError(2, "No such file", "x"), 1, "penstock tail: [Errno 2] No such file: 'x'\n"),
         (
-            ModuleNotFoundError("No module named 'moto'", name="moto.core"),
+            ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.compute"),
             1,
-            "penstock tail: `tail` needs the package moto.core, which is not installed: pip install 'penstock[local]'\n",
+            "penstock tail: `tail` needs the package pyarrow.compute, which is not installed: pip install 'penstock[spark]'\n",
         ),
         (KeyboardInterrupt(), 130, ""),
     ],

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from penstock.core.aggregation import deaggregate
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 from waiting import wait_until
 
 

@@ -16,8 +16,8 @@ from penstock.consumer.records import Record
 from penstock.core.leases.lease import Lease
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
-from penstock.local import LocalKinesis
 from penstock.wiring import AwsOptions, SystemClock, open_kinesis, open_lease_table
+from penstock_local import LocalKinesis
 
 SHARD = "shardId-000000000000"
 ORDERS, RETURNS = "000000000000:orders:1700000000", "000000000000:returns:1700000000"

@@ -8,7 +8,7 @@ pytest.importorskip("httptools")
 
 from penstock.cli import main as cli
 from penstock.core.aggregation import AggregateBuilder
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 SHARD = "shardId-000000000000"
 AGE_S = 600.0

@@ -7,8 +7,8 @@ from virtual_world import TinyKinesis, World
 
 from moved_clock import MovedClock
 from penstock.errors import Throttled
-from penstock.local.quotas import ShardQuota
 from penstock.ports.fan_out import StreamConsumer
+from penstock_local.quotas import ShardQuota
 
 SHARD_COUNT = 4
 APPLICATIONS = ("one", "two", "three", "four")

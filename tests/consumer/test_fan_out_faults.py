@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("httptools")
 
 from penstock.consumer import Consumer
-from penstock.local import LocalKinesis
 from penstock.runtime.metrics_tally import MetricsTally
+from penstock_local import LocalKinesis
 from spark_support import wait_active
 from waiting import wait_until
 

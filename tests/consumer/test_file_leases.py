@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("httptools")
 
 from penstock import Consumer
-from penstock.local import LocalKinesis
 from penstock.wiring import open_lease_table
+from penstock_local import LocalKinesis
 
 
 def test_workers_share_a_stream_hand_over_and_resume_with_their_leases_in_a_folder(tmp_path, monkeypatch):

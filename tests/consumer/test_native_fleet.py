@@ -7,7 +7,7 @@ import pytest
 from java_leader import JavaLeader
 from penstock.consumer import Consumer
 from penstock.errors import OptionError
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 SHARDS = ["shardId-000000000000", "shardId-000000000001"]
 

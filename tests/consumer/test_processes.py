@@ -22,7 +22,7 @@ pytest.importorskip("httptools")
 
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.position import Position, parse_checkpoint
-from penstock.local import LocalKinesisProcess
+from penstock_local import LocalKinesisProcess
 from spark_support import wait_active
 from waiting import wait_until
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from penstock.consumer import Consumer
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 HOUR_S = 3600.0
 DEADLINE_S = 60.0

@@ -13,8 +13,8 @@ from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.shard import StreamSummary
 from penstock.core.starting import StartingPosition
 from penstock.errors import NotFound, OptionError, PositionError, UsageError
-from penstock.local import LocalKinesis
 from penstock.runtime import known_stream
+from penstock_local import LocalKinesis
 from waiting import wait_until
 
 STREAMS = ["orders", "returns"]

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.consumer import Consumer
 from penstock.errors import OptionError
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 DEADLINE_S = 60.0
 

@@ -8,9 +8,9 @@ from virtual_world import TinyKinesis
 
 from moved_clock import MovedClock
 from penstock.errors import NotFound, ResourceBusy, Throttled, Unavailable
-from penstock.local.quotas import FAN_OUT_BYTES_PER_S, Bucket
 from penstock.ports.fan_out import Broken, Ended, Opened, Pushed, StreamConsumer
 from penstock.ports.kinesis import IteratorStart, RecordPage
+from penstock_local.quotas import FAN_OUT_BYTES_PER_S, Bucket
 
 LIFE_S = 300.0
 APART_S = 5.0

@@ -12,7 +12,7 @@ from docs_blocks import blocks
 from penstock import AsyncConsumer, Batch, Consumer, Record
 from penstock import consumer as package
 from penstock.consumer import kclpy
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 BLOCKS = [
     block.text

@@ -65,7 +65,7 @@ def test_a_call_of_the_command_line_is_one_that_it_takes():
 
 def test_the_image_has_what_its_programs_need():
     named = {extra for _, text in STAGES.values() for extra in re.findall(r"whl\)\[(\w+)\]", text)}
-    assert named == {"otel", "local", "spark"} <= PROJECT["optional-dependencies"].keys()
+    assert named == {"otel", "spark"} <= PROJECT["optional-dependencies"].keys()
     assert "penstock" in PROJECT["scripts"]
     allowed = SpecifierSet(PROJECT["requires-python"])
     classified = {line.rpartition(" ")[2] for line in PROJECT["classifiers"]}

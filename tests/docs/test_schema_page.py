@@ -7,8 +7,8 @@ pytest.importorskip("httptools")
 import penstock
 from docs_blocks import blocks
 from penstock import Consumer, wiring
-from penstock.local import LocalKinesis
 from penstock.schemas import MemorySchemaRegistry
+from penstock_local import LocalKinesis
 from waiting import wait_until
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.local import Handle
+from penstock_local import Handle
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

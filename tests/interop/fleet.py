@@ -20,7 +20,7 @@ from harness import put_numbers
 from worker_process import WorkerProcess
 
 from penstock.core.position import Position
-from penstock.local import Handle, LocalKinesis
+from penstock_local import Handle, LocalKinesis
 
 WAIT_S = 240.0
 SHARDS = 6

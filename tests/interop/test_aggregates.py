@@ -13,7 +13,7 @@ from counterparts import AGGREGATES, KCL_2, KCL_3_COMPATIBLE, KPL, PENSTOCK, Cou
 from worker_process import WorkerProcess
 
 from penstock import Producer
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 COUNT = 2000
 STOPS = (333, 444, 555)

@@ -16,7 +16,7 @@ import pytest
 from counterparts import HERE, RUN_TIMEOUT_S, environment
 
 from penstock import Producer
-from penstock.local import Handle, LocalKinesis
+from penstock_local import Handle, LocalKinesis
 
 JARS = os.environ.get("PENSTOCK_AWSLABS_JARS", "")
 COUNT = 600

@@ -17,7 +17,7 @@ from fleet import (
 
 from penstock.core.leases.lease import Lease
 from penstock.core.position import TRIM_HORIZON, at_record
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 PUT = [("k", f"k/{number}") for number in range(4)]
 

@@ -10,7 +10,7 @@ from company_checks import Processed
 from counterparts import KCL_2, KCL_2_FAN_OUT, KCL_3, KCL_3_FAN_OUT, Counterpart
 from worker_process import WorkerProcess
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 KEYS = 20
 EACH = 50

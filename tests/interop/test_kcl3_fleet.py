@@ -10,7 +10,7 @@ import pytest
 from counterparts import KCL_2, KCL_3_COMPATIBLE, KCL_3_NATIVE, PENSTOCK, Counterpart
 from fleet import HANDED_OVER, SHARDS, Fleet, everything_wrong, reading_fleet, report_repeats
 
-from penstock.local import Handle
+from penstock_local import Handle
 
 PART = 600
 STEP = 60

@@ -14,7 +14,7 @@ from pathlib import Path
 from counterparts import KCLPY, KCLPY_VERSION, environment
 
 from penstock.core.position import TRIM_HORIZON, at_record, parse_checkpoint
-from penstock.local import Handle, LocalKinesis
+from penstock_local import Handle, LocalKinesis
 
 KEYS = 20
 EACH = 10

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from counterparts import AGGREGATES, KPL
 
 from penstock import Consumer
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 COUNT = 2000
 

@@ -24,7 +24,7 @@ from counterparts import (
     Counterpart,
 )
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 BATCHES = 3
 DATA = sorted((f"{i}:" * 1000)[:1000] for i in range(BATCHES * 500))

@@ -9,8 +9,8 @@ from counterparts import KCL_2, KCL_3, Counterpart
 from worker_process import WorkerProcess
 
 from penstock import Consumer
-from penstock.local import LocalKinesis
 from penstock_demo.resharding import split_shard
+from penstock_local import LocalKinesis
 from waiting import wait_until
 
 STREAMS = ["orders", "returns"]

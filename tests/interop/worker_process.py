@@ -14,7 +14,7 @@ from company_checks import Began, Processed
 from counterparts import Counterpart, environment
 
 from penstock.core.position import parse_checkpoint
-from penstock.local import Handle
+from penstock_local import Handle
 
 WAIT_S = 150.0
 

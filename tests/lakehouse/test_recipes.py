@@ -19,9 +19,9 @@ from pyspark import __version__ as spark_version
 
 from docs_blocks import ROOT
 from lake_recipes import LAKES, RECIPES, packages
-from penstock.local import LocalKinesisProcess
 from penstock_demo.processes import kill_session
 from penstock_demo.resharding import split_shard
+from penstock_local import LocalKinesisProcess
 from spark_support import numbered, put, wait_active
 from waiting import wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 ONE_ATTEMPT = Config(retries={"total_max_attempts": 1}, connect_timeout=60, read_timeout=60)
 

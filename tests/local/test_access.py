@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.errors import OptionError
-from penstock.local import LocalKinesis
-from penstock.local.access import Access
+from penstock_local import LocalKinesis
+from penstock_local.access import Access
+from penstock_local.errors import OptionError
 
 LIST = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Content-Type": "application/x-amz-json-1.1"}
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.local import cbor
-from penstock.local.documents import Timestamp
-from penstock.local.service_errors import RequestRefused
+from penstock_local import cbor
+from penstock_local.documents import Timestamp
+from penstock_local.service_errors import RequestRefused
 
 FIRST = "shardId-000000000000"
 

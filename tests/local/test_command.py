@@ -12,16 +12,16 @@ import sys
 import pytest
 
 from penstock.cli import local_command
-from penstock.errors import OptionError, Unavailable
-from penstock.local import Handle, LocalKinesis, LocalKinesisProcess
-from penstock.local.about import exported
-from penstock.local.handle import Calls
+from penstock_local import Handle, LocalKinesis, LocalKinesisProcess
+from penstock_local.about import exported
+from penstock_local.errors import OptionError, Unavailable
+from penstock_local.handle import Calls
 from waiting import wait_until
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "penstock.local", "--port", "0", *arguments],
+        [sys.executable, "-m", "penstock_local", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -37,7 +37,7 @@ def test_it_prints_what_a_shell_takes_and_stops_cleanly(number):
     assert lines == [
         *(f"export {name}={value}" for name, value in handle.environ().items()),
         "# Kinesis, DynamoDB, CloudWatch and STS are served at this endpoint.",
-        f'# In another terminal: eval "$(penstock local --export --port {port})"',
+        f'# In another terminal: eval "$(penstock-local --export --port {port})"',
         "# Streams: orders (3 shards), clicks (1 shard).",
         "# Nothing is kept: everything is gone when the server stops. --state DIR keeps it.",
         f"# To stop the server: Ctrl-C where it runs, or kill {process.pid}",
@@ -66,7 +66,7 @@ def test_the_lines_of_a_running_server_point_a_shell_to_it(tls, tmp_path):
     process = start(*tls, "--shards", "orders=1", "--state", str(folder))
     lines = lines_of(process)
     port = exported(lines)["AWS_ENDPOINT_URL"].rpartition(":")[2]
-    program = f'eval "$({sys.executable} -m penstock.local --export --port {port})"; env'
+    program = f'eval "$({sys.executable} -m penstock_local --export --port {port})"; env'
     printed = subprocess.run(
         ["/bin/sh", "-ec", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.splitlines()
@@ -85,7 +85,7 @@ def test_there_are_no_lines_of_a_server_that_does_not_run():
     assert (process.returncode, out) == (2, "")
     assert (
         err
-        == f"penstock local: no embedded Kinesis runs on port {port}; start one: penstock local --port {port}\n"
+        == f"penstock-local: no embedded Kinesis runs on port {port}; start one: penstock-local --port {port}\n"
     )
 
 
@@ -117,16 +117,6 @@ def test_the_command_line_describes_it_without_loading_it():
         True,
         2.0,
     )
-    program = (
-        "import sys; sys.modules['httptools'] = None\n"
-        "import penstock.cli.local_command, penstock.local\n"
-        "try: penstock.local.LocalKinesis\n"
-        "except ModuleNotFoundError as error: print(error)"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert "pip install 'penstock[local]'" in said.stdout
 
 
 def test_a_process_of_its_own_takes_the_same_options():
@@ -147,7 +137,7 @@ def test_a_process_of_its_own_takes_the_same_options():
 def test_a_server_ends_with_the_process_that_started_it():
     program = (
         "import os, signal\n"
-        "from penstock.local import LocalKinesisProcess\n"
+        "from penstock_local import LocalKinesisProcess\n"
         "print(LocalKinesisProcess().start().endpoint_url, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

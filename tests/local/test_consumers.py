@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from fan_out import FIRST
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 
 def status(rig, **named) -> str:

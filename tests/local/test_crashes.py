@@ -25,24 +25,24 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from tests.local.conftest import ONE_ATTEMPT
 
-from penstock.errors import OptionError
-from penstock.local import LocalKinesisProcess, frames, tables
-from penstock.local.faults import FaultBook
-from penstock.local.frames import FrameFile
-from penstock.local.http import Request
-from penstock.local.journal import FileJournal
-from penstock.local.moto_bridge import MotoBridge
-from penstock.local.operations import dispatch
-from penstock.local.operations.call import Service, ServiceCall
-from penstock.local.quotas import Quotas
-from penstock.local.service_errors import RequestRefused
-from penstock.local.state_folder import StateFolder
-from penstock.local.store import Store, StoreOptions
-from penstock.local.stream_metrics import StreamMetrics
-from penstock.local.subscriptions import Subscriptions
-from penstock.local.tokens import Tokens
-from penstock.local.virtual_clock import VirtualClock
-from penstock.local.wire import JSON
+from penstock_local import LocalKinesisProcess, frames, tables
+from penstock_local.errors import OptionError
+from penstock_local.faults import FaultBook
+from penstock_local.frames import FrameFile
+from penstock_local.http import Request
+from penstock_local.journal import FileJournal
+from penstock_local.moto_bridge import MotoBridge
+from penstock_local.operations import dispatch
+from penstock_local.operations.call import Service, ServiceCall
+from penstock_local.quotas import Quotas
+from penstock_local.service_errors import RequestRefused
+from penstock_local.state_folder import StateFolder
+from penstock_local.store import Store, StoreOptions
+from penstock_local.stream_metrics import StreamMetrics
+from penstock_local.subscriptions import Subscriptions
+from penstock_local.tokens import Tokens
+from penstock_local.virtual_clock import VirtualClock
+from penstock_local.wire import JSON
 
 SEEDS = range(12)
 STEPS = 50

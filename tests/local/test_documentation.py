@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.local import command, faults, request_model
-from penstock.local.operations import dispatch
+from penstock_local import command, faults, request_model
+from penstock_local.operations import dispatch
 
 PAGE = (Path(__file__).parents[2] / "docs" / "embedded-kinesis.md").read_text(encoding="utf-8")
 

@@ -11,10 +11,10 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 
 from local.error_codes import code
-from penstock.local import LocalKinesis
-from penstock.local.moto_bridge import tables_of
-from penstock.local.moto_repairs import repaired
-from penstock.local.moto_serializer import install_serializer
+from penstock_local import LocalKinesis
+from penstock_local.moto_bridge import tables_of
+from penstock_local.moto_repairs import repaired
+from penstock_local.moto_serializer import install_serializer
 
 ROW = {"leaseKey": {"S": "shard"}}
 

@@ -11,8 +11,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from local.error_codes import code
-from penstock.errors import OptionError
-from penstock.local import Fault
+from penstock_local import Fault
+from penstock_local.errors import OptionError
 from waiting import wait_until
 
 FIRST = "shardId-000000000000"

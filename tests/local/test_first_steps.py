@@ -10,10 +10,10 @@ import pytest
 from botocore.config import Config
 
 from penstock import Producer
-from penstock.errors import OptionError, Unavailable
-from penstock.local import LocalKinesis
-from penstock.local.calls import CALLERS_MAX, CallLog
-from penstock.local.credentials import credential_of
+from penstock_local import LocalKinesis
+from penstock_local.calls import CALLERS_MAX, CallLog
+from penstock_local.credentials import credential_of
+from penstock_local.errors import OptionError, Unavailable
 
 
 def test_a_record_put_is_read_back():
@@ -135,7 +135,7 @@ def test_bad_options_are_refused_by_name(options):
 
 def test_importing_and_starting_loads_neither_moto_nor_the_parts_of_botocore():
     program = (
-        "import sys; from penstock.local import LocalKinesis\n"
+        "import sys; from penstock_local import LocalKinesis\n"
         "with LocalKinesis() as k: k.create_stream('s')\n"
         "assert not [m for m in sys.modules if m.startswith(('moto', 'botocore.', 'boto3'))]"
     )
@@ -145,7 +145,7 @@ def test_importing_and_starting_loads_neither_moto_nor_the_parts_of_botocore():
 def test_the_plugin_loads_nothing_of_ours_until_the_fixture_is_used():
     program = (
         "import sys, penstock.pytest_plugin\n"
-        "assert not [m for m in sys.modules if m.startswith('penstock.local') or m == 'msgspec']"
+        "assert not [m for m in sys.modules if m.startswith('penstock_local') or m == 'msgspec']"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 

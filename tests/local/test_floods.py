@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.local import cbor, documents
-from penstock.local import http as server_http
-from penstock.local.credentials import credential_of
-from penstock.local.documents import read_json
-from penstock.local.first_bytes import FirstBytes
-from penstock.local.http import Connections, Request, Response
-from penstock.local.service_errors import RequestRefused
+from penstock_local import cbor, documents
+from penstock_local import http as server_http
+from penstock_local.credentials import credential_of
+from penstock_local.documents import read_json
+from penstock_local.first_bytes import FirstBytes
+from penstock_local.http import Connections, Request, Response
+from penstock_local.service_errors import RequestRefused
 
 MIB = 1024 * 1024
 JSON = "application/x-amz-json-1.1"

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from penstock.errors import OptionError
-from penstock.local import frames
-from penstock.local.frames import FrameFile
-from penstock.local.service_errors import RequestRefused
-from penstock.local.state_folder import StateFolder
+from penstock_local import frames
+from penstock_local.errors import OptionError
+from penstock_local.frames import FrameFile
+from penstock_local.service_errors import RequestRefused
+from penstock_local.state_folder import StateFolder
 
 FRAMES = [(b"M", b"begin"), (b"R", b"x" * 9), (b"C", b""), (b"R", bytes(range(8))), (b"S", b"the last")]
 FLIPS = 8

@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 from tests.local.conftest import ONE_ATTEMPT
 
-from penstock.local import LocalKinesisProcess
+from penstock_local import LocalKinesisProcess
 
 if not hasattr(resource, "prlimit"):
     pytest.skip("the disk of another process is made full by Linux only", allow_module_level=True)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 
 def connect(rig) -> socket.socket:
@@ -146,7 +146,7 @@ def test_a_bug_in_an_operation_is_a_500_and_in_the_log(rig, monkeypatch, caplog)
     def broken(*_):
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("penstock.local.operations.dispatch.answer", broken)
+    monkeypatch.setattr("penstock_local.operations.dispatch.answer", broken)
     assert rig.refused(rig.kinesis.list_streams) == ("InternalFailure", 500)
     assert "boom" in caplog.text
 

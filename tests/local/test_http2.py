@@ -11,10 +11,10 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from http2_client import Http2Client
-from penstock.local import LocalKinesis, cbor
-from penstock.local import http as server_http
-from penstock.local import http2 as server_http2
-from penstock.local.farewells import Farewells
+from penstock_local import LocalKinesis, cbor
+from penstock_local import http as server_http
+from penstock_local import http2 as server_http2
+from penstock_local.farewells import Farewells
 
 MIB = 1024 * 1024
 GOAWAY = b"\x00\x00\x08\x07\x00" + bytes(12)

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from http2_client import Http2Client
-from penstock.local import http as server_http
-from penstock.local import http2 as server_http2
-from penstock.local.first_bytes import FirstBytes
-from penstock.local.http import Connections, Request, Response
-from penstock.local.http2 import Http2Protocol
+from penstock_local import http as server_http
+from penstock_local import http2 as server_http2
+from penstock_local.first_bytes import FirstBytes
+from penstock_local.http import Connections, Request, Response
+from penstock_local.http2 import Http2Protocol
 
 PIECE = bytes(100_000)
 

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 from tests.local.conftest import ONE_ATTEMPT
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 Change = Callable[[Any, str], object]
 
@@ -450,7 +450,7 @@ def test_what_cannot_be_kept_is_refused_and_does_not_stand(tmp_path):
         before = shown(client, "table")
         account = before["table"]["TableArn"].split(":")[4]
         dynamodb_backends[account]["us-east-1"].tables["table"].odd = object()
-        with pytest.raises(ClientError, match="penstock local cannot keep this") as caught:
+        with pytest.raises(ClientError, match="penstock-local cannot keep this") as caught:
             client.update_table(TableName="table", BillingMode="PROVISIONED", ProvisionedThroughput=UNITS)
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
         assert shown(client, "table") == before

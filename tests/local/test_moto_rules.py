@@ -11,8 +11,8 @@ import cbor2
 import pytest
 from botocore.exceptions import ClientError
 
-from penstock.local import LocalKinesis
-from penstock.local.moto_rules import service_model
+from penstock_local import LocalKinesis
+from penstock_local.moto_rules import service_model
 
 KEYED = {
     "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],

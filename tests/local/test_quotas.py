@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from local.error_codes import code
-from penstock.local.quotas import Bucket, ReadBucket
+from penstock_local.quotas import Bucket, ReadBucket
 
 MIB = 1024 * 1024
 FIRST = "shardId-000000000000"

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from local.error_codes import code
-from penstock.local import LocalKinesis, request_model
+from penstock_local import LocalKinesis, request_model
 
 FIRST = "shardId-000000000000"
 KEY = {"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
@@ -179,7 +179,7 @@ def test_records_go_by_partition_key_and_the_other_way_is_named_as_absent(rig):
 
 @asks_in_new_words
 def test_what_is_not_there_says_so(rig):
-    with pytest.raises(ClientError, match="penstock local does not serve ListQueues: queues on streams"):
+    with pytest.raises(ClientError, match="penstock-local does not serve ListQueues: queues on streams"):
         rig.kinesis.list_queues()
 
 

@@ -12,9 +12,9 @@ import zlib
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from penstock.errors import OptionError, Unavailable
-from penstock.local import LocalKinesis, LocalKinesisProcess, journal
-from penstock.local.table_image import Image
+from penstock_local import LocalKinesis, LocalKinesisProcess, journal
+from penstock_local.errors import OptionError, Unavailable
+from penstock_local.table_image import Image
 from waiting import DEADLINE_S, wait_until
 
 FIRST = "shardId-000000000000"
@@ -258,11 +258,11 @@ def losing(frames):
 
 
 def test_a_journal_is_not_replaced_by_one_that_would_load_to_less(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("penstock.local.journal._kept_frames", losing(journal._kept_frames))
-    monkeypatch.setattr("penstock.local.table_image.Image.deltas", losing(Image.deltas))
-    monkeypatch.setattr("penstock.local.journal._COMPACT_BYTES_MIN", 10)
-    monkeypatch.setattr("penstock.local.tables._COMPACT_BYTES_MIN", 10)
-    monkeypatch.setattr("penstock.local.server._SWEEP_S", 0.01)
+    monkeypatch.setattr("penstock_local.journal._kept_frames", losing(journal._kept_frames))
+    monkeypatch.setattr("penstock_local.table_image.Image.deltas", losing(Image.deltas))
+    monkeypatch.setattr("penstock_local.journal._COMPACT_BYTES_MIN", 10)
+    monkeypatch.setattr("penstock_local.tables._COMPACT_BYTES_MIN", 10)
+    monkeypatch.setattr("penstock_local.server._SWEEP_S", 0.01)
     with started(tmp_path) as kinesis:
         kinesis.create_stream("s")
         client, tables = kinesis.client("kinesis"), kinesis.client("dynamodb")
@@ -291,8 +291,8 @@ def test_a_journal_is_not_replaced_by_one_that_would_load_to_less(tmp_path, monk
 
 
 def test_the_journal_is_written_anew_when_most_of_it_is_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.local.journal._COMPACT_BYTES_MIN", 10_000)
-    monkeypatch.setattr("penstock.local.server._SWEEP_S", 0.01)
+    monkeypatch.setattr("penstock_local.journal._COMPACT_BYTES_MIN", 10_000)
+    monkeypatch.setattr("penstock_local.server._SWEEP_S", 0.01)
     with started(tmp_path) as kinesis:
         kinesis.create_stream("s")
         client = kinesis.client("kinesis")
@@ -393,7 +393,7 @@ def test_a_change_of_tables_that_was_cut_short_is_dropped(tmp_path, caplog):
 
 
 def test_the_file_of_tables_is_written_anew_when_it_grows_long(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.local.tables._COMPACT_BYTES_MIN", 4000)
+    monkeypatch.setattr("penstock_local.tables._COMPACT_BYTES_MIN", 4000)
     with started(tmp_path) as kinesis:
         client = kinesis.client("dynamodb")
         make_table(client)

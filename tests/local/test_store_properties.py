@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fan_out import messages_of
-from penstock.local import sequence, subscriptions
-from penstock.local.faults import FaultBook
-from penstock.local.operations import dispatch
-from penstock.local.operations.call import Service, ServiceCall
-from penstock.local.quotas import Quotas
-from penstock.local.service_errors import RequestRefused
-from penstock.local.store import Store, StoreOptions
-from penstock.local.stream_metrics import StreamMetrics
-from penstock.local.subscriptions import Subscriptions
-from penstock.local.tokens import Tokens
-from penstock.local.virtual_clock import VirtualClock
-from penstock.local.wire import JSON
+from penstock_local import sequence, subscriptions
+from penstock_local.faults import FaultBook
+from penstock_local.operations import dispatch
+from penstock_local.operations.call import Service, ServiceCall
+from penstock_local.quotas import Quotas
+from penstock_local.service_errors import RequestRefused
+from penstock_local.store import Store, StoreOptions
+from penstock_local.stream_metrics import StreamMetrics
+from penstock_local.subscriptions import Subscriptions
+from penstock_local.tokens import Tokens
+from penstock_local.virtual_clock import VirtualClock
+from penstock_local.wire import JSON
 
 SPACE = 2**128
 KEYS = [0, 1, SPACE // 3, SPACE // 2 - 1, SPACE // 2, SPACE - 1]

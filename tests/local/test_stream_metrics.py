@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from botocore.exceptions import ClientError
 
-from penstock.local.stream_metrics import MINUTES_KEPT, NAMESPACE, StreamMetrics
+from penstock_local.stream_metrics import MINUTES_KEPT, NAMESPACE, StreamMetrics
 
 MINUTE_MS = 60_000
 

@@ -7,13 +7,13 @@ import json
 import pytest
 
 from fan_out import messages_of
-from penstock.local.sequence import ORDINAL_STEP
-from penstock.local.store import Store, StoreOptions
-from penstock.local.stream import Consumer
-from penstock.local.stream_metrics import StreamMetrics
-from penstock.local.subscriptions import Subscription, Subscriptions
-from penstock.local.virtual_clock import VirtualClock
-from penstock.local.wire import CBOR, JSON, Wire, arrival_text, record_text
+from penstock_local.sequence import ORDINAL_STEP
+from penstock_local.store import Store, StoreOptions
+from penstock_local.stream import Consumer
+from penstock_local.stream_metrics import StreamMetrics
+from penstock_local.subscriptions import Subscription, Subscriptions
+from penstock_local.virtual_clock import VirtualClock
+from penstock_local.wire import CBOR, JSON, Wire, arrival_text, record_text
 
 START_MS = 1_800_000_000_000
 KIB = 1024

@@ -16,10 +16,10 @@ from h2.errors import ErrorCodes
 
 from fan_out import FIRST, messages_of
 from http2_client import JSON, Http2Client
-from penstock.errors import OptionError
-from penstock.local import cbor
-from penstock.local.faults import Fault
-from penstock.local.subscriptions import Subscription, Subscriptions
+from penstock_local import cbor
+from penstock_local.errors import OptionError
+from penstock_local.faults import Fault
+from penstock_local.subscriptions import Subscription, Subscriptions
 
 WAIT_S = 60.0
 CBOR = "application/x-amz-cbor-1.1"

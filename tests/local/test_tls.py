@@ -13,8 +13,7 @@ import pytest
 import trustme
 
 from http2_client import Http2Client
-from penstock import errors
-from penstock.local import LocalKinesis, LocalKinesisProcess
+from penstock_local import LocalKinesis, LocalKinesisProcess, errors
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from penstock.local import request_model
+from penstock_local import request_model
 
 FIRST = "shardId-000000000000"
 

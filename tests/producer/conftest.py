@@ -8,7 +8,7 @@ import pytest
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 _numbers = itertools.count(1)
 

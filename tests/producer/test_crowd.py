@@ -10,8 +10,8 @@ import pytest
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.errors import Throttled
-from penstock.local import LocalKinesisProcess
 from penstock.producer import Producer
+from penstock_local import LocalKinesisProcess
 from stream_reading import firsts_by_key, kcl_reads
 
 SHARDS, WRITERS, RECORD_BYTES = 4, 8, 10_000

@@ -12,11 +12,11 @@ import pytest
 
 from moved_clock import MovedClock
 from penstock.errors import AccessDenied, DeliveryFailed, NotFound, OptionError, RecordError
-from penstock.local import LocalKinesisProcess
 from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.producer.placement import PlacementCache
 from penstock.spark.options.spark_options import parse_sink
 from penstock.spark.sink.row_writer import RowWriter
+from penstock_local import LocalKinesisProcess
 from stream_reading import firsts_by_key, kcl_reads
 
 

@@ -18,7 +18,7 @@ NOT_FOR_TASKS = (
     "penstock.consumer",
     "penstock.core.leases.balance",
     "penstock.core.leases.coordinator",
-    "penstock.local",
+    "penstock_local",
     "penstock.producer.engine",
     "penstock.producer.producer",
     "penstock.sim",

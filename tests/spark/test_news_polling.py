@@ -19,9 +19,9 @@ from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 from penstock.core.reading.resume import IteratorType
 from penstock.core.shard import ChildShard
 from penstock.errors import AccessDenied, NotFound, Throttled, Unavailable
-from penstock.local import LocalKinesis
 from penstock.ports.kinesis import RecordPage
 from penstock.spark.driver.news_polling import NewsPoller
+from penstock_local import LocalKinesis
 from raw_record import Raw
 from waiting import wait_until
 

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.core.batches.offsets import INITIAL_OFFSET
 from penstock.errors import Rejected
-from penstock.local import LocalKinesis
 from penstock.spark.driver.planner_opening import open_planner
 from penstock.spark.options.spark_options import parse_source
 from penstock.spark.tasks.task_opening import rows_of
+from penstock_local import LocalKinesis
 from waiting import DEADLINE_S, wait_until
 
 FAULTS = {

@@ -18,11 +18,11 @@ from penstock.core.aggregation import AggregateBuilder
 from penstock.core.position import TRIM_HORIZON, Position, at_record
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Throttled, Unavailable
-from penstock.local import LocalKinesis
 from penstock.runtime.system_clock import SystemClock
 from penstock.spark.tasks.iterator_cache import IteratorCache, KeptIterator
 from penstock.spark.tasks.shard_opening import WAY_OUT
 from penstock.spark.tasks.shard_range import ShardRange
+from penstock_local import LocalKinesis
 from spark_support import numbered, put
 
 FIRST = "shardId-000000000000"

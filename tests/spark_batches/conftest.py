@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,9 @@ from typing import ClassVar
 from checks import History, Row
 
 from penstock.core.aggregation import AggregateBuilder
-from penstock.local import LocalKinesisProcess
 from penstock_demo.processes import ProcessKind, find_processes, kill_process, kill_session
 from penstock_demo.resharding import merge_shards, open_shards, split_shard
+from penstock_local import LocalKinesisProcess
 from stream_reading import raw_records
 
 PROGRAM = Path(__file__).with_name("program.py")

@@ -24,7 +24,7 @@ from penstock import (
     testing,
 )
 from penstock.consumer.kclpy import consumer_for
-from penstock.local import LocalKinesis, LocalKinesisProcess
+from penstock_local import LocalKinesis, LocalKinesisProcess
 
 
 def handle(batch: Batch) -> None:

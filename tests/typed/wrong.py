@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from penstock import AsyncBatch, AsyncConsumer, Batch, Consumer, Producer, testing
 from penstock.consumer.kclpy import consumer_for
-from penstock.local import LocalKinesis, LocalKinesisProcess
+from penstock_local import LocalKinesis, LocalKinesisProcess
 
 
 def handle(batch: Batch) -> None:

@@ -16,6 +16,7 @@ class CommandParser(argparse.ArgumentParser):
     """An `ArgumentParser` for the command line; parsers of subcommands are of this class too."""
 
     _is_mixing = False
+    _accepts_all = False
 
     def __init__(self, **settings: Any) -> None:
         # An abbreviation changes its meaning with the next option that begins like it.
@@ -24,6 +25,8 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         """Parse, with options and arguments in any order."""
         words = sys.argv[1:] if args is None else list(args)
+        if self._accepts_all:
+            return super().parse_known_args([], namespace)
         if self._is_mixing or self.subcommands is not None:
             return super().parse_known_args(words, namespace)
         self._refuse_unknown(words)
@@ -33,6 +36,10 @@ class CommandParser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(words, namespace)
         finally:
             self._is_mixing = False
+
+    def accept_all_words(self) -> None:
+        """Accept every word and ignore it."""
+        self._accepts_all = True
 
     @property
     def option_names(self) -> list[str]:

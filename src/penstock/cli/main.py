@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from penstock._version import __version__
 from penstock.cli.command_parser import CommandParser
+from penstock.cli.separate_commands import MissingCommand, is_missing
 from penstock.cli.terminal import SafeFormatter, escape_text, prepare_output, warn
 from penstock.errors import PenstockError, UsageError
 
@@ -43,9 +44,7 @@ _EXTRAS: Final = {
     "pyarrow": "spark",
     "pandas": "spark",
     "py4j": "spark",
-    "moto": "local",
-    "httptools": "local",
-    "trustme": "local",
+    "penstock_local": "local",
 }
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
@@ -66,7 +65,7 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     modules: dict[str, ModuleType] = {}
     for name, path in _COMMANDS.items():
-        module = importlib.import_module(path)
+        module = MissingCommand(name) if is_missing(name) else importlib.import_module(path)
         module.add_parser(subparsers)
         modules[name] = module
     for name in modules:  # people type `penstock consume -v`

@@ -1,22 +1,25 @@
-"""The embedded Kinesis: one loopback endpoint with the true semantics, quotas and scripted faults.
-
-Needs the `local` extra: `pip install penstock[local]`. The names are loaded when they are first used, so
-that the command line can describe the server without the extra.
-
-This package imports nothing of Penstock but `penstock.errors`, not even the limits of the service: the
-rest is tested against the server, so it must not share the rest's mistakes. An import contract checks it.
-"""
+"""The former place of the embedded Kinesis, for one release: import `penstock_local` (`pip install 'penstock[local]'`)."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import warnings
 
-if TYPE_CHECKING:
-    from penstock.local.faults import Fault
-    from penstock.local.handle import Calls, Handle
-    from penstock.local.keywords import FaultKeywords, LocalKeywords
-    from penstock.local.server import LocalKinesis, LocalKinesisProcess, LocalOptions
+try:
+    from penstock_local import (
+        Calls,
+        Fault,
+        FaultKeywords,
+        Handle,
+        LocalKeywords,
+        LocalKinesis,
+        LocalKinesisProcess,
+        LocalOptions,
+    )
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "the embedded Kinesis is not installed: pip install 'penstock[local]', then import penstock_local",
+        name=missing.name,
+    ) from missing
 
 __all__ = [
     "Calls",
@@ -29,27 +32,9 @@ __all__ = [
     "LocalOptions",
 ]
 
-_MODULES = {
-    "Calls": "handle",
-    "Fault": "faults",
-    "FaultKeywords": "keywords",
-    "Handle": "handle",
-    "LocalKeywords": "keywords",
-    "LocalKinesis": "server",
-    "LocalKinesisProcess": "server",
-    "LocalOptions": "server",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"penstock.local.{_MODULES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name in ("httptools", "h2"):
-            raise ModuleNotFoundError(
-                "the embedded Kinesis needs packages that are not installed: pip install 'penstock[local]'",
-                name=error.name,
-            ) from error
-        raise
+warnings.warn(
+    "penstock.local is penstock_local now, and goes away with the next release: "
+    "write `from penstock_local import LocalKinesis`",
+    DeprecationWarning,
+    stacklevel=2,
+)

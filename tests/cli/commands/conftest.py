@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("httptools")
 
 from cli.commands.support import Worker
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 
 @pytest.fixture(

@@ -20,7 +20,7 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import sync_playwright
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 DOCS = Path(__file__).parents[3] / "docs"
 DEADLINE_MS = 90_000

@@ -40,9 +40,9 @@ from penstock.core.aggregation import AggregateBuilder
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard
 from penstock.errors import AccessDenied
-from penstock.local import LocalKinesis
 from penstock.ports.kinesis import RecordPage
 from penstock.wiring import AwsOptions, open_kinesis
+from penstock_local import LocalKinesis
 
 TOKEN = "0123456789abcdef"
 PORT = 8000

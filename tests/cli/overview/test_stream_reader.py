@@ -13,8 +13,8 @@ from penstock.cli.overview.stream_reader import READ_EVERY_S, StreamReader, fetc
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard, StreamSummary
 from penstock.errors import AccessDenied, NotFound
-from penstock.local import LocalKinesis
 from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch_queries, open_kinesis
+from penstock_local import LocalKinesis
 from waiting import DEADLINE_S
 
 SHARDS = tuple(Shard(f"shardId-{n:012d}", HashRange(n * 2**127, (n + 1) * 2**127 - 1)) for n in range(2))

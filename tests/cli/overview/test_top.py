@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("httptools")
 
 from penstock.cli import main as cli
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 HOSTILE = "w[/x]\x1b[31m\nnext\u202e"
 

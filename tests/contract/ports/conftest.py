@@ -6,7 +6,7 @@ import pytest
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.lease_table import DynamoLeaseTable
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kcl3_tables import INDEX, DynamoKcl3Tables
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 LOCK = {
     "ownerName": {"S": "java-1"},

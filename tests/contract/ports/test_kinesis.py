@@ -8,8 +8,8 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.errors import NotFound, ServiceError, UnknownOutcome
-from penstock.local import LocalKinesis
 from penstock.ports.kinesis import IteratorStart, IteratorType, PutEntry, ShardFilter
+from penstock_local import LocalKinesis
 
 FIRST = "shardId-000000000000"
 

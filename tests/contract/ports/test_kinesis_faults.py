@@ -25,8 +25,8 @@ from penstock.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from penstock.local import LocalKinesis
 from penstock.ports.kinesis import IteratorStart, IteratorType, PutEntry, ShardFilter
+from penstock_local import LocalKinesis
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 
 HERE = Path(__file__).parent
 PATIENCE_S = 20

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.batches.probe_pace import READ_COST_S, ProbePace
-from penstock.local.quotas import Bucket
+from penstock_local.quotas import Bucket
 
 
 def probed(pace, until_s, *, interval_s=1.0, now_s=0.0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.local import LocalKinesis
+from penstock_local import LocalKinesis
 from reader_query import Query
 
 

@@ -15,12 +15,12 @@ import pytest
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-from penstock.local import LocalKinesis
-from penstock.local.faults import Fault
 from penstock.producer import Producer, TaskWriter, TaskWriterOptions
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.options.spark_options import parse_batch
+from penstock_local import LocalKinesis
+from penstock_local.faults import Fault
 from reader_query import Query
 from stream_reading import kcl_reads
 from waiting import wait_until

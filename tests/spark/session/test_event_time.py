@@ -16,7 +16,7 @@ HALF = 2**127
 @pytest.fixture
 def own_server():
     """A server whose clock this test moves."""
-    from penstock.local import LocalKinesis
+    from penstock_local import LocalKinesis
 
     with LocalKinesis(limits=False, settle_s=0) as server:
         yield server

@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from penstock.local import LocalKinesis
 from penstock.spark.monitoring.progress import report_of
+from penstock_local import LocalKinesis
 from spark_support import numbered, put
 from waiting import DEADLINE_S
 

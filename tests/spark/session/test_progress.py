@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from penstock.local import LocalKinesis
 from penstock.spark import lag
 from penstock.spark.monitoring.progress import report_of
+from penstock_local import LocalKinesis
 from spark_support import numbered, put
 from waiting import wait_until
 

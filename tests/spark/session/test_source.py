@@ -113,7 +113,7 @@ def test_latest_means_the_moment_of_the_first_start_also_after_a_restart(job, st
 def lease_rows(job, endpoint_url=None):
     import boto3
 
-    from penstock.local.handle import ACCESS_KEY  # noqa: F401 - the endpoint is in the environment
+    from penstock_local.handle import ACCESS_KEY  # noqa: F401 - the endpoint is in the environment
 
     table = boto3.client("dynamodb", endpoint_url=endpoint_url)
     try:
@@ -309,7 +309,7 @@ def test_a_mistake_is_named_in_the_error(spark, tmp_path, options, message):
 
 
 def test_lost_records_stop_the_query_or_are_skipped_by_option(job, stream):
-    from penstock.local import LocalKinesis
+    from penstock_local import LocalKinesis
 
     # A server of its own: its clock is moved past the retention.
     with LocalKinesis(limits=False) as server:

@@ -15,6 +15,7 @@ from penstock.cli.overview.dashboard_page import (
     page_without,
     page_without_shard,
 )
+from penstock.cli.overview.page_access import refusal_of
 from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY
 from penstock.cli.overview.snapshot import Snapshot, document_of
 from penstock.cli.overview.stream_load import StreamSnapshot, stream_document
@@ -22,7 +23,6 @@ from penstock.cli.overview.stream_page import page_of_stream
 from penstock.cli.terminal import safe_json
 from penstock.core.leases.lease import shard_id_of, stream_id_of
 from penstock.errors import PenstockError
-from penstock.local.access import Access
 from penstock.runtime.http_service import GetHandler, HttpService
 
 if TYPE_CHECKING:
@@ -194,7 +194,6 @@ class Gate:
 
     def __init__(self, token: str | None) -> None:
         self._token = token
-        self._access = Access(program="penstock dashboard", way_out="use one of these, or give it a --token")
 
     def refuse(
         self, path: str, query: Mapping[str, list[str]], headers: Mapping[str, str], port: int
@@ -208,7 +207,7 @@ class Gate:
             port: Which is served. Browsers send a host's cookies to all its ports, so the cookie's name has it.
         """
         if self._token is None:
-            refusal = self._access.refusal(headers)
+            refusal = refusal_of(headers)
             return None if refusal is None else Answer(403, _TEXT, f"{refusal}\n")
         if path == "/" and self._is_token(query.get("token", [""])[0]):
             # The browser keeps the token, and the address that stays in its history is without it.

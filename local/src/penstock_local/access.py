@@ -1,0 +1,79 @@
+"""Who is answered: programs of this machine, but no web page that a browser of this machine shows.
+
+A browser sends requests to loopback for any page that asks it to. Such a request shows itself by the
+`Origin` of the page, or, where the site's own name was pointed to loopback, by the `Host`. Signatures are
+not checked: any client that reaches the port under a name of this machine may do everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+from typing import Final
+
+from penstock_local.errors import OptionError
+
+_WAY_OUT: Final = "allow others with --allow-host NAME or allow_hosts=(NAME,)"
+
+
+class Access:
+    """Decides by `Host` and `Origin`.
+
+    Args:
+        allow_hosts: Host names to answer to beside those of loopback.
+
+    Raises:
+        OptionError: One of them is no host name.
+    """
+
+    def __init__(self, allow_hosts: Iterable[str] = ()) -> None:
+        if isinstance(allow_hosts, str):
+            raise OptionError(f"allow_hosts takes a tuple of names, not the text {allow_hosts!r}")
+        for name in allow_hosts:
+            if not name or name.lower() != _name_of(name):
+                raise OptionError(f"allow_hosts takes host names without scheme and port, not {name!r}")
+        self._names = frozenset(name.lower() for name in allow_hosts)
+
+    def refusal(self, headers: Mapping[str, str]) -> str | None:
+        """Return why a request is refused; None when it is answered.
+
+        Args:
+            headers: The request's, names in lower case.
+        """
+        host = headers.get("host")
+        if host is None or not self._is_ours(_name_of(host)):
+            return (
+                f"the Host {_shown(host)} is no name of this machine. penstock-local answers to localhost and "
+                f"loopback addresses; {_WAY_OUT}."
+            )
+        origin = headers.get("origin")
+        if origin is not None:
+            if not self._is_ours(_name_of(origin.partition("://")[2])):
+                return (
+                    f"the Origin {_shown(origin)} is a web page of another host. penstock-local answers to no page "
+                    f"but those of this machine; {_WAY_OUT}."
+                )
+        elif headers.get("sec-fetch-site") == "cross-site":
+            return "the request was made by a web page of another host (Sec-Fetch-Site: cross-site)."
+        return None
+
+    def _is_ours(self, name: str) -> bool:
+        return name in self._names or name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
+
+
+def _name_of(authority: str) -> str:
+    """Return the name in `name:port` or `[address]:port`, in lower case."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0].lower()
+    return authority.partition(":")[0].lower().removesuffix(".")
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _shown(value: str | None) -> str:
+    return "(none)" if value is None else repr(value[:100])

@@ -1,0 +1,224 @@
+"""Answers HTTP requests: finds service and operation, applies faults, adds headers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from email.utils import formatdate
+
+import msgspec
+
+from penstock_local import event_stream, moto_bridge
+from penstock_local.about import About
+from penstock_local.access import Access
+from penstock_local.calls import CallLog
+from penstock_local.content import unpack
+from penstock_local.control import PREFIX, Control
+from penstock_local.credentials import credential_of
+from penstock_local.error_answers import error_answer, kinesis_error
+from penstock_local.faults import Hit
+from penstock_local.http import Request, Response
+from penstock_local.moto_bridge import MotoBridge
+from penstock_local.operations import dispatch
+from penstock_local.operations.call import DropConnection, Service, ServiceCall
+from penstock_local.operations.consumers import EventStream
+from penstock_local.service_errors import RequestRefused
+from penstock_local.virtual_clock import VirtualClock
+from penstock_local.wire import wire_for
+
+log = logging.getLogger("penstock_local")
+
+_EVENTS_TIMEOUT_S = 330.0
+"""A subscriber may leave its events unread for as long as its subscription lasts, and a little longer."""
+_TARGET = "Kinesis_20131202."
+_THROTTLES = {
+    "dynamodb": (
+        "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",
+        "The level of configured provisioned throughput for the table was exceeded.",
+    ),
+    "dynamodbstreams": ("LimitExceededException", "Too many requests."),
+    "cloudwatch": ("Throttling", "Rate exceeded"),
+    "sts": ("Throttling", "Rate exceeded"),
+}
+
+
+class KinesisApplication:
+    """Answers every request of the server.
+
+    Args:
+        service: The parts that all Kinesis calls share.
+        clock: The server's clock.
+        calls: The server's call log.
+        bridge: Serves DynamoDB, CloudWatch and STS.
+        about: Describes the server.
+        allow_hosts: Host names to answer to beside those of loopback.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        clock: VirtualClock,
+        calls: CallLog,
+        bridge: MotoBridge,
+        about: Callable[[], About],
+        *,
+        allow_hosts: Sequence[str] = (),
+    ) -> None:
+        self._access = Access(allow_hosts)
+        self._service = service
+        self._clock = clock
+        self._calls = calls
+        self._bridge = bridge
+        self._control = Control(service, clock, calls, about)
+
+    def __call__(self, request: Request) -> Response | Awaitable[Response]:
+        """Answer a request, at once if that is possible."""
+        refused = self._access.refusal(request.headers)
+        if refused is not None:
+            return self._dated(error_answer(request, "AccessDeniedException", refused, 403))
+        try:
+            unpack(request)
+        except RequestRefused as refusal:
+            return self._dated(error_answer(request, refusal.code, refusal.message, refusal.status))
+        if request.target.startswith(PREFIX):
+            return self._control.answer(request)
+        target = request.headers.get("x-amz-target", "")
+        if target.startswith(_TARGET) and request.method == "POST":
+            return self._kinesis(target.removeprefix(_TARGET), request)
+        other = moto_bridge.service_and_operation(request)
+        if other is not None:
+            return self._other(*other, request)
+        message = (
+            f"{request.method} {request.target[:200]} is no call of Kinesis, DynamoDB, CloudWatch or STS; "
+            f"this endpoint serves those and {PREFIX}*."
+        )
+        return self._dated(error_answer(request, "UnknownOperationException", message, 404))
+
+    # -- Kinesis --------------------------------------------------------------------------------------------
+
+    def _kinesis(self, operation: str, request: Request) -> Response | Awaitable[Response]:
+        wire = wire_for(request.headers.get("content-type", ""))
+        credential = credential_of(request.headers.get("authorization", ""))
+        call = ServiceCall(self._service, operation, wire, self._clock.now_ms(), credential.region)
+        outcome = "ok"
+        try:
+            answer = dispatch.answer(call, request.body)
+            if isinstance(answer, EventStream):
+                response = _event_stream(answer)
+            else:
+                response = Response(200, answer, [("Content-Type", wire.content_type)])
+        except RequestRefused as refusal:
+            outcome = refusal.code
+            response = kinesis_error(wire, refusal)
+        except DropConnection:
+            outcome = "drop_before"
+            response = Response(drop=True)
+        except Exception:
+            # a fault of this server or its disk: the client gets the service's error, the log has the cause
+            log.exception("Kinesis %s failed", operation)
+            outcome = "InternalFailure"
+            response = kinesis_error(
+                wire, RequestRefused(outcome, f"penstock-local failed in {operation}; see its log", 500)
+            )
+        if outcome == "ok" and call.sending:
+            outcome = "+".join(hit.fault.kind for hit in call.sending)
+        self._calls.add(
+            call.now_ms,
+            "kinesis",
+            operation,
+            resource=call.resource,
+            shards=call.shards,
+            outcome=outcome,
+            caller=credential.access_key,
+        )
+        self._dated(response)
+        return _sent(response, call.sending) if call.sending else response
+
+    # -- the others -----------------------------------------------------------------------------------------
+
+    async def _other(self, service: str, operation: str, request: Request) -> Response:
+        body_bytes_max = moto_bridge.body_bytes_max(request)
+        if len(request.body) > body_bytes_max:
+            message = f"this request to {service} may have at most {body_bytes_max} bytes"
+            return self._dated(error_answer(request, "RequestEntityTooLargeException", message, 413))
+        tables = moto_bridge.tables_of(request.body) if service == "dynamodb" else ()
+        hits = self._service.faults.hits(service, operation, tables=tables)
+        response = _scripted(service, request, hits)
+        if response is None:
+            response = await self._bridge.answer(service, operation, request)
+        outcome = "+".join(hit.fault.kind for hit in hits) if hits else _outcome(response)
+        self._calls.add(
+            self._clock.now_ms(),
+            service,
+            operation,
+            resource=",".join(tables),
+            shards=(),
+            outcome=outcome,
+            caller=credential_of(request.headers.get("authorization", "")).access_key,
+        )
+        self._dated(response)
+        sending = [hit for hit in hits if hit.is_sending or hit.fault.kind == "delay"]
+        if not sending:
+            return response
+        sent = _sent(response, sending)
+        return sent if isinstance(sent, Response) else await sent
+
+    def _dated(self, response: Response) -> Response:
+        response.headers.append(("x-amzn-RequestId", str(uuid.uuid4())))
+        response.headers.append(("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)))
+        return response
+
+
+def _event_stream(answer: EventStream) -> Response:
+    headers = [("Content-Type", event_stream.CONTENT_TYPE)]
+    return Response(200, answer.head, headers, answer.events, send_timeout_s=_EVENTS_TIMEOUT_S)
+
+
+def _scripted(service: str, request: Request, hits: Sequence[Hit]) -> Response | None:
+    """Return the answer of a fault that keeps a call from moto; None when the call goes on."""
+    for hit in hits:
+        fault = hit.fault
+        if fault.kind == "drop_before":
+            return Response(drop=True)
+        if fault.kind == "throttle":
+            code, message = _THROTTLES[service]
+            return error_answer(request, fault.code or code, fault.message or message, 400)
+        if fault.kind == "error":
+            return error_answer(
+                request, fault.code or "InternalServerError", fault.message or "scripted fault", fault.status
+            )
+    return None
+
+
+def _sent(response: Response, hits: Sequence[Hit]) -> Response | Awaitable[Response]:
+    """Change how an answer is sent: late, in part, not at all, or unreadable."""
+    delay_s = 0.0
+    for hit in hits:
+        match hit.fault.kind:
+            case "drop_after":
+                response.drop = True
+            case "truncate":
+                response.cut_at = len(response.body) // 2
+            case "garbage":
+                response.body = b"\x00<garbage>" + response.body[: len(response.body) // 2]
+            case "delay":
+                delay_s += hit.fault.delay_s
+    return _late(response, delay_s) if delay_s else response
+
+
+async def _late(response: Response, delay_s: float) -> Response:
+    await asyncio.sleep(delay_s)
+    return response
+
+
+def _outcome(response: Response) -> str:
+    if response.status < 400:
+        return "ok"
+    try:
+        document = msgspec.json.decode(response.body)
+    except msgspec.DecodeError:
+        return str(response.status)
+    kind = document.get("__type", "") if isinstance(document, dict) else ""
+    return str(kind).rpartition("#")[2] or str(response.status)

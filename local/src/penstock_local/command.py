@@ -1,0 +1,144 @@
+"""The command line of the embedded Kinesis: `penstock-local` and `python -m penstock_local`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from penstock_local.errors import LocalError, OptionError
+
+if TYPE_CHECKING:
+    from penstock_local.server import LocalOptions, Server
+
+DESCRIPTION = "Run an embedded Kinesis (with DynamoDB and CloudWatch) on this machine."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the server to a parser."""
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=4567,
+        metavar="N",
+        help="TCP port on 127.0.0.1; 0 takes a free one (default: 4567)",
+    )
+    parser.add_argument(
+        "--shards",
+        nargs="*",
+        default=[],
+        metavar="NAME=N",
+        help="streams to create at the start, each with N shards",
+    )
+    parser.add_argument("--no-limits", action="store_true", help="do not enforce the service's quotas")
+    parser.add_argument(
+        "--time-factor",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="virtual seconds per real second; 0 stops the clock (default: 1)",
+    )
+    parser.add_argument(
+        "--state",
+        metavar="DIR",
+        help="keep streams, records and tables in this folder (default: nothing is kept)",
+    )
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=0.2,
+        metavar="S",
+        help="virtual seconds that CREATING, UPDATING and DELETING last (default: 0.2)",
+    )
+    parser.add_argument(
+        "--memory-max",
+        type=int,
+        default=4 * 1024**3,
+        metavar="BYTES",
+        help="bytes of records kept at most; more is refused (default: 4 GiB)",
+    )
+    # for a parent that starts it and may die without a word: its end of the pipe closes
+    parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate made at the start")
+    parser.add_argument(
+        "--cert",
+        metavar="FILE",
+        help="speak TLS with this certificate: PEM, with what signed it up to the root",
+    )
+    parser.add_argument("--key", metavar="FILE", help="key of --cert: PEM")
+    parser.add_argument(
+        "--export",
+        action="store_true",
+        help="start nothing; print the lines for the shell of the server that runs on --port",
+    )
+    parser.add_argument(
+        "--region", default="us-east-1", metavar="NAME", help="region of the ARNs (default: us-east-1)"
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer to this host name too, beside localhost and loopback addresses; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the server in the foreground until SIGINT or SIGTERM; returns the exit status."""
+    # loaded here: loading the server takes longer than parsing
+    from penstock_local import LocalOptions
+    from penstock_local.about import ask_about, printable
+
+    try:
+        if args.export:
+            print("\n".join(ask_about(args.port).lines()))  # noqa: T201 - a command line prints
+            return 0
+        streams = [_stream(text) for text in args.shards]
+        options = LocalOptions(
+            port=args.port,
+            limits=not args.no_limits,
+            time_factor=args.time_factor,
+            state_dir=args.state,
+            settle_s=args.settle,
+            memory_bytes_max=args.memory_max,
+            region=args.region,
+            allow_hosts=tuple(args.allow_host),
+            tls=args.tls,
+            cert=args.cert,
+            key=args.key,
+        )
+        asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof))
+    except LocalError as error:
+        print(f"penstock-local: {printable(str(error))}", file=sys.stderr)  # noqa: T201 - a command line prints
+        return 2
+    return 0
+
+
+def _stream(text: str) -> tuple[str, int]:
+    name, _, count = text.partition("=")
+    if not name or not count.isdecimal() or int(count) < 1:
+        raise OptionError(f"--shards takes NAME=N with N of at least 1, not {text!r}")
+    return name, int(count)
+
+
+async def _serve(options: LocalOptions, streams: list[tuple[str, int]], *, stop_on_eof: bool) -> None:
+    from penstock_local.server import serve_until
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if stop_on_eof:
+        loop.add_reader(sys.stdin, lambda: None if os.read(sys.stdin.fileno(), 1024) else stop.set())
+
+    def announce(server: Server) -> None:
+        server.create_streams(streams)
+        # a reader that went away must not stop the server
+        with contextlib.suppress(BrokenPipeError):
+            print("\n".join(server.about().lines()), flush=True)  # noqa: T201 - a command line prints
+
+    await serve_until(options, announce, stop)

@@ -1,0 +1,54 @@
+"""Errors, each in the form that its request's protocol has."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from penstock_local import cbor
+from penstock_local.http import Request, Response
+from penstock_local.service_errors import RequestRefused
+from penstock_local.wire import CBOR, Wire
+
+RPC_V2_CBOR = "rpc-v2-cbor"
+
+
+def kinesis_error(wire: Wire, refusal: RequestRefused) -> Response:
+    """Return the answer of a Kinesis operation that is refused."""
+    document = {"__type": refusal.code, "message": refusal.message}
+    headers = [("Content-Type", wire.content_type)]
+    if wire is CBOR:
+        headers.append(("x-amzn-ErrorType", refusal.code))
+    return Response(refusal.status, wire.encode(document), headers)
+
+
+def error_answer(request: Request, code: str, message: str, status: int) -> Response:
+    """Return an error in the query protocol's XML, in CBOR, or in JSON, as the request is written.
+
+    Args:
+        request: The request to answer.
+        code: The service's error code; a prefix before a `#` goes into the document only.
+        message: Its text.
+        status: HTTP status.
+    """
+    content_type = request.headers.get("content-type", "")
+    kind = "Sender" if status < 500 else "Receiver"
+    short = code.rpartition("#")[2]
+    if "x-www-form-urlencoded" in content_type:
+        xml = (
+            f"<ErrorResponse><Error><Type>{kind}</Type><Code>{escape(code)}</Code>"
+            f"<Message>{escape(message)}</Message></Error></ErrorResponse>"
+        )
+        return Response(status, xml.encode(), [("Content-Type", "text/xml")])
+    # the services that once spoke the query protocol only still give its codes, in this header
+    headers = [("x-amzn-query-error", f"{short};{kind}"), ("x-amzn-ErrorType", short)]
+    document = {"__type": code, "message": message, "Message": message}
+    if request.headers.get("smithy-protocol") == RPC_V2_CBOR:
+        headers += [("Content-Type", "application/cbor"), ("smithy-protocol", RPC_V2_CBOR)]
+        return Response(status, cbor.encode(document), headers)
+    if "cbor" in content_type:
+        return Response(status, cbor.encode(document), [("Content-Type", CBOR.content_type), *headers])
+    return Response(
+        status, msgspec.json.encode(document), [("Content-Type", "application/x-amz-json-1.0"), *headers]
+    )

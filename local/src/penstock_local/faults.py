@@ -1,0 +1,215 @@
+"""Scripted faults: what goes wrong, in which calls, how often.
+
+A fault is a value; the book holds the active ones, draws chance from each fault's own seed, and answers
+which fire for a call. The operations apply those that change an answer's content, the transport those
+that change how it is sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from penstock_local.errors import OptionError
+
+KINDS = {
+    "throttle": "refuse for the rate; in PutRecords the entries (of the shard) fail, the call succeeds",
+    "partial": "fail a fraction of the PutRecords entries (of the shard), each with `code`; `applied` stores them",
+    "error": "answer `status` with `code` (500 InternalFailure); nothing is applied",
+    "drop_before": "close the connection without applying or answering",
+    "drop_after": "apply, then close the connection without an answer",
+    "truncate": "apply, then send half of the body and close",
+    "garbage": "apply, then answer 200 with bytes that are no document",
+    "delay": "apply, then answer after `delay_s` real seconds",
+    "stale": "ListShards and DescribeStream show the shards as before the last change of topology",
+    "shuffle": "ListShards returns its shards in random order",
+    "omit": "ListShards leaves out the shard named by `shard`",
+    "empty": "GetRecords returns no records and stays where it is, though there are some",
+}
+EVENT_KINDS = {
+    "end": "SubscribeToShard ends in order after `after_events` events",
+    "exception": "SubscribeToShard ends with `code` in its stream after `after_events` events",
+    "silence": "SubscribeToShard sends nothing more after `after_events` events, and stays open",
+    "reset": "SubscribeToShard breaks off after `after_events` events",
+    "goaway": "SubscribeToShard ends the connection after `after_events` events, with a GOAWAY in HTTP/2",
+    "corrupt": "the event behind `after_events` others has a wrong checksum",
+    "cut": "the event behind `after_events` others comes in half, and the stream ends in order",
+    "repeat": "the event behind `after_events` others comes twice",
+}
+KINDS |= EVENT_KINDS
+ACTIVE_MAX = 1000
+_SENDING = {"drop_after", "truncate", "garbage"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One scripted fault.
+
+    Attributes:
+        kind: One of `KINDS`.
+        operation: Name of the operation, for instance `PutRecords` or `dynamodb.UpdateItem`; `*` for all.
+        count: How many calls it hits; None for all until it is cleared.
+        skip: How many matching calls pass before the first hit.
+        rate: Probability that a matching call is hit.
+        seed: Makes `rate`, `partial` and `shuffle` repeatable.
+        stream: Only calls to this stream.
+        shard: Only calls that touch this shard.
+        table: Only DynamoDB calls that touch this table.
+        code: Error code, if the kind has one; its default depends on the kind.
+        status: HTTP status of `error`.
+        message: Text of the error.
+        delay_s: Real seconds of `delay`.
+        fraction: Share of entries that `partial` fails, over 0 and up to 1.
+        applied: Whether `partial` stores the entries that it reports as failed.
+        after_events: How many events of a subscription precede the fault.
+    """
+
+    kind: str
+    operation: str
+    count: int | None = 1
+    skip: int = 0
+    rate: float = 1.0
+    seed: int = 0
+    stream: str | None = None
+    shard: str | None = None
+    table: str | None = None
+    code: str | None = None
+    status: int = 500
+    message: str | None = None
+    delay_s: float = 0.0
+    fraction: float = 0.5
+    applied: bool = False
+    after_events: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise OptionError(f"unknown fault kind {self.kind!r}; known are {', '.join(KINDS)}")
+        if not self.operation:
+            raise OptionError("a fault needs an operation, for instance 'PutRecords', or '*'")
+        if self.count is not None and self.count < 1:
+            raise OptionError(f"count of a fault must be at least 1 or None, not {self.count}")
+        if self.skip < 0 or self.delay_s < 0:
+            raise OptionError(f"skip and delay_s must be at least 0, not {self.skip} and {self.delay_s}")
+        if not 0 < self.rate <= 1 or not 0 < self.fraction <= 1:
+            raise OptionError(
+                f"rate and fraction must be over 0 and up to 1, not {self.rate} and {self.fraction}"
+            )
+        if self.kind in EVENT_KINDS and self.operation.rpartition(".")[2] != "SubscribeToShard":
+            raise OptionError(f"{self.kind} faults are for SubscribeToShard, not for {self.operation}")
+        if self.after_events < 0:
+            raise OptionError(f"after_events of a fault must be at least 0, not {self.after_events}")
+        if self.kind == "omit" and self.shard is None:
+            raise OptionError("an omit fault needs the shard to leave out")
+        if not 400 <= self.status <= 599:
+            raise OptionError(f"status of a fault must be 400 to 599, not {self.status}")
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Fault:
+        """Build a fault from its JSON form.
+
+        Raises:
+            OptionError: A field is unknown, missing or out of its range.
+        """
+        known = {field.name for field in fields(cls)}
+        unknown = set(document) - known
+        if unknown:
+            raise OptionError(f"unknown fields of a fault: {sorted(unknown)}; known are {sorted(known)}")
+        try:
+            return cls(**document)
+        except TypeError as error:
+            raise OptionError(f"not a fault: {error}") from error
+
+
+class _Active:
+    """A fault and how often it will still occur."""
+
+    __slots__ = ("chance", "fault", "hits", "number", "seen")
+
+    def __init__(self, number: int, fault: Fault) -> None:
+        self.number = number
+        self.fault = fault
+        self.chance = random.Random(fault.seed)
+        self.seen = 0
+        self.hits = 0
+
+    def fires(self) -> bool:
+        """Count a matching call and decide whether this one is hit."""
+        self.seen += 1
+        if self.seen <= self.fault.skip:
+            return False
+        if self.fault.rate < 1 and self.chance.random() >= self.fault.rate:
+            return False
+        self.hits += 1
+        return True
+
+    @property
+    def spent(self) -> bool:
+        return self.fault.count is not None and self.hits >= self.fault.count
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A fault that fires for one call, with its own source of chance."""
+
+    fault: Fault
+    chance: random.Random
+
+    @property
+    def is_sending(self) -> bool:
+        """Return whether it changes how the answer is sent and not its content."""
+        return self.fault.kind in _SENDING
+
+
+class FaultBook:
+    """The faults that are active; owned by the server's loop."""
+
+    def __init__(self) -> None:
+        self._active: list[_Active] = []
+        self._number = 0
+
+    def add(self, fault: Fault) -> int:
+        """Activate a fault; returns its number."""
+        if len(self._active) >= ACTIVE_MAX:
+            raise OptionError(
+                f"there are {ACTIVE_MAX} active faults already; clear those that are not needed"
+            )
+        self._number += 1
+        self._active.append(_Active(self._number, fault))
+        return self._number
+
+    def clear(self, number: int | None = None) -> None:
+        """Remove one fault, or all."""
+        self._active = [a for a in self._active if number is not None and a.number != number]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the active faults with how often each has fired."""
+        return [{"number": a.number, "hits": a.hits, **asdict(a.fault)} for a in self._active]
+
+    def hits(
+        self,
+        service: str,
+        operation: str,
+        *,
+        stream: str | None = None,
+        shards: Sequence[str] = (),
+        tables: Sequence[str] = (),
+    ) -> list[Hit]:
+        """Return the faults that fire for a call, and count the call against each."""
+        if not self._active:
+            return []
+        names = {"*", operation, f"{service}.{operation}"}
+        found = []
+        for active in self._active:
+            fault = active.fault
+            if (
+                fault.operation in names
+                and (fault.stream is None or fault.stream == stream)
+                and (fault.kind == "omit" or fault.shard is None or fault.shard in shards)
+                and (fault.table is None or fault.table in tables)
+                and active.fires()
+            ):
+                found.append(Hit(fault, active.chance))
+        self._active = [active for active in self._active if not active.spent]
+        return found

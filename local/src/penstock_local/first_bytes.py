@@ -1,0 +1,116 @@
+"""Begins a connection: the TLS handshake if the server has TLS, then the client's choice of the HTTP version.
+
+A client of HTTP/2 begins with a preface that is no request of HTTP/1.1. Under TLS it has agreed on the version
+before (ALPN), and its first bytes show on which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+
+from penstock_local import http
+from penstock_local.http import Application, Connections
+from penstock_local.http1 import Http1Protocol
+from penstock_local.http2 import Http2Protocol
+
+log = logging.getLogger("penstock_local")
+
+_FAREWELL_TIMEOUT_S = 5.0
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+class FirstBytes(asyncio.Protocol):
+    """A connection whose protocol is not known yet.
+
+    Args:
+        application: Answers requests.
+        loop: The loop that the connection lives on.
+        connections: Where the connection keeps itself while it is open.
+        tls: For the handshake; None speaks in the clear.
+    """
+
+    waits_for_client = True
+    is_new = True
+
+    def __init__(
+        self,
+        application: Application,
+        loop: asyncio.AbstractEventLoop,
+        connections: Connections,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._application = application
+        self._loop = loop
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._tls = tls
+        self._handshake: asyncio.Task[None] | None = None
+        self._first = b""
+        self.since_s = loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport; begin the TLS handshake if there is one."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+        if self._tls is not None:
+            transport.pause_reading()
+            self._handshake = self._loop.create_task(self._shake_hands(transport, self._tls))
+
+    async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        # Not in create_server, so that the server counts this connection, and ends it when it stops.
+        try:
+            secured = await self._loop.start_tls(
+                transport,
+                self,
+                tls,
+                server_side=True,
+                ssl_handshake_timeout=http.HEAD_TIMEOUT_S,
+                ssl_shutdown_timeout=_FAREWELL_TIMEOUT_S,
+            )
+        except OSError as error:
+            log.info("a TLS handshake failed: %s", error)
+            secured = None
+        self._handshake = None
+        if secured is None:
+            self.connection_lost(None)
+            return
+        self._transport = secured
+        self._decide()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
+        """Forget the connection."""
+        self._connections.remove(self)
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        """Keep the bytes until they show the client's protocol."""
+        self._first += data
+        if self._handshake is None:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Hand the connection over as soon as its bytes are the preface, or cannot become it."""
+        if self._transport is None or (_PREFACE.startswith(self._first) and len(self._first) < len(_PREFACE)):
+            return
+        kind = Http2Protocol if self._first.startswith(_PREFACE) else Http1Protocol
+        speaker = kind(self._application, self._loop, self._connections)
+        self._connections.remove(self)
+        transport, self._transport = self._transport, None
+        transport.set_protocol(speaker)
+        speaker.connection_made(transport)
+        speaker.data_received(self._first)
+
+    def end_if_overdue(self, now_s: float) -> None:
+        """Close the connection of a client that has sent nothing for too long."""
+        if now_s - self.since_s > http.HEAD_TIMEOUT_S:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    abort = close

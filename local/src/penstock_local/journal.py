@@ -1,0 +1,426 @@
+"""The state folder's file of streams and records: an append-only journal, replayed at the next start.
+
+Every change is written (to the operating system, not forced to the disk) before the caller is answered,
+so an acknowledged change survives the death of this process. A change that cannot be written is not
+acknowledged, and the stream is restored from the journal. `frames` describes the
+file and what counts as damage.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock_local.errors import OptionError
+from penstock_local.frames import Frame, FrameFile
+from penstock_local.service_errors import RequestRefused
+from penstock_local.shard import Shard, shard_id
+from penstock_local.state_folder import StateFolder
+from penstock_local.store import AccountSettings, Batch, Store
+from penstock_local.stream import Change, Consumer, SavedStream, Stream, StreamSettings
+
+_RECORDS = struct.Struct(">QqI")
+_BATCH = struct.Struct(">IQI")
+_SIZES = struct.Struct(">II")
+_CLOCK_READING = struct.Struct(">q")
+_META, _STREAM, _DELETED, _ADDED, _CLOCK, _ACCOUNT = b"M", b"S", b"D", b"R", b"C", b"A"
+_FILE = "kinesis.journal"
+_COMPACT_BYTES_MIN = 64 * 1024 * 1024
+_REWRITE_RECORDS = 1000
+
+log = logging.getLogger("penstock_local")
+
+
+class FileJournal:
+    """Keeps a store in a state folder; the store calls it for every change.
+
+    Attributes:
+        clock_ms: Latest reading of the clock in the file.
+        key: Signs iterators and tokens, so that they outlive a restart.
+    """
+
+    def __init__(self, folder: StateFolder) -> None:
+        self._file = FrameFile(folder, _FILE)
+        self._written: dict[int, SavedStream] = {}
+        self._live_bytes = 0
+        self.clock_ms = 0
+        self.key = os.urandom(32)
+
+    def load(self, store: Store) -> None:
+        """Fill an empty store from the folder.
+
+        Raises:
+            OptionError: The journal is damaged, or cannot be read or written.
+        """
+        if self._file.exists:
+            self._replay_all(store)
+            return
+        try:
+            self._file.replace(self._frames(store), lambda frames: _is_same(frames, self, store))
+        except OSError as error:
+            raise OptionError(f"{self._file.path} cannot be written: {error}") from error
+
+    def _replay_all(self, store: Store) -> None:
+        replay = _Replay(store)
+        for at, kind, payload in self._file.frames():
+            try:
+                replay.apply(kind, payload)
+            except (struct.error, ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
+                raise self._file.damaged(at, f"a record does not fit those before it ({error})") from error
+        # a file that was truncated as the error of a damaged file advises may have no key left
+        self.key = replay.key or self.key
+        self.clock_ms = replay.clock_ms
+        for stream in replay.streams.values():
+            store.adopt(stream)
+            self._written[stream.uid] = stream.saved()
+
+    def close(self, now_ms: int | None) -> None:
+        """Write the clock, if there is a reading, and close the file."""
+        if now_ms is not None:
+            self.save_clock(now_ms)
+        self._file.close()
+
+    def save_clock(self, now_ms: int) -> None:
+        """Write the clock if that is possible; without it, the next start goes on from the last change."""
+        try:
+            self.clock_moved(now_ms)
+        except RequestRefused as refusal:
+            log.debug("the clock is not saved: %s", refusal)
+
+    # -- called by the store ----------------------------------------------------------------------------------
+
+    def stream_changed(self, stream: Stream) -> None:
+        """Write everything about a stream but its records.
+
+        Raises:
+            RequestRefused: It cannot be written; the stream is as it was at its last write.
+        """
+        try:
+            self._file.append(_STREAM, msgspec.json.encode(_stream_document(stream)))
+        except RequestRefused:
+            self._put_back(stream)
+            raise
+        self._written[stream.uid] = stream.saved()
+
+    def stream_deleted(self, stream: Stream) -> None:
+        """Write that a stream is gone.
+
+        Raises:
+            RequestRefused: It cannot be written; the stream is as it was at its last write.
+        """
+        try:
+            self._file.append(_DELETED, struct.pack(">Q", stream.uid))
+        except RequestRefused:
+            self._put_back(stream)
+            raise
+        del self._written[stream.uid]
+
+    def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
+        """Write the records of one call, which are not in the store yet.
+
+        Raises:
+            RequestRefused: They cannot be written.
+        """
+        pieces = [_RECORDS.pack(stream.uid, arrival_ms, len(batches))]
+        for shard, texts, sizes in batches:
+            pieces.append(_BATCH.pack(shard.index, shard.next_ordinal, len(texts)))
+            pieces.extend(_SIZES.pack(size, len(text)) for size, text in zip(sizes, texts, strict=True))
+            pieces.extend(texts)
+        self._file.append(_ADDED, b"".join(pieces))
+
+    def account_changed(self, region: str, settings: AccountSettings) -> None:
+        """Write the account's settings in a region, which the store does not have yet.
+
+        Raises:
+            RequestRefused: They cannot be written.
+        """
+        self._file.append(_ACCOUNT, msgspec.json.encode((region, settings)))
+
+    def clock_moved(self, now_ms: int) -> None:
+        """Write that the clock was moved, so that it does not fall back at the next start.
+
+        Raises:
+            RequestRefused: It cannot be written.
+        """
+        self._file.append(_CLOCK, _CLOCK_READING.pack(now_ms))
+        self.clock_ms = now_ms
+
+    def _put_back(self, stream: Stream) -> None:
+        # a stream that was never written is for the store to forget
+        if stream.uid in self._written:
+            stream.put_back(self._written[stream.uid])
+
+    # -- rewriting the file ---------------------------------------------------------------------------------
+
+    def compact_if_large(self, store: Store) -> None:
+        """Rewrite the journal when most of it is about records that are gone."""
+        if self._file.size > max(_COMPACT_BYTES_MIN, 3 * max(store.stored_bytes, self._live_bytes)):
+            self.compact(store)
+
+    def compact(self, store: Store) -> None:
+        """Rewrite the journal from the store; if that fails, the old one stays in use."""
+        if self._file.compact(self._frames(store), lambda frames: _is_same(frames, self, store)):
+            self._live_bytes = self._file.size
+
+    def _frames(self, store: Store) -> Iterator[Frame]:
+        yield _META, msgspec.json.encode({"key": self.key.hex()})
+        yield _CLOCK, _CLOCK_READING.pack(self.clock_ms)
+        for region, settings in store.accounts.items():
+            yield _ACCOUNT, msgspec.json.encode((region, settings))
+        for stream in store.streams.values():
+            yield _STREAM, msgspec.json.encode(_stream_document(stream))
+            for shard in stream.shards.values():
+                for payload in _kept_frames(stream, shard):
+                    yield _ADDED, payload
+
+
+class _Replay:
+    """Builds streams from the frames of a journal.
+
+    Attributes:
+        streams: By uid.
+        clock_ms: Latest moment in any frame.
+        key: The key in the first frame; None before it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.streams: dict[int, Stream] = {}
+        self.clock_ms = 0
+        self.key: bytes | None = None
+
+    def apply(self, kind: bytes, payload: bytes) -> None:
+        """Apply one frame.
+
+        Raises:
+            ValueError: It cannot follow those before it (or another of the errors that say so).
+        """
+        if kind == _META:
+            self.key = bytes.fromhex(msgspec.json.decode(payload)["key"])
+        elif kind == _CLOCK:
+            self.clock_ms = max(self.clock_ms, *_CLOCK_READING.unpack(payload))
+        elif kind == _ACCOUNT:
+            region, settings = _account(payload)
+            self._store.accounts[region] = settings
+        elif kind == _DELETED:
+            del self.streams[struct.unpack(">Q", payload)[0]]
+        elif kind == _STREAM:
+            document = msgspec.json.decode(payload)
+            stream = _stream_from(document, self.streams.get(document["uid"]), self._store)
+            self.streams[stream.uid] = stream
+            self.clock_ms = max(self.clock_ms, document["at_ms"])
+        elif kind == _ADDED:
+            self._add_records(payload)
+        else:
+            raise ValueError(f"unknown kind {kind!r}")
+
+    def _add_records(self, payload: bytes) -> None:
+        uid, arrival_ms, batches = _unpacked(payload)
+        stream = self.streams[uid]
+        for index, ordinal, texts, sizes in batches:
+            shard = stream.shards[shard_id(index)]
+            shard.restart_at(ordinal)
+            if shard.next_ordinal != ordinal:
+                raise ValueError(
+                    f"{shard.id} of {stream.name} goes on with record {ordinal} after {shard.next_ordinal - 1}"
+                )
+            shard.extend(texts, sizes, arrival_ms)
+        self.clock_ms = max(self.clock_ms, arrival_ms)
+
+
+def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> bool:
+    """Return whether frames that were read back hold the same state as the store."""
+    documents = {stream.uid: _stream_document(stream) for stream in store.streams.values()}
+    found: dict[int, Any] = {}
+    accounts: dict[str, AccountSettings] = {}
+    marks: dict[bytes, bytes] = {}
+    records = _RecordsReadBack(store)
+    for kind, payload in frames:
+        if kind == _STREAM:
+            document = msgspec.json.decode(payload)
+            found[document["uid"]] = document
+        elif kind == _ADDED:
+            if not records.go_on_with(payload):
+                return False
+        elif kind == _ACCOUNT:
+            region, settings = _account(payload)
+            accounts[region] = settings
+        elif kind in marks:
+            return False
+        else:
+            marks[kind] = payload
+    expected = {
+        _META: msgspec.json.encode({"key": journal.key.hex()}),
+        _CLOCK: _CLOCK_READING.pack(journal.clock_ms),
+    }
+    same_documents = found == msgspec.json.decode(msgspec.json.encode(documents), type=dict[int, Any])
+    same_rest = marks == expected and accounts == store.accounts
+    return records.are_complete() and same_documents and same_rest
+
+
+class _RecordsReadBack:
+    """Compares records with those of a store, shard by shard, and holds one shard's at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._counts: dict[tuple[int, int], int] = {}
+        self._place: tuple[int, int] | None = None
+        self._kept: tuple[int, list[bytes], list[int], list[int]] = (0, [], [], [])
+
+    def go_on_with(self, payload: bytes) -> bool:
+        """Read the next frame; returns whether the store has exactly these records there."""
+        uid, arrival_ms, batches = _unpacked(payload)
+        for index, ordinal, texts, sizes in batches:
+            if self._place != (uid, index):
+                self._place = (uid, index)
+                self._kept = self._store.by_uid[uid].shards[shard_id(index)].kept()
+            first, kept_texts, kept_sizes, kept_arrivals = self._kept
+            begin = self._counts.get(self._place, 0)
+            end = self._counts[self._place] = begin + len(texts)
+            same_place = ordinal == first + begin and kept_arrivals[begin:end] == [arrival_ms] * len(texts)
+            if not same_place or kept_texts[begin:end] != texts or kept_sizes[begin:end] != sizes:
+                return False
+        return True
+
+    def are_complete(self) -> bool:
+        """Return whether all records of the store have been read back."""
+        expected = {
+            (stream.uid, shard.index): len(shard)
+            for stream in self._store.streams.values()
+            for shard in stream.shards.values()
+            if len(shard)
+        }
+        return self._counts == expected
+
+
+def _account(payload: bytes) -> tuple[str, AccountSettings]:
+    return msgspec.json.decode(payload, type=tuple[str, AccountSettings])
+
+
+def _unpacked(payload: bytes) -> tuple[int, int, list[tuple[int, int, list[bytes], list[int]]]]:
+    """Return uid, arrival and batches of a frame of records: shard index, first ordinal, texts and sizes."""
+    uid, arrival_ms, batch_count = _RECORDS.unpack_from(payload)
+    at = _RECORDS.size
+    batches = []
+    for _ in range(batch_count):
+        index, ordinal, count = _BATCH.unpack_from(payload, at)
+        at += _BATCH.size
+        pairs = list(_SIZES.iter_unpack(payload[at : at + count * _SIZES.size]))
+        at += count * _SIZES.size
+        texts = []
+        for _, length in pairs:
+            texts.append(payload[at : at + length])
+            at += length
+        batches.append((index, ordinal, texts, [size for size, _ in pairs]))
+    return uid, arrival_ms, batches
+
+
+def _kept_frames(stream: Stream, shard: Shard) -> Iterator[bytes]:
+    """Return the records of a shard as frames of one arrival each."""
+    ordinal, texts, sizes, arrivals = shard.kept()
+    begin = 0
+    while begin < len(texts):
+        end = begin + 1
+        while end < len(texts) and end - begin < _REWRITE_RECORDS and arrivals[end] == arrivals[begin]:
+            end += 1
+        pieces = [
+            _RECORDS.pack(stream.uid, arrivals[begin], 1),
+            _BATCH.pack(shard.index, ordinal + begin, end - begin),
+        ]
+        pieces.extend(_SIZES.pack(sizes[i], len(texts[i])) for i in range(begin, end))
+        pieces.extend(texts[begin:end])
+        yield b"".join(pieces)
+        begin = end
+
+
+def _stream_document(stream: Stream) -> dict[str, Any]:
+    change = stream.change
+    moments = [shard.closed_ms or shard.opened_ms for shard in stream.shards.values()]
+    return {
+        "name": stream.name,
+        "uid": stream.uid,
+        "created_ms": stream.created_ms,
+        "stamp_s": stream.stamp_s,
+        "tag": stream.tag,
+        "region": stream.region,
+        "settings": stream.settings,
+        "mode": stream.mode,
+        "status": stream.status,
+        "retention_h": stream.retention_h,
+        "record_kib_max": stream.record_kib_max,
+        "tags": stream.tags,
+        "change": None if change is None else [change.due_ms, change.kind, [str(a) for a in change.args]],
+        "next_index": stream.next_index,
+        "rescaled_ms": stream.rescaled_ms,
+        "mode_switched_ms": stream.mode_switched_ms,
+        "consumers": list(stream.consumers.values()),
+        "consumers_gone": stream.consumers_gone,
+        "at_ms": max([stream.created_ms, *moments]),
+        "shards": [
+            {
+                "index": shard.index,
+                "range": [str(shard.hash_start), str(shard.hash_end)],
+                "created_s": shard.created_s,
+                "opened_ms": shard.opened_ms,
+                "closed_ms": shard.closed_ms,
+                "parents": shard.parents,
+                "children": shard.children,
+                "first": shard.first if len(shard) else shard.next_ordinal,
+            }
+            for shard in stream.shards.values()
+        ],
+    }
+
+
+def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -> Stream:
+    """Build a stream; shards that were known already keep their records."""
+    stream = store.blank_stream(
+        document["name"],
+        document["uid"],
+        document["created_ms"],
+        document["stamp_s"],
+        document["mode"],
+        region=document.get("region", ""),
+    )
+    stream.tag = document.get("tag", 0)
+    stream.settings = msgspec.convert(document.get("settings", {}), StreamSettings)
+    stream.status = document["status"]
+    stream.retention_h = document["retention_h"]
+    stream.record_kib_max = document["record_kib_max"]
+    stream.tags = document["tags"]
+    stream.rescaled_ms = document["rescaled_ms"]
+    stream.mode_switched_ms = document["mode_switched_ms"]
+    consumers = msgspec.convert(document.get("consumers", []), list[Consumer])
+    stream.consumers = {consumer.name: consumer for consumer in consumers}
+    stream.consumers_gone = document.get("consumers_gone", {})
+    if document["change"] is not None:
+        due_ms, kind, args = document["change"]
+        stream.change = Change(due_ms, kind, tuple(int(a) for a in args))
+    shards = []
+    for each in document["shards"]:
+        start, end = (int(bound) for bound in each["range"])
+        shard = Shard(
+            each["index"],
+            start,
+            end,
+            created_s=each["created_s"],
+            opened_ms=each["opened_ms"],
+            parents=each["parents"],
+            stream_tag=stream.tag,
+        )
+        before = None if known is None else known.shards.get(shard.id)
+        if before is not None:
+            shard = before
+            # records trimmed since must not reappear under a longer retention
+            shard.forget_before(each["first"])
+        shard.closed_ms = each["closed_ms"]
+        shard.children = tuple(each["children"])
+        shard.restart_at(each["first"])
+        shards.append(shard)
+    stream.restore(shards, document["next_index"])
+    return stream

@@ -1,0 +1,182 @@
+"""Checks before moto sees a request: requests that the service refuses, and moto would accept or fail on.
+
+The types and required members of every request are those of the service's model, as botocore has it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from penstock_local import request_model
+from penstock_local.documents import read_json
+from penstock_local.service_errors import RequestRefused, serialization, validation
+
+VALUES_MAX = 500_000
+"""Values in a document at most; 25 items of 400 KB can have many."""
+_DEPTH_MAX = 32
+_LEVELS_MAX = 8 + 2 * _DEPTH_MAX
+"""Levels of a document whose attributes are nested as deep as they may be: each takes a type and a value."""
+_EXPRESSION_BYTES_MAX = 4096
+_BATCH_WRITES_MAX = 25
+_METRICS_MAX = 1000
+_SHOWN_PROBLEMS_MAX = 10
+_TABLE_NAME = request_model.Shape("string", 3, 255, "[a-zA-Z0-9_.-]+")
+
+
+def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, Any]:
+    """Return the document of a DynamoDB request after the checks that the service makes first.
+
+    Args:
+        service: `dynamodb` or `dynamodbstreams`.
+        operation: Name of the operation.
+        body: The request's body.
+
+    Raises:
+        RequestRefused: The service would refuse it.
+    """
+    document = read_json(body, values_max=VALUES_MAX)
+    if _levels(document) > _LEVELS_MAX:
+        raise validation(
+            "Nesting Levels have exceeded supported limits: Attributes may be nested up to 32 levels."
+        )
+    check_by_model(service, operation, document)
+    found: dict[str, Any] = document
+    _check_expressions(found)
+    match operation:
+        case "CreateTable":
+            problems: list[str] = []
+            request_model.check(_TABLE_NAME, document["TableName"], "tableName", problems)
+            request_model.refuse_if(problems)
+        case "BatchWriteItem":
+            _check_batch(document["RequestItems"])
+        case "TransactWriteItems":
+            for item in document["TransactItems"]:
+                for action in item.values():
+                    _check_expressions(action or {})
+    return found
+
+
+def check_metrics(document: Any) -> None:
+    """Refuse a PutMetricData of more metrics than one call may carry.
+
+    Raises:
+        RequestRefused: `ValidationError`.
+    """
+    metrics = document.get("MetricData") if isinstance(document, dict) else None
+    if isinstance(metrics, list) and len(metrics) > _METRICS_MAX:
+        raise RequestRefused(
+            "ValidationError", f"The collection MetricData must not have a size greater than {_METRICS_MAX}."
+        )
+
+
+def check_by_model(service: str, operation: str, document: Any) -> None:
+    """Refuse what violates the service's model.
+
+    Raises:
+        RequestRefused: `UnknownOperationException` for no operation of the service, `SerializationException` for a
+            wrong type, `ValidationException` for a missing member or one that is too short or small.
+    """
+    # imported late, as moto is
+    from botocore.validate import ParamValidator
+
+    model = service_model(service)
+    if operation not in model.operation_names:
+        raise RequestRefused("UnknownOperationException", f"{service} has no operation {operation[:100]!r}.")
+    if not isinstance(document, dict):
+        raise serialization(f"the body must be a structure, not {type(document).__name__}")
+    shape = model.operation_model(operation).input_shape
+    if shape is None:
+        return
+    report = ParamValidator().validate(_known(document, shape), shape)
+    if not report.has_errors():
+        return
+    lines = report.generate_report().split("\n")
+    wrong = [line for line in lines if line.startswith("Invalid type")]
+    if wrong:
+        raise serialization(_cut(wrong[0]))
+    if lines:
+        plural = "error" if len(lines) == 1 else "errors"
+        shown = "; ".join(_cut(line) for line in lines[:_SHOWN_PROBLEMS_MAX])
+        raise validation(f"{len(lines)} validation {plural} detected: {shown}")
+
+
+def check_action(service: str, operation: str) -> None:
+    """Refuse a form whose action is not an operation of its service.
+
+    Raises:
+        RequestRefused: `InvalidAction`.
+    """
+    if operation not in service_model(service).operation_names:
+        raise RequestRefused("InvalidAction", f"{service} has no operation {operation[:100]!r}.")
+
+
+@cache
+def service_model(service: str) -> Any:
+    """Return botocore's model of a service."""
+    from botocore.session import Session
+
+    return Session().get_service_model(service)
+
+
+def _check_expressions(document: dict[str, Any]) -> None:
+    for name, value in document.items():
+        if name.endswith("Expression") and isinstance(value, str):
+            size = len(value.encode())
+            if size > _EXPRESSION_BYTES_MAX:
+                raise validation(
+                    f"Invalid {name}: Expression size has exceeded the maximum allowed size; expression size: {size}"
+                )
+
+
+def _check_batch(tables: dict[str, list[Any]]) -> None:
+    if not tables:
+        raise validation(
+            "1 validation error detected: Value '{}' at 'requestItems' failed to satisfy constraint: "
+            "Member must have length greater than or equal to 1"
+        )
+    for table, writes in tables.items():
+        if not 1 <= len(writes) <= _BATCH_WRITES_MAX:
+            raise validation(
+                f"1 validation error detected: Value at 'requestItems.{table[:255]}.member' failed to satisfy "
+                "constraint: Map value must satisfy constraint: [Member must have length less than or equal to "
+                f"{_BATCH_WRITES_MAX}, Member must have length greater than or equal to 1]"
+            )
+    if sum(map(len, tables.values())) > _BATCH_WRITES_MAX:
+        raise validation("Too many items requested for the BatchWriteItem call")
+
+
+def _levels(document: Any) -> int:
+    """Return how deep a document is nested, walked level by level."""
+    level = [document]
+    for depth in range(_LEVELS_MAX + 1):
+        level = [
+            child
+            for value in level
+            if isinstance(value, dict | list)
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return depth
+    return _LEVELS_MAX + 1
+
+
+def _known(value: Any, shape: Any) -> Any:
+    """Leave out the members that are null or that the model does not know: the service ignores them."""
+    match shape.type_name:
+        case "structure" if isinstance(value, dict):
+            return {
+                key: _known(item, shape.members[key])
+                for key, item in value.items()
+                if item is not None and key in shape.members
+            }
+        case "map" if isinstance(value, dict):
+            return {key: _known(item, shape.value) for key, item in value.items()}
+        case "list" if isinstance(value, list):
+            return [_known(item, shape.member) for item in value]
+        case _:
+            return value
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= 300 else f"{line[:300]}..."

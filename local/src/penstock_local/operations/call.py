@@ -1,0 +1,198 @@
+"""The argument of an operation: the store, the clock reading, the quotas and the faults that hit the call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock_local.faults import EVENT_KINDS, FaultBook, Hit
+from penstock_local.quotas import Quotas
+from penstock_local.service_errors import (
+    THROUGHPUT_EXCEEDED,
+    RequestRefused,
+    invalid_argument,
+    limit_exceeded,
+    not_found,
+    throughput_exceeded,
+)
+from penstock_local.store import ACCOUNT, Store
+from penstock_local.stream import Consumer, Stream
+from penstock_local.stream_metrics import StreamMetrics
+from penstock_local.subscriptions import Subscriptions
+from penstock_local.tokens import Tokens
+from penstock_local.wire import Wire
+
+_DATA_OPERATIONS = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator"}
+_REFUSED_METRICS = {
+    "PutRecord": "WriteProvisionedThroughputExceeded",
+    "GetRecords": "ReadProvisionedThroughputExceeded",
+}
+_ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", *EVENT_KINDS}
+
+
+_CONSUMER_ARN = re.compile(r"(arn:.*:stream/[^/:]+)/consumer/([^/:]+):(\d+)")
+
+
+class DropConnection(Exception):  # noqa: N818 - an effect, not an error of the program
+    """A fault closes the connection before the call is applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts of the server that all calls share."""
+
+    store: Store
+    quotas: Quotas
+    tokens: Tokens
+    faults: FaultBook
+    subscriptions: Subscriptions
+    metrics: StreamMetrics
+
+
+@dataclass(slots=True)
+class ServiceCall:
+    """One call of an operation.
+
+    Attributes:
+        region: Region that the call is signed for; the store's own if it is not signed.
+        resource: Stream that the call turned out to be about, for the log.
+        shards: Shards that it touched, for the log.
+        sending: Faults that change how the answer is sent.
+        answering: Faults that change the content of the answer.
+    """
+
+    service: Service
+    operation: str
+    wire: Wire
+    now_ms: int
+    region: str = ""
+    resource: str = ""
+    shards: Sequence[str] = ()
+    sending: list[Hit] = field(default_factory=list)
+    answering: list[Hit] = field(default_factory=list)
+    _stream: Stream | None = None
+
+    def __post_init__(self) -> None:
+        self.region = self.region or self.service.store.options.region
+
+    def stream(self, request: dict[str, Any]) -> Stream:
+        """Return the stream that the request names by name or ARN."""
+        name, arn = request.get("StreamName"), request.get("StreamARN")
+        found = self.service.store.find(name, arn, self.now_ms, self.region)
+        self.resource = found.name
+        return found
+
+    def stream_created_at(self, request: dict[str, Any]) -> Stream:
+        """Return the stream that the request names; refuse a request that names another creation time."""
+        found = self.stream(request)
+        created_ms = request.get("StreamCreationTimestamp")
+        # clients may send whole seconds
+        if created_ms is not None and created_ms // 1000 != found.created_ms // 1000:
+            raise not_found(
+                f"Stream {found.name} under account {ACCOUNT} that was created at {created_ms} ms not found."
+            )
+        return found
+
+    def active_stream(self, request: dict[str, Any]) -> Stream:
+        """Return the stream that the request names; refuse the call while it is being changed."""
+        found = self.stream(request)
+        self.service.store.require_active(found)
+        return found
+
+    def readable_stream(self, request: dict[str, Any]) -> Stream:
+        """Return the stream that the request names if it has shards; one that is being created has none yet."""
+        found = self.stream(request)
+        self.require_readable(found)
+        return found
+
+    def require_readable(self, stream: Stream) -> None:
+        """Refuse data operations on a stream whose shards do not exist yet."""
+        if not stream.shards:
+            raise RequestRefused(
+                "ResourceNotFoundException",
+                f"Stream {stream.name} under account {ACCOUNT} is in state {stream.status}: it has no shards yet.",
+            )
+
+    def consumer(self, request: dict[str, Any]) -> tuple[Stream, Consumer]:
+        """Return the consumer, and its stream, that the request names by its ARN, or by its stream's and its name."""
+        stream_arn, name, arn = (request.get(n) for n in ("StreamARN", "ConsumerName", "ConsumerARN"))
+        parts = None
+        if arn is not None:
+            parts = _CONSUMER_ARN.fullmatch(arn)
+            if parts is None:
+                raise invalid_argument(f"ConsumerARN {arn} is not the ARN of a consumer.")
+            if stream_arn not in (None, parts[1]) or name not in (None, parts[2]):
+                raise invalid_argument(
+                    f"ConsumerARN {arn} is of another consumer than StreamARN {stream_arn} and ConsumerName {name}."
+                )
+            stream_arn, name = parts[1], parts[2]
+        elif stream_arn is None or name is None:
+            raise invalid_argument("Either ConsumerARN, or StreamARN and ConsumerName must be given.")
+        stream = self.stream({"StreamARN": stream_arn})
+        found = stream.consumers.get(name)
+        if found is None or (parts is not None and found.created_s != int(parts[3])):
+            raise not_found(
+                f"Consumer {arn or name} under stream {stream.name} not found for account {ACCOUNT}."
+            )
+        return stream, found
+
+    def admit(self, stream: Stream | None = None, shards: Sequence[str] = ()) -> None:
+        """Apply the scripted faults; every operation calls this once, before it changes anything.
+
+        Raises:
+            RequestRefused: A fault refuses the call.
+            DropConnection: A fault closes the connection.
+        """
+        if stream is not None:
+            self.resource = stream.name
+            self._stream = stream
+        self.shards = shards
+        hits = self.service.faults.hits(
+            "kinesis", self.operation, stream=self.resource or None, shards=shards
+        )
+        for hit in hits:
+            fault = hit.fault
+            if fault.kind == "drop_before":
+                raise DropConnection
+            if fault.kind == "error":
+                raise RequestRefused(
+                    fault.code or "InternalFailure", fault.message or "scripted fault", fault.status
+                )
+            if fault.kind == "throttle" and self.operation != "PutRecords":
+                raise self.throttled(fault.code, fault.message)
+            if fault.kind in _ANSWER_KINDS or fault.kind == "throttle":
+                self.answering.append(hit)
+            else:
+                self.sending.append(hit)
+
+    def end_dry_run(self, request: dict[str, Any]) -> None:
+        """End a dry run after all checks.
+
+        Raises:
+            RequestRefused: `DryRunOperationException`: everything else would have succeeded.
+        """
+        if request.get("DryRun"):
+            raise RequestRefused(
+                "DryRunOperationException",
+                f"The {self.operation} request would have succeeded, but DryRun is set.",
+            )
+
+    def throttled(self, code: str | None = None, message: str | None = None) -> RequestRefused:
+        """Return the refusal of this operation's rate."""
+        shard = f" for shard {self.shards[0]}" if self.shards else ""
+        text = message or f"Rate exceeded{shard} in stream {self.resource} under account {ACCOUNT}."
+        if code is not None:
+            return RequestRefused(code, text)
+        return throughput_exceeded(text) if self.operation in _DATA_OPERATIONS else limit_exceeded(text)
+
+    def count_refusal(self, refusal: RequestRefused) -> None:
+        """Count in the stream's metrics that the whole call was over the rate of its shard."""
+        metric = _REFUSED_METRICS.get(self.operation)
+        if refusal.code == THROUGHPUT_EXCEEDED and metric is not None and self._stream is not None:
+            self.service.metrics.add_refused(self._stream, metric, self.shards, self.now_ms)
+
+    def has(self, kind: str) -> Hit | None:
+        """Return the fault of this kind that fired for the call."""
+        return next((hit for hit in self.answering if hit.fault.kind == kind), None)

@@ -1,0 +1,277 @@
+"""Operations on a stream's settings: encryption, monitoring, policy, mode, warm throughput, record size.
+
+Settings are kept and shown as on the service, with its states and quotas. Data is not encrypted, no
+metrics are published, and policies are not enforced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from penstock_local import quotas
+from penstock_local.operations.account import is_committed
+from penstock_local.operations.call import ServiceCall
+from penstock_local.service_errors import invalid_argument, limit_exceeded, not_found, not_served, validation
+from penstock_local.store import ACCOUNT
+from penstock_local.stream import Stream
+
+Document = dict[str, Any]
+
+SHARD_METRICS = (
+    "IncomingBytes",
+    "IncomingRecords",
+    "OutgoingBytes",
+    "OutgoingRecords",
+    "WriteProvisionedThroughputExceeded",
+    "ReadProvisionedThroughputExceeded",
+    "IteratorAgeMilliseconds",
+)
+_WARM_MIBPS_MAX = 10 * 1024
+_ON_DEMAND_WRITE_MIBPS = 4
+_POLICY_BYTES_MAX = 20 * 1024
+
+
+# -- encryption ---------------------------------------------------------------------------------------------
+
+
+def encryption(stream: Stream) -> Document:
+    """Return how a stream is encrypted, as descriptions show it."""
+    key_id = stream.settings.key_id
+    return {"EncryptionType": "NONE"} if key_id is None else {"EncryptionType": "KMS", "KeyId": key_id}
+
+
+def StartStreamEncryption(call: ServiceCall, request: Document) -> Document:
+    """Begin to encrypt a stream, or to use another key."""
+    stream = _encryption_change(call, request)
+    recent = _recent(
+        call, stream.settings.encrypted_ms, f"Encryption of stream {stream.name} has been started"
+    )
+    change = {"encrypted_ms": (*recent, call.now_ms), "key_id": request["KeyId"]}
+    stream.settings = replace(stream.settings, **change)
+    call.service.store.begin(stream, "setting", (), "UPDATING", call.now_ms)
+    return {}
+
+
+def StopStreamEncryption(call: ServiceCall, request: Document) -> Document:
+    """Begin to encrypt a stream no more."""
+    stream = _encryption_change(call, request)
+    recent = _recent(
+        call, stream.settings.decrypted_ms, f"Encryption of stream {stream.name} has been stopped"
+    )
+    stream.settings = replace(stream.settings, decrypted_ms=(*recent, call.now_ms), key_id=None)
+    call.service.store.begin(stream, "setting", (), "UPDATING", call.now_ms)
+    return {}
+
+
+def _encryption_change(call: ServiceCall, request: Document) -> Stream:
+    stream = call.active_stream(request)
+    call.admit(stream)
+    if request["EncryptionType"] != "KMS":
+        raise invalid_argument("The only valid EncryptionType is KMS.")
+    return stream
+
+
+def _recent(call: ServiceCall, moments_ms: Sequence[int], what: str) -> list[int]:
+    recent = [at for at in moments_ms if call.now_ms - at < quotas.DAY_MS]
+    limit = quotas.ENCRYPTION_CHANGES_PER_DAY_MAX
+    if call.service.quotas.enforced and len(recent) >= limit:
+        raise limit_exceeded(f"{what} {len(recent)} times in 24 hours; at most {limit} are allowed.")
+    return recent
+
+
+# -- monitoring ---------------------------------------------------------------------------------------------
+
+
+def EnableEnhancedMonitoring(call: ServiceCall, request: Document) -> Document:
+    """Add metrics to those that a stream publishes by shard."""
+    stream = call.active_stream(request)
+    return _monitored(call, stream, {*stream.settings.shard_metrics, *_metrics(request)})
+
+
+def DisableEnhancedMonitoring(call: ServiceCall, request: Document) -> Document:
+    """Take metrics from those that a stream publishes by shard."""
+    stream = call.active_stream(request)
+    return _monitored(call, stream, {*stream.settings.shard_metrics} - {*_metrics(request)})
+
+
+def _metrics(request: Document) -> tuple[str, ...]:
+    asked: list[str] = request["ShardLevelMetrics"]
+    return SHARD_METRICS if "ALL" in asked else tuple(asked)
+
+
+def _monitored(call: ServiceCall, stream: Stream, desired: set[str]) -> Document:
+    call.admit(stream)
+    before = stream.settings.shard_metrics
+    after = tuple(name for name in SHARD_METRICS if name in desired)
+    stream.settings = replace(stream.settings, shard_metrics=after)
+    call.service.store.journal.stream_changed(stream)
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "CurrentShardLevelMetrics": before,
+        "DesiredShardLevelMetrics": after,
+    }
+
+
+# -- policy -------------------------------------------------------------------------------------------------
+
+
+def PutResourcePolicy(call: ServiceCall, request: Document) -> Document:
+    """Keep a stream's policy."""
+    stream = call.active_stream({"StreamARN": request["ResourceARN"]})
+    call.admit(stream)
+    policy: str = request["Policy"]
+    if len(policy.encode()) > _POLICY_BYTES_MAX:
+        raise limit_exceeded(f"The policy has more than {_POLICY_BYTES_MAX} bytes.")
+    try:
+        document = msgspec.json.decode(policy)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid_argument(f"The policy is not JSON: {error}") from error
+    if not isinstance(document, dict) or "Statement" not in document:
+        raise invalid_argument("The policy is not a JSON object with a Statement.")
+    stream.settings = replace(stream.settings, policy=policy)
+    call.service.store.journal.stream_changed(stream)
+    return {}
+
+
+def GetResourcePolicy(call: ServiceCall, request: Document) -> Document:
+    """Return a stream's policy; an empty one if none was put."""
+    stream = call.stream({"StreamARN": request["ResourceARN"]})
+    call.admit(stream)
+    return {"Policy": stream.settings.policy or "{}"}
+
+
+def DeleteResourcePolicy(call: ServiceCall, request: Document) -> Document:
+    """Forget a stream's policy."""
+    stream = call.active_stream({"StreamARN": request["ResourceARN"]})
+    call.admit(stream)
+    if stream.settings.policy is None:
+        raise not_found(f"No resource policy found for resource ARN {stream.arn}.")
+    stream.settings = replace(stream.settings, policy=None)
+    call.service.store.journal.stream_changed(stream)
+    return {}
+
+
+# -- capacity -----------------------------------------------------------------------------------------------
+
+
+def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
+    """Switch between PROVISIONED and ON_DEMAND."""
+    stream = call.active_stream(request)
+    call.admit(stream)
+    mode = request["StreamModeDetails"]["StreamMode"]
+    warm_mibps = request.get("WarmThroughputMiBps")
+    if warm_mibps is not None:
+        check_warm_throughput(call, mode, warm_mibps)
+    if mode != stream.mode:
+        recent = [at for at in stream.mode_switched_ms if call.now_ms - at < quotas.DAY_MS]
+        if call.service.quotas.enforced and len(recent) >= quotas.MODE_SWITCHES_PER_DAY_MAX:
+            raise limit_exceeded(
+                f"Stream {stream.name} has changed its mode {len(recent)} times in 24 hours; "
+                f"at most {quotas.MODE_SWITCHES_PER_DAY_MAX} are allowed."
+            )
+        if mode == "ON_DEMAND":
+            require_on_demand_room(call)
+        _require_warm_room(call, stream, warm_mibps or 0)
+        stream.mode_switched_ms = [*recent, call.now_ms]
+        stream.mode = mode
+        if warm_mibps is None:
+            stream.settings = replace(stream.settings, warm_mibps=None)
+            call.service.store.begin(stream, "mode", (), "UPDATING", call.now_ms)
+    if warm_mibps is not None:
+        _warm_up(call, stream, warm_mibps)
+    return {}
+
+
+def require_on_demand_room(call: ServiceCall) -> None:
+    """Refuse one more on-demand stream if there are as many as an account may have."""
+    present = sum(s.mode == "ON_DEMAND" for s in call.service.store.settled(call.region, call.now_ms))
+    if call.service.quotas.enforced and present >= quotas.ON_DEMAND_STREAMS_MAX:
+        raise limit_exceeded(
+            f"Account {ACCOUNT} has {present} streams in On-Demand mode in region {call.region}; "
+            f"at most {quotas.ON_DEMAND_STREAMS_MAX} are allowed."
+        )
+
+
+def UpdateStreamWarmThroughput(call: ServiceCall, request: Document) -> Document:
+    """Begin to scale an on-demand stream for an announced write throughput."""
+    stream = call.active_stream(request)
+    call.admit(stream)
+    check_warm_throughput(call, stream.mode, request["WarmThroughputMiBps"])
+    _warm_up(call, stream, request["WarmThroughputMiBps"])
+    return {"StreamName": stream.name, "StreamARN": stream.arn, **warm_throughput(stream)}
+
+
+def check_warm_throughput(call: ServiceCall, mode: str, mibps: int) -> None:
+    """Refuse a warm throughput that the service does not grant."""
+    if mode != "ON_DEMAND":
+        raise validation("Warm throughput is for streams in On-Demand mode only.")
+    if not is_committed(call):
+        raise validation(
+            f"Account {ACCOUNT} has no MinimumThroughputBillingCommitment; enable it with UpdateAccountSettings."
+        )
+    if mibps > _WARM_MIBPS_MAX:
+        raise limit_exceeded(f"Warm throughput of {mibps} MiBps is over the limit of {_WARM_MIBPS_MAX}.")
+
+
+def _warm_up(call: ServiceCall, stream: Stream, mibps: int) -> None:
+    """Begin to scale a stream to a shard for each MiB per second; a stream with more shards keeps them."""
+    _require_warm_room(call, stream, mibps)
+    current = len(stream.open_shards)
+    target = max(current, mibps)
+    before_mibps = _current_mibps(stream)
+    stream.settings = replace(stream.settings, warm_mibps=mibps, warm_before_mibps=before_mibps)
+    kind, args = ("scale", (target,)) if target > current else ("setting", ())
+    call.service.store.begin(stream, kind, args, "UPDATING", call.now_ms)
+
+
+def _require_warm_room(call: ServiceCall, stream: Stream, mibps: int) -> None:
+    call.service.store.require_shard_room(max(0, mibps - len(stream.open_shards)), call.region)
+
+
+def _current_mibps(stream: Stream) -> int:
+    settings = stream.settings
+    if settings.warm_mibps is None:
+        return _ON_DEMAND_WRITE_MIBPS
+    return settings.warm_mibps if stream.status == "ACTIVE" else settings.warm_before_mibps
+
+
+def warm_throughput(stream: Stream) -> Document:
+    """Return a stream's warm throughput, as the summary shows it; nothing if none was asked for."""
+    if stream.settings.warm_mibps is None:
+        return {}
+    return {
+        "WarmThroughput": {"TargetMiBps": stream.settings.warm_mibps, "CurrentMiBps": _current_mibps(stream)}
+    }
+
+
+def UpdateStreamRecordDistributionStrategy(call: ServiceCall, request: Document) -> Document:
+    """Accept the strategy that every stream here has."""
+    stream = call.active_stream(request)
+    call.admit(stream)
+    check_distribution(call, stream.mode, request["RecordDistributionStrategy"])
+    return {}
+
+
+def check_distribution(call: ServiceCall, mode: str, strategy: str | None) -> None:
+    """Refuse a distribution of records other than by partition key."""
+    if strategy != "AUTO":
+        return
+    if mode != "ON_DEMAND":
+        raise invalid_argument("RecordDistributionStrategy AUTO is for streams in On-Demand mode only.")
+    raise not_served(
+        f"penstock-local does not serve RecordDistributionStrategy AUTO in {call.operation}: records go by partition key."
+    )
+
+
+def UpdateMaxRecordSize(call: ServiceCall, request: Document) -> Document:
+    """Set how large a record may be."""
+    stream = call.active_stream(request)
+    call.admit(stream)
+    stream.record_kib_max = request["MaxRecordSizeInKiB"]
+    call.service.store.journal.stream_changed(stream)
+    return {}

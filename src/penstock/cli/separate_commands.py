@@ -1,0 +1,51 @@
+"""Commands that other distributions bring: the embedded server, the simulator and the demonstration.
+
+A command whose distribution is not installed stays on the command line, and says in one sentence how to get it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Final
+
+from penstock.errors import PenstockError
+
+_PACKAGES: Final = {"demo": "penstock_demo", "local": "penstock_local", "simulate": "penstock_sim"}
+_HELP: Final = {
+    "demo": "Send real flights through Kinesis and Spark (part of the repository).",
+    "local": "Run an embedded Kinesis on this machine (needs penstock-local).",
+    "simulate": "Prove the coordination of a fleet in a simulated world (part of the repository).",
+}
+_REMEDY: Final = {
+    "demo": "is part of the repository and not published: run it there with `make demo`",
+    "local": "needs the package penstock_local, which is not installed: pip install 'penstock[local]'",
+    "simulate": "is part of the repository and not published: run it there after `make setup`",
+}
+
+
+def is_missing(command: str) -> bool:
+    """Return whether a command's distribution is not installed."""
+    return command in _PACKAGES and find_spec(_PACKAGES[command]) is None
+
+
+class MissingCommand(ModuleType):
+    """Stands for the module of a command that is not installed."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(f"penstock.cli.{command}")
+        self._command = command
+
+    def add_parser(self, subparsers: Any) -> None:
+        """Add the command; it accepts all words, since the sentence is the answer to each."""
+        parser = subparsers.add_parser(self._command, help=_HELP[self._command])
+        parser.accept_all_words()
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Raise with the sentence.
+
+        Raises:
+            PenstockError: Always.
+        """
+        raise PenstockError(f"`{args.command}` {_REMEDY[args.command]}")
