@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from penstock.sim.run import SeedResult, run_query_seed, run_seed, run_sink_seed
+from penstock_sim.run import SeedResult, run_query_seed, run_seed, run_sink_seed
 
 KINDS = (
     ("fleets of consumers", run_seed, 1.0),

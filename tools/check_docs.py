@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import get_args
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = (ROOT / "src", ROOT / "local" / "src")
+SOURCES = (ROOT / "src", ROOT / "local" / "src", ROOT / "simulator" / "src")
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -225,7 +225,7 @@ def missing_files() -> list[str]:
         ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").glob("*.md"),
     ]
-    folders = ("src", "local", "tests", "docs", "examples", "bench", "tools")
+    folders = ("src", "local", "simulator", "tests", "docs", "examples", "bench", "tools")
     known = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).glob("**/*.*")]
     known += [f"/{path.name}" for path in ROOT.glob("*.md")]
     return [

@@ -25,9 +25,9 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
-from penstock.sim.checker import Violation  # noqa: E402
-from penstock.sim.run import run_seeds  # noqa: E402
-from penstock.sim.seed_kinds import DRAW, SeedKind  # noqa: E402
+from penstock_sim.checker import Violation  # noqa: E402
+from penstock_sim.run import run_seeds  # noqa: E402
+from penstock_sim.seed_kinds import DRAW, SeedKind  # noqa: E402
 from sim.mutants import Mutant  # noqa: E402
 from sim.mutants_by_kind import MUTANTS_BY_KIND  # noqa: E402
 

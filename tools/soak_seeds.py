@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from penstock.sim.faults import Scenario
-from penstock.sim.run import SeedResult, run_scenario
-from penstock.sim.seed_kinds import DRAW
-from penstock.sim.shrinking import as_test, shrink
+from penstock_sim.faults import Scenario
+from penstock_sim.run import SeedResult, run_scenario
+from penstock_sim.seed_kinds import DRAW
+from penstock_sim.shrinking import as_test, shrink
 
 KINDS = {kind.value: draw for kind, draw in DRAW.items()}
 BEGIN = {"consumers": 350, "queries": 240, "kcl3": 38, "producers": 64, "sinks": 171, "streams": 130}

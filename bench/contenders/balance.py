@@ -19,8 +19,8 @@ def world_of(worker_count: int, shard_count: int, policy: str, seed: int, see: A
     from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
     from penstock.core.position import TRIM_HORIZON
     from penstock.core.starting import StartingPosition
-    from penstock.sim.faults import FaultPlan, Scenario
-    from penstock.sim.world import World
+    from penstock_sim.faults import FaultPlan, Scenario
+    from penstock_sim.world import World
 
     scenario = Scenario(
         seed,
@@ -69,7 +69,7 @@ def fleet(turn: int, workers: int, leases: int, scenario: str, policy: str) -> F
     """Run a scenario of a large fleet."""
     del turn
     from penstock.core.leases.coordinator_options import BalancePolicy
-    from penstock.sim.fleet_scenarios import FleetScenario, run_fleet
+    from penstock_sim.fleet_scenarios import FleetScenario, run_fleet
 
     scenarios = [FleetScenario(scenario)]
     (found,) = run_fleet(workers, leases, policy=BalancePolicy(policy), scenarios=scenarios)

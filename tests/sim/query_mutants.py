@@ -24,13 +24,13 @@ from penstock.core.reading import shard_reader
 from penstock.core.reading.reader_steps import Failed, Finished
 from penstock.core.reading.resume import MissingRecord
 from penstock.core.reading.shard_reader import ShardReader
-from penstock.sim.table import SimTable
 from penstock.spark.driver import batch_settling, joining, lease_recreation, planner, startup_checks
 from penstock.spark.driver.news_polling import NewsPoller
 from penstock.spark.driver.query_worker import QueryWorker
 from penstock.spark.tasks import arrow_records, claimed_read, page_limits
 from penstock.spark.tasks.claimed_read import ClaimedRead
 from penstock.spark.tasks.shard_task import ShardTask
+from penstock_sim.table import SimTable
 from sim.mutants import Mutant
 
 # --- the table's rules --------------------------------------------------------------------------------------

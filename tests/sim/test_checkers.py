@@ -17,11 +17,11 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
-from penstock.sim.checker import Broken
-from penstock.sim.checkers import Suite
-from penstock.sim.faults import EPOCH_MS
-from penstock.sim.liveness_checkers import must_be_even
-from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
+from penstock_sim.checker import Broken
+from penstock_sim.checkers import Suite
+from penstock_sim.faults import EPOCH_MS
+from penstock_sim.liveness_checkers import must_be_even
+from penstock_sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
 
 A, B = "a#1", "b#1"
 

@@ -7,11 +7,11 @@ from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Renew, Take
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading.delivery_calls import DeliveryOptions
-from penstock.sim.checkers import Violation
-from penstock.sim.faults import FaultPlan, draw_query_scenario, draw_scenario
-from penstock.sim.run import run_scenario, run_seed
-from penstock.sim.shrinking import as_test, shrink
-from penstock.sim.story import tell_story
+from penstock_sim.checkers import Violation
+from penstock_sim.faults import FaultPlan, draw_query_scenario, draw_scenario
+from penstock_sim.run import run_scenario, run_seed
+from penstock_sim.shrinking import as_test, shrink
+from penstock_sim.story import tell_story
 from sim.mutants import MUTANTS
 
 ONE, OTHER = "shardId-000000000001", "shardId-000000000002"

@@ -8,12 +8,12 @@ import pytest
 
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.errors import Throttled
-from penstock.sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
-from penstock.sim.environment import Environment
-from penstock.sim.faults import STREAM, FaultPlan
-from penstock.sim.fibers import ProcessEnded
-from penstock.sim.process import SimProcess
-from penstock.sim.virtual_threads import VirtualThreads
+from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
+from penstock_sim.environment import Environment
+from penstock_sim.faults import STREAM, FaultPlan
+from penstock_sim.fibers import ProcessEnded
+from penstock_sim.process import SimProcess
+from penstock_sim.virtual_threads import VirtualThreads
 from sim.calm import calm
 
 

@@ -7,9 +7,9 @@ import pytest
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.lease import Lease, TablePart
-from penstock.sim.fleet import Fleet
-from penstock.sim.fleet_scenarios import FleetScenario, WatchedFleet, free_fleet, length_s, settle
-from penstock.sim.table_units import get_units, row_bytes, scan_units, write_units
+from penstock_sim.fleet import Fleet
+from penstock_sim.fleet_scenarios import FleetScenario, WatchedFleet, free_fleet, length_s, settle
+from penstock_sim.table_units import get_units, row_bytes, scan_units, write_units
 
 WORKERS, LEASES = 60, 600
 

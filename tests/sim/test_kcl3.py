@@ -10,13 +10,13 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
 from penstock.core.position import SHARD_END, TRIM_HORIZON
-from penstock.sim.checker import Broken
-from penstock.sim.history import History
-from penstock.sim.kcl3_checkers import LeftToTheLeader
-from penstock.sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
-from penstock.sim.run import run_kcl3_seed
-from penstock.sim.seed_kinds import SeedKind, draw_kcl3_scenario
-from penstock.sim.situations import expected, never_met
+from penstock_sim.checker import Broken
+from penstock_sim.history import History
+from penstock_sim.kcl3_checkers import LeftToTheLeader
+from penstock_sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
+from penstock_sim.run import run_kcl3_seed
+from penstock_sim.seed_kinds import SeedKind, draw_kcl3_scenario
+from penstock_sim.situations import expected, never_met
 
 SEEDS = 8  # test_many_seeds.py runs the following ones
 

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from penstock.core.leases.coordinator_options import BalancePolicy
-from penstock.sim.checkers import Suite
-from penstock.sim.world import World
+from penstock_sim.checkers import Suite
+from penstock_sim.world import World
 from sim.calm import calm
 
 

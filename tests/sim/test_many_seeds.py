@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from penstock.sim.run import (
+from penstock_sim.run import (
     run_kcl3_seed,
     run_producer_seed,
     run_query_seed,
@@ -13,8 +13,8 @@ from penstock.sim.run import (
     run_sink_seed,
     run_streams_seed,
 )
-from penstock.sim.seed_kinds import SeedKind
-from penstock.sim.situations import never_met
+from penstock_sim.seed_kinds import SeedKind
+from penstock_sim.situations import never_met
 
 BLOCK = 5
 WORKERS = range(50, 350, BLOCK)

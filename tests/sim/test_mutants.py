@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.run import run_scenario
-from penstock.sim.seed_kinds import DRAW, SeedKind
+from penstock_sim.run import run_scenario
+from penstock_sim.seed_kinds import DRAW, SeedKind
 from sim.mutants import MUTANTS
 from sim.mutants_by_kind import MUTANTS_BY_KIND
 from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, SINKS, STREAMS, WORKERS

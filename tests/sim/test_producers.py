@@ -7,13 +7,13 @@ import pytest
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
-from penstock.sim.checker import Broken
-from penstock.sim.checkers import Suite
-from penstock.sim.history import History
-from penstock.sim.producer_checkers import AcknowledgedIsThere, ArrivesInOrder, KeysInOrder, RarelyTwice
-from penstock.sim.run import run_producer_seed
-from penstock.sim.seed_kinds import SeedKind, draw_producer_scenario
-from penstock.sim.situations import never_met
+from penstock_sim.checker import Broken
+from penstock_sim.checkers import Suite
+from penstock_sim.history import History
+from penstock_sim.producer_checkers import AcknowledgedIsThere, ArrivesInOrder, KeysInOrder, RarelyTwice
+from penstock_sim.run import run_producer_seed
+from penstock_sim.seed_kinds import SeedKind, draw_producer_scenario
+from penstock_sim.situations import never_met
 
 SEEDS = 14  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = [

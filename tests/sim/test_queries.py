@@ -17,16 +17,16 @@ from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Claim, Promote, Renew, Reset, Take
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
-from penstock.sim.checkers import Suite
-from penstock.sim.faults import EPOCH_MS, draw_query_scenario
-from penstock.sim.history import name_of
-from penstock.sim.query import LogConflict, QueryLog
-from penstock.sim.query_checkers import QUERIES
-from penstock.sim.query_loss_checkers import QueryLossesTold
-from penstock.sim.run import run_query_seed, run_seed
-from penstock.sim.seed_kinds import SeedKind
-from penstock.sim.situations import never_met
 from penstock.spark.tasks.task_subscription import TaskSubscription
+from penstock_sim.checkers import Suite
+from penstock_sim.faults import EPOCH_MS, draw_query_scenario
+from penstock_sim.history import name_of
+from penstock_sim.query import LogConflict, QueryLog
+from penstock_sim.query_checkers import QUERIES
+from penstock_sim.query_loss_checkers import QueryLossesTold
+from penstock_sim.run import run_query_seed, run_seed
+from penstock_sim.seed_kinds import SeedKind
+from penstock_sim.situations import never_met
 
 SEEDS = 10  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
@@ -130,7 +130,7 @@ def test_a_seed_that_failed_once_stays_clean(seed):
 
 def test_the_same_seed_gives_the_same_history_in_every_process():
     program = (
-        "from penstock.sim.run import run_query_seed, run_seed; "
+        "from penstock_sim.run import run_query_seed, run_seed; "
         "print(run_query_seed(2).digest, run_query_seed(7).digest, run_seed(192).digest)"
     )
     digests = {

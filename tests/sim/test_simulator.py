@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import BalancePolicy
-from penstock.sim.checkers import Suite
-from penstock.sim.faults import FaultPlan, draw_query_scenario, draw_scenario
-from penstock.sim.history import name_of
-from penstock.sim.query_plan import CALM, QueryPlan
-from penstock.sim.run import run_scenario, run_seed
-from penstock.sim.seed_kinds import SeedKind
-from penstock.sim.situations import expected, never_met
-from penstock.sim.world import World
+from penstock_sim.checkers import Suite
+from penstock_sim.faults import FaultPlan, draw_query_scenario, draw_scenario
+from penstock_sim.history import name_of
+from penstock_sim.query_plan import CALM, QueryPlan
+from penstock_sim.run import run_scenario, run_seed
+from penstock_sim.seed_kinds import SeedKind
+from penstock_sim.situations import expected, never_met
+from penstock_sim.world import World
 from sim.calm import calm
 
 SEEDS = 50  # test_many_seeds.py runs the following ones

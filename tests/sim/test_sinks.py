@@ -7,11 +7,11 @@ import pytest
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
-from penstock.sim.checker import Broken
-from penstock.sim.history import History
-from penstock.sim.run import run_sink_seed
-from penstock.sim.seed_kinds import SeedKind, draw_sink_scenario
-from penstock.sim.sink_checkers import (
+from penstock_sim.checker import Broken
+from penstock_sim.history import History
+from penstock_sim.run import run_sink_seed
+from penstock_sim.seed_kinds import SeedKind, draw_sink_scenario
+from penstock_sim.sink_checkers import (
     EndsInTime,
     ErrorsName,
     LettersOnce,
@@ -20,7 +20,7 @@ from penstock.sim.sink_checkers import (
     ReportAddsUp,
     TwiceWithCause,
 )
-from penstock.sim.situations import never_met
+from penstock_sim.situations import never_met
 
 SEEDS = 11  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.leases.coordinator_options import BalancePolicy
-from penstock.sim.environment import Environment
-from penstock.sim.process import SimProcess
-from penstock.sim.spark_job import TASK_FAILURES_MAX, JobFailed, SparkJob, TaskFailed
+from penstock_sim.environment import Environment
+from penstock_sim.process import SimProcess
+from penstock_sim.spark_job import TASK_FAILURES_MAX, JobFailed, SparkJob, TaskFailed
 from sim.calm import calm
 
 

@@ -11,14 +11,14 @@ from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Take
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.stream_identity import StreamIdentity
-from penstock.sim.checker import Broken
-from penstock.sim.faults import EPOCH_MS, FaultPlan
-from penstock.sim.history import History
-from penstock.sim.run import run_scenario, run_streams_seed
-from penstock.sim.seed_kinds import SeedKind, draw_streams_scenario
-from penstock.sim.shrinking import as_test, shrink
-from penstock.sim.situations import expected, never_met
-from penstock.sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly
+from penstock_sim.checker import Broken
+from penstock_sim.faults import EPOCH_MS, FaultPlan
+from penstock_sim.history import History
+from penstock_sim.run import run_scenario, run_streams_seed
+from penstock_sim.seed_kinds import SeedKind, draw_streams_scenario
+from penstock_sim.shrinking import as_test, shrink
+from penstock_sim.situations import expected, never_met
+from penstock_sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly
 
 SEEDS = 8  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = {

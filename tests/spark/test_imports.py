@@ -21,7 +21,7 @@ NOT_FOR_TASKS = (
     "penstock_local",
     "penstock.producer.engine",
     "penstock.producer.producer",
-    "penstock.sim",
+    "penstock_sim",
     "penstock.spark.batch",
     "penstock.spark.driver.planner",
     "penstock.spark.driver.query_worker",

@@ -20,7 +20,7 @@ from penstock.cli.simulate_fleet import LEASES_PER_WORKER, POLICIES, SCENARIOS, 
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
-    from penstock.sim.run import SeedResult
+    from penstock_sim.run import SeedResult
 
 DESCRIPTION = (
     "Prove the coordination of a fleet in a simulated world: many seeds, faults, virtual time. "
@@ -106,9 +106,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_seeds(args: argparse.Namespace) -> int:
-    from penstock.sim.run import run_seeds
-    from penstock.sim.seed_kinds import SeedKind
-    from penstock.sim.situations import expected, never_met
+    from penstock_sim.run import run_seeds
+    from penstock_sim.seed_kinds import SeedKind
+    from penstock_sim.situations import expected, never_met
 
     kind = next((kind for kind in SeedKind if getattr(args, kind.value, False)), SeedKind.CONSUMERS)
     bar = ProgressBar(args.seeds, sys.stderr) if sys.stderr.isatty() and not args.json else None

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from penstock.cli.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
-    from penstock.sim.fleet_scenarios import FleetFigures
+    from penstock_sim.fleet_scenarios import FleetFigures
 
 SCENARIOS: Final = ("start", "calm", "throttled", "zone", "rolling", "doubled")
 POLICIES: Final = ("even", "by_throughput", "by_zone", "kcl2")
@@ -24,7 +24,7 @@ LEASES_PER_WORKER: Final = 10
 def run_fleet_command(args: argparse.Namespace) -> int:
     """Run the scenarios and print the figures of each as it ends."""
     from penstock.core.leases.coordinator_options import BalancePolicy
-    from penstock.sim.fleet_scenarios import FleetScenario, length_s, run_fleet
+    from penstock_sim.fleet_scenarios import FleetScenario, length_s, run_fleet
 
     scenarios = [FleetScenario(name) for name in args.scenario or SCENARIOS]
     lease_count = args.leases or LEASES_PER_WORKER * args.fleet

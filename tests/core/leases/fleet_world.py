@@ -1,6 +1,6 @@
 """Run a fleet in virtual time: real coordinators and models of Java KCL 2.x workers on one lease table, without faults.
 
-The simulator (`penstock.sim`) has the faults. This module has fleets of any composition, and counts what moves.
+The simulator (`penstock_sim`) has the faults. This module has fleets of any composition, and counts what moves.
 """
 
 import heapq

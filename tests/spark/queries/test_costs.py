@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from item_bytes import item_bytes
 from penstock.core.batches.claims import PAST_CLAIMS_MAX
-from penstock.sim.table_units import get_units, write_units
 from penstock.spark import stream_reader
+from penstock_sim.table_units import get_units, write_units
 from waiting import wait_until
 
 SHARDS = 6

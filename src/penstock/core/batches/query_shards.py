@@ -11,7 +11,7 @@ stopped, so shards are added and removed only between batches:
 - `promotions` returns the claims that may become checkpoints while the query is idle.
 - `next_offset` plans the next batch over the remaining shards.
 
-The simulator runs this machine too (`penstock.sim`).
+The simulator runs this machine too (`penstock_sim`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,46 @@
+"""The base of all checkers: a checker reads the history line by line, and raises at the line that breaks its invariant.
+
+S checkers judge every line at once; L checkers are asked at the end of the liveness phase. The numbers are
+those of the project's reliability scorecard.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from msgspec import Struct
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock_sim.history import History
+
+CLOCK_TOLERANCE: Final = 0.05
+"""Of a time by a worker's own clock: clocks run up to two hundredths apart, and calls take a moment."""
+
+
+class Violation(Struct, frozen=True):
+    """A broken invariant: its name, the moment, and the evidence."""
+
+    invariant: str
+    at_s: float
+    what: str
+
+    def __str__(self) -> str:
+        """Show on one line."""
+        return f"{self.invariant} at {self.at_s:.3f} s: {self.what}"
+
+
+class Broken(Exception):  # noqa: N818 - it is the finding, not an error
+    """Raised by a checker at the line that breaks its invariant."""
+
+
+class Checker:
+    """One invariant. Methods named `on_<kind>` get the history's lines of that kind, before `History` learns them."""
+
+    invariant: ClassVar[str]
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        self.history = history
+        self.options = options
+
+    def at_end(self) -> None:
+        """Check what can only be checked at the end."""

@@ -1,0 +1,597 @@
+"""The invariants that hold at every line of the history, and the suite of all checkers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import (
+    Checkpoint,
+    Claim,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    Promote,
+    Release,
+    Renew,
+    RequestHandover,
+    Reset,
+    Take,
+)
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel
+from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, Violation
+from penstock_sim.history import History, HistoryEntry, name_of
+from penstock_sim.liveness_checkers import AllConsumed, Balanced, Covered
+
+_ANSWER_S: Final = 0.6  # the answer to a write takes no longer on its way back
+
+
+_SCANS_TO_BEGIN: Final = 4
+"""Scans of the lease table that a worker may make for each stream when it begins to read several at once."""
+
+
+def _rank(position: Position) -> tuple[int, int, int]:
+    # Apart from the product's own order on purpose: integers, and nothing but integers.
+    if position.sequence_number is not None:
+        return (1, int(position.sequence_number), position.sub_sequence_number)
+    return (2, 0, 0) if position.sentinel is Sentinel.SHARD_END else (0, 0, 0)
+
+
+class NothingLost(Checker):
+    """S1: a checkpoint passes a record only after the record was handled."""
+
+    invariant = "S1"
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Check every checkpoint that moves."""
+        if after is None or (before is not None and before.checkpoint == after.checkpoint):
+            return
+        if after.checkpoint.sequence_number is None and not after.checkpoint.is_shard_end:
+            return
+        undone = self.history.first_undone(write.key, self.history.index_after(write.key, after.checkpoint))
+        if undone is not None:
+            raise Broken(
+                f"{who} moved {write.key} to {after.checkpoint} ({type(write).__name__}), record {undone} is not handled"
+            )
+
+    def at_end(self) -> None:
+        """Check that every record since the application's start is handled."""
+        for key, shard in self.history.shards.items():
+            undone = self.history.first_undone(key, len(shard.sequences))
+            if undone is not None and shard.stream.is_owed:
+                raise Broken(f"record {undone} of {key} was never handled")
+
+
+class OneOwner(Checker):
+    """S2: an owner's write is accepted only from the last worker to take the lease; a live lease is not taken unrequested.
+
+    A worker that has let a whole hand-over timeout pass needs no request: it may not support hand-overs.
+    """
+
+    invariant = "S2"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._holder: dict[str, str] = {}
+        self._unanswering: set[str] = set()
+        self._doubled: set[str] = set()
+        self._created_s: dict[str, float] = {}
+        self._stood_still: dict[str, tuple[float, float]] = {}
+
+    def on_pause(self, who: str, until_s: float) -> None:
+        """Remember the workers that are paused."""
+        self._stood_still[who] = self.history.now, until_s
+
+    def on_second_driver(self, name: str) -> None:
+        """Remember that two processes have one name: each may find the other's hand-over requests."""
+        self._doubled.add(name)
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """As above."""
+        self._doubled.add(name)
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Check who takes and writes a lease."""
+        key = write.key
+        if before is None and after is not None:
+            self._created_s[key] = self.history.now
+        if before is not None and before.checkpoint_owner is not None and self._is_asked_for_long(key):
+            self._unanswering.add(before.checkpoint_owner)
+        if isinstance(write, Take):
+            if before is None:
+                raise Broken(f"{who} took {key}, which has no row")
+            self._judge_take(who, key, before)
+            # A leader takes for other workers: the first process of that worker to find the lease holds it.
+            self._holder[key] = who if write.worker == name_of(who) else write.worker
+        elif isinstance(write, Renew | Checkpoint | End | Release):
+            if before is None:
+                raise Broken(f"{type(write).__name__} of {who} wrote {key}, which has no row")
+            holder = self._holder.get(key)
+            if before.reader != name_of(who):
+                raise Broken(
+                    f"{type(write).__name__} of {who} was accepted on {key}, which {before.reader} reads"
+                )
+            if holder != who:
+                is_assigned = holder == name_of(who)
+                if not (isinstance(write, Renew | Release) or is_assigned):
+                    raise Broken(
+                        f"{type(write).__name__} of {who} was accepted on {key} after {holder} took it"
+                    )
+                self._holder[key] = who  # handed over to it, or picked up after a restart
+
+    def _may_mistake_row(self, who: str, key: str) -> bool:
+        """Return whether a row was recreated while a worker was paused: its counter may equal the one that the worker read."""
+        stood_s, until_s = self._stood_still.get(who, (0.0, 0.0))
+        made_s = self._created_s.get(key, 0.0)
+        return stood_s < made_s < until_s and self.history.now < until_s + self.options.lease_duration_s
+
+    def _is_asked_for_long(self, key: str) -> bool:
+        asked_s = self.history.now_s_since(self.history.asked_s.get(key))
+        return asked_s >= self.options.handover_timeout_s * (1 - CLOCK_TOLERANCE)
+
+    def _has_not_answered(self, reader: str) -> bool:
+        """Return whether a hand-over request to a worker has timed out, on this lease or another, written since or not."""
+        return reader in self._unanswering or any(
+            row.checkpoint_owner == reader and self._is_asked_for_long(key)
+            for key, row in self.history.rows.items()
+        )
+
+    def _judge_take(self, who: str, key: str, before: Lease) -> None:
+        if before.reader is None or before.reader == name_of(who) or before.is_ended:
+            return
+        if not self.options.handover or self.options.policy is BalancePolicy.KCL2:
+            return
+        if self._has_not_answered(before.reader) or {before.reader, name_of(who)} & self.history.foreign:
+            return
+        if name_of(who) in self.history.leaders:  # it assigns by the owners that it saw, not by the counter
+            return
+        mode, _ = self.history.fleet_modes.get(who, ("", 0.0))
+        knows_none = self.history.is_migrating or mode == "own"
+        if knows_none and {before.reader, name_of(who)} & self.history.noteless:
+            return  # it takes as KCL 2.x does; or, without a throughput in its rows, others count it as KCL 2.x
+        if name_of(who) in self._doubled:  # the other one has requested it longer ago
+            return
+        unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
+        is_live = unchanged_s < self.options.lease_duration_s * (1 - CLOCK_TOLERANCE)
+        if is_live and not self._may_mistake_row(who, key):
+            raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
+
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+        """Check that a worker that reports a stolen lease has lost it."""
+        if topic == "LOST" and reason in ("taken", "same_name") and key is not None:
+            if self.history.is_forgiven(key):
+                return
+            row = self.history.rows.get(key)
+            if row is not None and row.reader == name_of(who) and self._holder.get(key) == who:
+                raise Broken(f"{who} gave {key} up as lost, but nobody took it")
+
+
+class ForwardOnly(Checker):
+    """S3: no worker moves a checkpoint back."""
+
+    invariant = "S3"
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Compare before and after."""
+        if before is None or after is None or isinstance(write, Reset):
+            return
+        if _rank(after.checkpoint) < _rank(before.checkpoint):
+            raise Broken(
+                f"{type(write).__name__} of {who} moved {write.key} back from {before.checkpoint} to {after.checkpoint}"
+            )
+
+
+class ParentsFirst(Checker):
+    """S4: a child's first record is delivered after every parent is finished.
+
+    A reset of a parent leaves its children as they are; they owe no order until it is finished again.
+    """
+
+    invariant = "S4"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._set_back: set[str] = set()
+
+    def on_write(self, _who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
+        """Follow resets, and parents that are finished again."""
+        if isinstance(write, Reset):
+            self._set_back.add(write.key)
+        elif after is None or after.is_ended:
+            self._set_back.discard(write.key)
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Check the parents of a reader's first delivery."""
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is None or reader.deliveries:
+            return
+        for parent in self.history.shards[key].parents:
+            if self.history.is_forgiven(parent) or parent in self._set_back:
+                continue
+            row = self.history.rows.get(parent)
+            if row is not None and not row.is_ended:
+                raise Broken(f"{who} delivers {sequences[0]} of {key} while {parent} is unfinished")
+            undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
+            if undone is not None:
+                raise Broken(f"{who} delivers {sequences[0]} of {key} before {undone} of {parent}")
+
+
+class EndIsTheEnd(Checker):
+    """S5: SHARD_END is written only after the last record was handled and the children's leases exist."""
+
+    invariant = "S5"
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Check every SHARD_END."""
+        if after is None or not after.is_ended or (before is not None and before.is_ended):
+            return
+        if isinstance(write, Create):
+            return  # brought back after the table was deleted
+        shard = self.history.shards[write.key]
+        if not shard.is_closed:
+            raise Broken(f"{who} ended {write.key}, which is open")
+        undone = self.history.first_undone(write.key, len(shard.sequences))
+        if undone is not None:
+            raise Broken(f"{who} ended {write.key} before record {undone} was handled")
+        for child in shard.children:
+            is_owed = not (shard.is_expired or self.history.shards[child].is_expired)
+            if is_owed and child not in self.history.rows and child not in self.history.created:
+                raise Broken(f"{who} ended {write.key}, and its child {child} has no lease")
+
+
+class InOrder(Checker):
+    """S6: within one ownership records are delivered in order and without gaps, from a place that leaves nothing out."""
+
+    invariant = "S6"
+
+    def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
+        """Check that nothing before the start is undone, and that no other reader of the process reads the shard."""
+        for reader in self.history.readers.values():
+            if reader.who == who and reader.key == key:
+                raise Broken(f"{who} starts reader {epoch} of {key} while another one lives")
+        undone = self.history.first_undone(key, self.history.index_after(key, position))
+        if undone is not None:
+            raise Broken(f"{who} starts {key} at {position}, record {undone} before it is not handled")
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Check that each delivery continues the one before."""
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is None:
+            raise Broken(f"{who} delivers {key} without a reader")
+        shard = self.history.shards[key]
+        begin = reader.next_index
+        if begin < shard.trimmed and sequences[0] > shard.sequences[begin]:
+            begin = bisect_left(
+                shard.sequences, sequences[0], begin, shard.trimmed
+            )  # retention took the rest
+        expected = shard.sequences[begin : begin + len(sequences)]
+        if tuple(expected) != sequences:
+            raise Broken(f"{who} delivers {sequences} of {key}, expected {tuple(expected)}")
+
+    def on_redeliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Check that a failed record is delivered again at its place."""
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is None:
+            raise Broken(f"{who} delivers {key} again without a reader")
+        places = self.history.shards[key].sequences
+        again = bisect_left(places, sequences[0])
+        if not (reader.done_index <= again and sequences[-1] <= places[reader.next_index - 1]):
+            raise Broken(f"{who} delivers {sequences} of {key} again, which did not fail")
+        if reader.done_index != again and self.history.first_undone(key, again) is not None:
+            raise Broken(f"{who} delivers {sequences} of {key} again before {places[reader.done_index]}")
+
+
+class FewDuplicates(Checker):
+    """S7: records up to a checkpoint are not delivered again; a graceful hand-over repeats nothing."""
+
+    invariant = "S7"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._released: dict[str, tuple[int, str]] = {}
+        self._last: dict[tuple[str, str], tuple[int, int]] = {}
+        self._found: dict[str, deque[tuple[str, float, Position]]] = {}
+        """The checkpoints after the last writes to a row, each with its writer and moment."""
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Remember how far each worker has delivered."""
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is not None:
+            self._last[who, key] = (epoch, bisect_right(self.history.shards[key].sequences, sequences[-1]))
+
+    on_redeliver = on_deliver
+
+    def on_raised(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Records of a failed call are not done."""
+        del sequences
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is not None:
+            self._last[who, key] = (epoch, reader.done_index)
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Remember the position at a release, and the checkpoint that an owner's write found."""
+        del before
+        # A query's claims move the checkpoint without its coordinator, and the query knows its position better.
+        if after is None or isinstance(
+            write, LateCheckpoint | RequestHandover | Create | Delete | Claim | Promote
+        ):
+            return
+        found = self._found.setdefault(write.key, deque(maxlen=5))
+        if isinstance(write, Reset):
+            found.clear()
+            self._released.pop(write.key, None)
+        found.append((who, self.history.now, after.checkpoint))
+        if not isinstance(write, Release):
+            return
+        epoch, reached = self._last.get((who, write.key), (0, 0))
+        reader = self.history.readers.get((who, write.key, epoch))
+        if reader is None and reached:  # it had stopped, so everything delivered was done
+            self._released[write.key] = (reached, who)
+
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+        """Forget the leases that were lost, or that a stop did not wait for: they were not released gracefully."""
+        del reason
+        if topic == "LOST" and key is not None:
+            self._last.pop((who, key), None)
+        elif topic in ("LOST", "SHUTDOWN"):  # all that it held
+            self._last = {place: reached for place, reached in self._last.items() if place[0] != who}
+
+    def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
+        """Compare a start with the position that is known to be done."""
+        index = self.history.index_after(key, position)
+        self._last.pop((who, key), None)  # records of its earlier reader without a checkpoint are not done
+        reached, before = self._released.pop(key, (0, ""))
+        if self.history.is_forgiven(key):
+            return
+        if index < reached:
+            raise Broken(
+                f"{who} starts {key} at {position}, {reached - index} records before where {before} released it"
+            )
+        checkpoint = self._known_checkpoint(who, key)
+        if checkpoint.is_record and index < self.history.index_after(key, checkpoint):
+            raise Broken(f"{who} starts {key} at {position}, before its checkpoint {checkpoint}")
+
+    def _known_checkpoint(self, who: str, key: str) -> Position:
+        """Return the checkpoint that an owner's last answered write found; the horizon if there is none."""
+        for writer, written_s, checkpoint in reversed(self._found.get(key, ())):
+            if writer != who:
+                break
+            if written_s <= self.history.now - _ANSWER_S:
+                return checkpoint
+        return TRIM_HORIZON
+
+
+class StopsInTime(Checker):
+    """S8: nothing is delivered a lease duration after the last renewal that succeeded."""
+
+    invariant = "S8"
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Measure from the last applied write."""
+        since_s = self.history.now_s_since(self.history.owner_write_s.get((who, key)))
+        if since_s > self.options.lease_duration_s * (1 + CLOCK_TOLERANCE):
+            raise Broken(
+                f"{who} (reader {epoch}) delivers {sequences[0]} of {key} {since_s:.2f} s after its last renewal"
+            )
+
+    on_redeliver = on_deliver
+
+
+class NothingSilent(Checker):
+    """S9: deleted rows, a deleted table and foreign rows are reported, the last only once."""
+
+    invariant = "S9"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._owed: dict[tuple[str, str], float] = {}
+        self._table_owed_s: float | None = None
+        self._skipped: set[str] = set()
+        self._patience_s = 4 * options.lease_duration_s
+
+    def on_row_deleted(self, key: str, reader: str | None) -> None:
+        """Remember that the row's reader owes a report."""
+        for found in self.history.readers.values():
+            renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
+            still_holds = (
+                renewed_s < 0.8 * self.options.lease_duration_s
+            )  # else it may have given it up by itself
+            if found.key == key and name_of(found.who) == reader and still_holds:
+                self._owed.setdefault((found.who, key), self.history.now)
+
+    def on_table_dropped(self) -> None:
+        """A worker owes a report."""
+        if self._table_owed_s is None and self.history.readers:
+            self._table_owed_s = self.history.now
+
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+        """Remove the reported rows from those that a report is owed for."""
+        del reason
+        if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and key is not None:
+            self._owed.pop((who, key), None)
+        elif topic == "LOST":  # all that it held
+            self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != who}
+        if topic in ("TABLE_GONE", "ROW_GONE", "LOST"):
+            self._table_owed_s = None
+        if topic == "ROW_SKIPPED":
+            if who in self._skipped:
+                raise Broken(f"{who} reports the same skipped row again")
+            self._skipped.add(who)
+
+    def on_log(self, _who: str, _level: str, text: str, _error: str) -> None:
+        """A query's driver says it in its log."""
+        if "deleted" in text or "is gone" in text or "created again" in text:
+            self._table_owed_s = None
+            self._owed = {owed: since for owed, since in self._owed.items() if owed[1] not in text}
+
+    def on_down(self, who: str, _how: str) -> None:
+        """A stopped worker owes nothing."""
+        self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != who}
+        if not self.history.alive - {who}:
+            self._table_owed_s = None  # no worker is left that knew it
+
+    def on_pause(self, who: str, until_s: float) -> None:
+        """A paused worker owes it later."""
+        for owed in self._owed:
+            if owed[0] == who:
+                self._owed[owed] = until_s
+
+    def at_end(self) -> None:
+        """Nothing may be owed for long."""
+        for (who, key), since_s in self._owed.items():
+            if self.history.now_s_since(since_s) > self._patience_s:
+                raise Broken(f"{who} never said that the row of {key} was gone")
+        if self.history.now_s_since(self._table_owed_s) > self._patience_s and self._table_owed_s is not None:
+            raise Broken("nobody said that the lease table was gone")
+
+
+class WithinBudget(Checker):
+    """L5: calls stay within their budgets, in bad times too: no retry storm, no herd, no loop that never rests.
+
+    A producer may list the shards again for each reshard: only a listing shows whether the shard that took an aggregate
+    owns all of it, and the records of the aggregate wait for that.
+    """
+
+    invariant = "L5"
+    budgets: ClassVar[dict[str, tuple[int, float]]] = {
+        "write Renew": (16, 10.0),
+        "write Checkpoint": (120, 10.0),
+        "read": (9, 1.0),  # five, and a first read again at once after an iterator has expired
+        "scan": (14, 10.0),
+        "fetch": (40, 10.0),
+        "list shards": (14, 60.0),
+        "ensure": (14, 10.0),
+    }
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._calls: dict[tuple[str, str, str], deque[float]] = {}
+        self._reshards_s: list[float] = []
+
+    def on_shard(self, _key: str, parents: tuple[str, ...]) -> None:
+        """Remember when the stream was resharded; both children of a split are born in one moment."""
+        if parents and self.history.now not in self._reshards_s[-1:]:
+            self._reshards_s.append(self.history.now)
+
+    def on_call(self, who: str, name: str, key: str) -> None:
+        """Count calls of one kind for one lease in a sliding window."""
+        budget = self.budgets.get(name)
+        if budget is None:
+            return
+        count_max, window_s = budget
+        if name == "scan":
+            count_max += _SCANS_TO_BEGIN * max(0, len(self.history.streams) - 2)
+        elif name == "list shards" and name_of(who) in self.history.producers:
+            count_max += len(self._reshards_s) - bisect_left(self._reshards_s, self.history.now - window_s)
+        calls = self._calls.setdefault((who, name, key), deque())
+        calls.append(self.history.now)
+        while calls[0] <= self.history.now - window_s:
+            calls.popleft()
+        if len(calls) > count_max:
+            raise Broken(f"{who} calls {name} {key} {len(calls)} times in {window_s:.0f} s")
+
+    def on_restless(self, count: int) -> None:
+        """A worker wakes up repeatedly for nothing."""
+        raise Broken(f"time stands still: {count} events within a second")
+
+
+SAFETY: Final = (
+    NothingLost,
+    OneOwner,
+    ForwardOnly,
+    ParentsFirst,
+    EndIsTheEnd,
+    InOrder,
+    FewDuplicates,
+    StopsInTime,
+    NothingSilent,
+    Balanced,
+    WithinBudget,
+)
+LIVENESS: Final = (AllConsumed, Covered, Balanced, NothingLost, NothingSilent)
+
+
+class Suite:
+    """All checkers over one history.
+
+    Args:
+        options: The fleet's, for durations and the policy.
+        more: Checkers beside those of every fleet.
+        retention_ms: How long the stream keeps a record; None is for ever.
+        limits: How many leases a worker holds at most, if it has a limit.
+        foreign: Workers with only the KCL's attributes of a lease.
+        kcl3: Workers of a native KCL 3 fleet.
+        producers: Workers that put records.
+        first: Checkers that judge each line before all others: the others can rely on them.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of a scenario's fleet
+        self,
+        options: CoordinatorOptions,
+        more: Sequence[type[Checker]] = (),
+        retention_ms: int | None = None,
+        limits: Mapping[str, int] | None = None,
+        foreign: frozenset[str] = frozenset(),
+        kcl3: frozenset[str] = frozenset(),
+        producers: frozenset[str] = frozenset(),
+        first: Sequence[type[Checker]] = (),
+    ) -> None:
+        self.history = History(
+            options.start.default,
+            retention_ms,
+            dict(limits or {}),
+            foreign,
+            noteless=foreign | kcl3,
+            producers=producers,
+        )
+        kinds: dict[type[Checker], None] = dict.fromkeys((*first, *SAFETY, *LIVENESS, *more))
+        self.checkers: dict[type[Checker], Checker] = {kind: kind(self.history, options) for kind in kinds}
+        self.violation: Violation | None = None
+        self._listeners: dict[str, list[tuple[Checker, Any]]] = {}
+        for checker in self.checkers.values():
+            for method in dir(checker):
+                if method.startswith("on_"):
+                    self._listeners.setdefault(method[3:], []).append((checker, getattr(checker, method)))
+
+    def see(self, entry: HistoryEntry) -> None:
+        """Judge one line; the first violation stays."""
+        self.history.now = entry[0]
+        if self.violation is not None:
+            return  # its consequences may name shards that do not exist
+        for checker, listen in self._listeners.get(entry[1], ()):
+            try:
+                listen(*entry[2:])
+            except Broken as broken:
+                self.violation = Violation(checker.invariant, entry[0], str(broken))
+                return
+        self.history.take_in(entry)
+
+    def is_settled(self, kinds: Sequence[type[Checker]] = LIVENESS) -> bool:
+        """Whether these checkers are without a verdict; usually those of liveness."""
+        try:
+            for kind in kinds:
+                self.checkers[kind].at_end()
+        except Broken:
+            return False
+        return True
+
+    def expect_quiet(self) -> None:
+        """From now on nothing may move."""
+        balanced = self.checkers[Balanced]
+        if isinstance(balanced, Balanced):
+            balanced.is_quiet = True
+
+    def finish(self, kinds: Sequence[type[Checker]] = LIVENESS) -> None:
+        """Judge the end."""
+        for kind in kinds:
+            if self.violation is not None:
+                return
+            try:
+                self.checkers[kind].at_end()
+            except Broken as broken:
+                self.violation = Violation(kind.invariant, self.history.now, str(broken))

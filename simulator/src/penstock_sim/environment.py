@@ -1,0 +1,478 @@
+"""The surroundings of a simulated process: time, chance, the stream, the lease table, and the faults on the way to them.
+
+Everything that happens is noted in the history, in order; the checkers read nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.core.aggregation import DecodeCounts
+from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
+from penstock.core.leases.lease import Lease, TablePart
+from penstock.core.leases.lease_writes import Applied, LeaseWrite
+from penstock.core.position import Position, at_record
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import ListedShard, ListPage, find_listed
+from penstock.core.shard import Shard
+from penstock.errors import AccessDenied, ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
+from penstock.ports.kinesis import RecordPage
+from penstock_sim.faults import EPOCH_MS, FaultPlan, Scenario
+from penstock_sim.fibers import Fibers
+from penstock_sim.history import HistoryEntry
+from penstock_sim.kcl3_rows import SimKcl3Rows
+from penstock_sim.stream import SimRecord, SimShard, SimStream
+from penstock_sim.table import SimTable
+
+_RECORD_BYTES: Final = 200
+_MISTAKES_APART_S: Final = 10.0
+_LISTINGS_APART_S: Final = 30.0
+"""A worker that asks again because a listing lacked a shard does so within this time."""
+EVENTS_PER_S_MAX: Final = 5_000
+"""So many events in a second are a loop that does not rest. A seed's busiest second has a few hundred."""
+READER_OPTIONS: Final = ReaderOptions(
+    idle_time_between_reads_s=4.0, backoff_min_s=0.5, backoff_max_s=4.0, on_data_loss="warn"
+)
+
+
+class AcceptedSubscription(NamedTuple):
+    """A subscription that the service has accepted.
+
+    Args:
+        opened_s: When.
+        take_over: Ends it in favour of the next one, unless it has ended already.
+    """
+
+    opened_s: float
+    take_over: Callable[[], None]
+
+
+class Environment:
+    """The services and the time of one run.
+
+    Args:
+        scenario: Drawn from the seed.
+        listener: Called with every history entry: (seconds, kind, ...).
+    """
+
+    def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
+        self.scenario = scenario
+        self.faults: FaultPlan = scenario.faults
+        self.chance = random.Random(scenario.seed * 2_654_435_761 + 1)
+        self.now = 0.0
+        self.history: list[HistoryEntry] = []
+        self.is_healed = False
+        self.throttled_until = 0.0
+        self.denied_until = {"table": 0.0, "stream": 0.0}
+        self.denial = "AccessDeniedException"
+        self.wall_offset_ms = 0
+        self._listener = listener
+        self.decoded = DecodeCounts()
+        # Much shorter than the retention, as the service's five minutes are.
+        self.iterator_life_s = 300.0 if scenario.retention_s is None else 8.0
+        self._mistaken_s: dict[str, float] = {}
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self.fibers = Fibers()
+        self.kcl3 = SimKcl3Rows(self, None if scenario.kcl3 is None else scenario.kcl3.begins)
+        self.subscriptions: dict[tuple[str, str], AcceptedSubscription] = {}
+        """The one that was accepted last, by registered consumer and shard."""
+        self.met: Counter[str] = Counter()
+        """Counts of each fault, refusal and decision."""
+        self.stream = self.open_stream()
+        self.table = self._new_table()
+        self.application = "application"
+        """Its name in the queries now; its lease table has the same name."""
+        self.former_tables: dict[str, tuple[Lease, ...]] = {}
+        """The rows of the tables under its earlier names."""
+
+    def _new_table(self) -> SimTable:
+        return SimTable(
+            lambda who, write, before, after: self.note("write", who, write, before, after), self.met
+        )
+
+    def rename_application(self) -> None:
+        """Give the application another name, and so an empty lease table; nothing is written to the old one any more."""
+        self.former_tables[self.application] = tuple(self.table.rows.values())
+        self.table.exists = False
+        self.application = f"application-{len(self.former_tables)}"
+        self.table = self._new_table()
+
+    def open_stream(self) -> SimStream:
+        """Make the stream that is there from the beginning, and note its shards."""
+        stream = SimStream(self.chance, self.scenario.shard_count, EPOCH_MS - 60_000)
+        self.note_shards(stream)
+        return stream
+
+    def note_shards(self, stream: SimStream) -> None:
+        """Note the shards that a stream begins with."""
+        for shard in stream.shards.values():
+            self.note("shard", stream.key_of(shard.shard_id), shard.parents)
+
+    @property
+    def retention_hours(self) -> float:
+        """Return the stream's retention, as the service reports it; a seed's hours are short."""
+        retention_s = self.scenario.retention_s
+        return 24 if retention_s is None else retention_s / 3600
+
+    # --- time and history -----------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Return the service's clock."""
+        return EPOCH_MS + int(self.now * 1000)
+
+    def wall_ms(self) -> int:
+        """Return a worker's wall clock, which may be an hour off."""
+        return self.now_ms() + self.wall_offset_ms
+
+    def schedule(self, at_s: float, action: Callable[..., None], *args: Any) -> None:
+        """Schedule an event."""
+        self._count += 1
+        heapq.heappush(self._heap, (at_s, self._count, action, args))
+
+    def note(self, kind: str, *what: Any) -> None:
+        """Write one line of history and let the checkers see it."""
+        entry = (round(self.now, 6), kind, *what)
+        self.history.append(entry)
+        self._listener(entry)
+
+    def run_until(self, until_s: float) -> None:
+        """Advance time, unless so many events are due at once that it cannot move."""
+        heap = self._heap
+        counted_from_s, count = self.now, 0
+
+        def step() -> bool:
+            nonlocal counted_from_s, count
+            if not heap or heap[0][0] > until_s or count > EVENTS_PER_S_MAX:
+                return False
+            at_s, _, action, args = heapq.heappop(heap)
+            self.now = max(self.now, at_s)
+            if self.now >= counted_from_s + 1.0:
+                counted_from_s, count = self.now, 0
+            count += 1
+            action(*args)
+            return True
+
+        self.fibers.run(step)
+        if count > EVENTS_PER_S_MAX:
+            self.note("restless", count)
+        self.now = until_s
+
+    def digest(self) -> str:
+        """Return a hash of the whole history: the same for the same seed."""
+        hasher = hashlib.blake2b(digest_size=8)
+        for entry in self.history:
+            hasher.update(show_entry(entry).encode())
+        return hasher.hexdigest()
+
+    def latency_s(self) -> float:
+        """Draw the time that one way to a server takes."""
+        return 0.002 + self.faults.latency_max_s * self.chance.random() ** 3
+
+    def handling_s(self) -> float:
+        """Draw the time that the handler takes for a batch."""
+        if not self.is_healed and self.chance.random() < self.faults.slow_handler:
+            self.met["fault: slow_handler"] += 1
+            return self.chance.uniform(1.0, 25.0)
+        return 0.01 + 0.2 * self.chance.random()
+
+    def has_fault(self, name: str) -> bool:
+        """Draw whether a fault happens to a query now.
+
+        Args:
+            name: The field of the query plan that has the fault's likelihood.
+        """
+        likelihood: float = getattr(self.scenario.query_plan, name)
+        happens = not self.is_healed and self.chance.random() < likelihood
+        if happens:
+            self.met[f"fault: {name}"] += 1
+        return happens
+
+    @property
+    def reader_options(self) -> ReaderOptions:
+        """How shards are read. Once faults have ended, losses of the past are accepted."""
+        on_data_loss = "warn" if self.is_healed else self.scenario.on_data_loss
+        return replace(READER_OPTIONS, on_data_loss=on_data_loss, retention_s=self.scenario.retention_s)
+
+    def handler_fails(self, numbers: tuple[int, ...]) -> bool:
+        """Draw whether the handler raises: always on a poison record, and now and then by chance."""
+        rate = self.faults.poison_record
+        if rate and any(self.is_poison(number) for number in numbers):
+            self.met["fault: poison_record"] += 1
+            return True
+        return self.luck("handler_failure")
+
+    def is_poison(self, number: int) -> bool:
+        """Whether the handler always fails on a record, as the seed decides."""
+        draw = (number * 2_654_435_761 + self.scenario.seed) % 10_007
+        return draw < self.scenario.faults.poison_record * 10_007
+
+    # --- servers --------------------------------------------------------------------------------------
+
+    def luck(self, fault: str) -> bool:
+        """Draw whether a fault of the plan happens now, by the name of its rate."""
+        rate: float = getattr(self.faults, fault)
+        happens = rate > 0 and self.chance.random() < rate
+        if happens:
+            self.met[f"fault: {fault}"] += 1
+        return happens
+
+    def is_denied(self, service: str) -> bool:
+        """Whether the credentials are refused now, by the table or the stream."""
+        is_denied = self.now < self.denied_until[service]
+        if is_denied:
+            self.met[f"fault: denials_per_min ({service}, {self.denial})"] += 1
+        return is_denied
+
+    def table_problem(self) -> Problem | None:
+        """Draw the problem of a call to the lease table, or None."""
+        if self.now < self.throttled_until and self.chance.random() < 0.8:
+            self.met["fault: throttle_bursts_per_min"] += 1
+            return Problem.THROTTLED
+        if self.is_denied("table"):
+            return Problem.REFUSED
+        if self.luck("table_error"):
+            return Problem.UNAVAILABLE
+        return None if self.table.exists else Problem.TABLE_MISSING
+
+    def serve_write(self, who: str, write: LeaseWrite) -> WriteOutcome:
+        """Do a write, or fail on the way there or back."""
+        problem = self.table_problem()
+        if problem is not None:
+            return NotDone(problem)
+        if self.luck("unknown_late"):
+            self.schedule(self.now + self.chance.uniform(0.1, 6.0), self._write_late, self.table, who, write)
+            return UNKNOWN
+        if self.luck("unknown_lost"):
+            return UNKNOWN
+        return self._write(who, write)
+
+    def _write(self, who: str, write: LeaseWrite) -> WriteOutcome:
+        if self.luck("spurious_refusal") and write.key in self.table.rows:
+            return self.table.refuse(write)
+        if self.faults.stale_scan:
+            self.table.remember(self.now)
+        outcome = self.table.write(who, write)
+        if self.luck("unknown_applied"):
+            return UNKNOWN
+        if isinstance(outcome, Applied) and self.luck("answer_replaced"):
+            return self.table.write(who, write)  # the SDK's own retry finds the effect of its first try
+        return outcome
+
+    @staticmethod
+    def _write_late(table: SimTable, who: str, write: LeaseWrite) -> None:
+        if table.exists:
+            table.write(who, write)
+
+    def serve_scan(
+        self, part: TablePart | None
+    ) -> Problem | tuple[tuple[Lease, ...], tuple[tuple[str, str], ...]]:
+        """Return every row, or those of a part; now and then as they were a moment ago."""
+        problem = self.table_problem()
+        if problem is not None:
+            return problem
+        if self.luck("stale_scan"):
+            rows = self.table.stale_rows(self.now, self.chance.random())
+        else:
+            rows = tuple(self.table.rows.values())
+            self.table.remember(self.now)
+        if part is not None:
+            rows = tuple(row for row in rows if part.holds(row.key))
+        skipped = self.skipped_rows()
+        return rows, skipped
+
+    def skipped_rows(self) -> tuple[tuple[str, str], ...]:
+        """Return the rows of a scan that are no leases."""
+        if not self.faults.foreign_rows:
+            return ()
+        self.met["fault: foreign_rows"] += 1
+        return (("leader", "entityType LEADER"),)
+
+    def serve_rows(self, low: str, high: str) -> Problem | list[Lease]:
+        """Return the rows whose keys are at least `low` and below `high`."""
+        problem = self.table_problem()
+        if problem is not None:
+            return problem
+        return [row for key, row in self.table.rows.items() if low <= key < high]
+
+    def serve_former_rows(self, name: str) -> Problem | tuple[Lease, ...]:
+        """Return the rows of a table that the application had before."""
+        problem = self.table_problem()
+        if problem in (None, Problem.TABLE_MISSING):  # the other one may not have been made yet
+            return self.former_tables.get(name, Problem.TABLE_MISSING)
+        return problem
+
+    def serve_rows_of(self, keys: Collection[str]) -> Problem | list[Lease]:
+        """Return the rows of these keys."""
+        problem = self.table_problem()
+        if problem is not None:
+            return problem
+        return [row for key, row in self.table.rows.items() if key in keys]
+
+    def serve_fetch(self, key: str) -> Problem | tuple[Lease | None]:
+        """Return one row."""
+        problem = self.table_problem()
+        return problem if problem is not None else (self.table.rows.get(key),)
+
+    def serve_ensure(self) -> None:
+        """Create the table."""
+        self.table.exists = True
+
+    def serve_listing(
+        self, filter_type: str | None, timestamp_ms: int | None, stream: SimStream | None = None
+    ) -> Problem | tuple[tuple[Shard, ...], int]:
+        """Answer ListShards: in any order, now and then incomplete."""
+        if self.is_denied("stream"):
+            return Problem.REFUSED
+        if self.luck("stream_throttle"):
+            return Problem.THROTTLED
+        shards = (stream or self.stream).list_shards(filter_type, timestamp_ms)
+        self.chance.shuffle(shards)
+        if self.luck("bad_listing") and len(shards) > 1:
+            count = self.chance.randint(1, max(1, len(shards) // 3))
+            shards = shards[:-count] + [
+                shard for shard in shards[-count:] if not self._may_leave_out(shard.shard_id)
+            ]
+        return tuple(shards), self.now_ms()
+
+    def _may_leave_out(self, shard_id: str) -> bool:
+        """Return whether a listing may lack a shard: not two in a row, since workers believe two listings that agree."""
+        key = f"listing of {shard_id}"
+        if self._was_mistaken(key, _LISTINGS_APART_S):
+            return False
+        self._mistaken_s[key] = self.now
+        return True
+
+    def serve_summary(self) -> PenstockError | None:
+        """Answer DescribeStreamSummary, as far as it can fail."""
+        return self._stream_error()
+
+    def _stream_error(self) -> PenstockError | None:
+        if self.is_denied("stream"):
+            return AccessDenied("access is denied", code=self.denial)
+        if self.luck("stream_throttle"):
+            return Throttled("throttled", code="ProvisionedThroughputExceededException")
+        if self.luck("broken_connection"):
+            return UnknownOutcome("connection reset")
+        return None
+
+    def _is_mistaken(self, fault: str, key: str) -> bool:
+        """Decide whether an answer about a shard is wrong: not twice in a short time, or it could not be detected."""
+        if self._was_mistaken(key, _MISTAKES_APART_S) or not self.luck(fault):
+            return False
+        self._mistaken_s[key] = self.now
+        return True
+
+    def _was_mistaken(self, key: str, within_s: float) -> bool:
+        return self.now - self._mistaken_s.get(key, -math.inf) < within_s
+
+    def _mistaken_denial(self, key: str) -> PenstockError | None:
+        if self._is_mistaken("unknown_shard", key):
+            return self._unknown_shard(key)
+        return None
+
+    def _unknown_shard(self, key: str) -> NotFound:
+        return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
+
+    def serve_listing_of(self, place: str) -> ListedShard | PenstockError:
+        """Answer a reader's question about its own shard: a whole listing, perhaps incomplete."""
+        answer = self.serve_listing(None, None)
+        if answer is Problem.REFUSED:
+            return AccessDenied("access is denied", code=self.denial)
+        return Throttled("throttled") if isinstance(answer, Problem) else find_listed(place, answer[0])
+
+    def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
+        """Find the shard that a call or an iterator names, and its stream."""
+        return self.stream, self.stream.shards[place]
+
+    def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:
+        """Return why the service takes no such position; a reader of one stream has none but its own."""
+        del stream, position
+        return None
+
+    def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
+        """Answer GetShardIterator."""
+        error = self._stream_error() or self._mistaken_denial(place)
+        if error is not None:
+            return error
+        found = self.locate(place)
+        if isinstance(found, PenstockError):
+            return found
+        stream, shard = found
+        if shard.is_expired:
+            return self._unknown_shard(place)
+        refused = self.refuse_position(stream, position)
+        key = stream.key_of(shard.shard_id)
+        return refused or f"{key}:{stream.seek(shard, position)}:{self.now:.3f}"
+
+    def serve_raw_page(self, iterator: str, record_count_max: int) -> RecordPage | PenstockError:
+        """Answer GetRecords with records as they lie in the stream, and the service's time in whole seconds."""
+        page = self.serve_page(iterator, record_count_max)
+        if isinstance(page, PenstockError):
+            return page
+        found = self.locate(iterator.rsplit(":", 2)[0])
+        assert not isinstance(found, PenstockError), f"a page of {iterator}, which is gone"
+        stream, shard = found
+        blobs = [stream.blob(shard, record.sequence_number) for record in page.records]
+        server_ms = self.now_ms() // 1000 * 1000
+        return RecordPage(blobs, page.next_iterator, page.millis_behind_latest, page.children, server_ms)
+
+    def serve_page(self, iterator: str, record_count_max: int) -> ListPage[SimRecord] | PenstockError:
+        """Answer GetRecords."""
+        error = self._stream_error()
+        if error is not None:
+            return error
+        key, index_text, born_text = iterator.rsplit(":", 2)
+        if self.now - float(born_text) > self.iterator_life_s or self.luck("expired_iterator"):
+            return ExpiredIterator("expired")
+        error = self._mistaken_denial(key)
+        if error is not None:
+            return error
+        found = self.locate(key)
+        if isinstance(found, PenstockError):
+            return found
+        stream, shard = found
+        if shard.is_expired:
+            return self._unknown_shard(key)
+        index = max(int(index_text), shard.trimmed)
+        count = 0 if self.luck("empty_page") else record_count_max
+        if count == 0 and "maxBatchDuration" in self.scenario.query_plan.options:
+            self.note("empty_page", key)  # a batch whose time is over ends with it
+        records, after = stream.read(shard, index, count)
+        is_end = shard.closed_ms is not None and after >= len(shard.sequences)
+        behind_ms = 0
+        if after < len(shard.sequences):
+            behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
+            if self._is_mistaken("early_tip", key):
+                behind_ms = 0
+                self.note("early_tip", key)
+        is_cut_off = self._is_mistaken("lost_iterator", key)
+        return ListPage(
+            records=records,
+            first_sequence_number=records[0].sequence_number if records else None,
+            last=at_record(records[-1].sequence_number) if records else None,
+            read_bytes=len(records) * _RECORD_BYTES,
+            next_iterator=None if is_end or is_cut_off else f"{key}:{after}:{self.now:.3f}",
+            millis_behind_latest=behind_ms,
+            children=stream.children_of(shard) if is_end and not is_cut_off else (),
+            service_ms=self.now_ms(),
+        )
+
+
+def show_entry(entry: HistoryEntry) -> str:
+    """Show one line of history."""
+    if entry[1] != "write":
+        return "|".join(map(str, entry))
+    _, _, who, write, _, after = entry
+    state = (
+        "" if after is None else f"{after.owner} {after.checkpoint_owner} {after.counter} {after.checkpoint}"
+    )
+    return f"{entry[0]}|write|{who}|{type(write).__name__}|{write.key}|{state}"

@@ -1,0 +1,212 @@
+"""A simulated executor: it runs tasks of Spark queries by the production's code, and does not end with their drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from penstock.core.batches.claims import Execution, ReadNothing, judge_refused_claim, plan_read
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Claim, LeaseWrite, Outcome, Refused
+from penstock.errors import PenstockError
+from penstock.runtime.hash_ranges import HashRanges
+from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
+from penstock.spark.tasks.iterator_cache import IteratorCache
+from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
+from penstock.spark.tasks.pushed_reading import PushedReading
+from penstock.spark.tasks.shard_opening import ReadingProcess
+from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.task_reading import read_shard
+from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
+from penstock_sim.fan_out import SimFanOut
+from penstock_sim.faults import STREAM
+from penstock_sim.process import SimProcess
+from penstock_sim.spark_job import TaskFailed
+from penstock_sim.virtual_threads import VirtualThreads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock_sim.environment import Environment
+
+
+class ShardRows(Struct, frozen=True):
+    """The records that an attempt emitted of one shard; `is_whole` if it read to the end of the batch."""
+
+    numbers: tuple[int, ...]
+    is_whole: bool
+
+
+class Attempt(Struct, eq=False):
+    """One attempt of one task of a batch.
+
+    Args:
+        driver: Gets the outcome.
+        query: Spark's id of the query.
+        options: The source's.
+        tasks: Its shards.
+        row_count_max: The action takes no more rows, or None.
+        on_end: Called in the driver's process with the outcome.
+    """
+
+    driver: SimProcess
+    query: str
+    options: SourceOptions
+    tasks: list[ShardTask]
+    row_count_max: int | None
+    on_end: Callable[[dict[str, ShardRows] | TaskFailed], None]
+
+    def lose(self) -> None:
+        """Handle the end of the executor, in the driver's process."""
+        self.on_end(TaskFailed(None))
+
+
+class SimExecutor(SimProcess):
+    """One process that runs tasks."""
+
+    def __init__(self, world: Environment, name: str, incarnation: int) -> None:
+        super().__init__(world, name, incarnation)
+        self.attempts: dict[Attempt, None] = {}
+        self._kinesis = SimKinesis(self, "task ", world.stream, STREAM)
+        self._iterators = IteratorCache()
+        self._subscriptions = KeptSubscriptions(VirtualThreads(self), self.later)
+
+    def run(self, attempt: Attempt) -> None:
+        """Begin an attempt."""
+        self.attempts[attempt] = None
+        self.spawn(lambda: self._run(attempt))
+
+    def fail(self) -> list[Attempt]:
+        """End the process; return the attempts that it leaves."""
+        self.end()
+        return [attempt for attempt in self.attempts if attempt.driver.is_alive]
+
+    def _run(self, attempt: Attempt) -> None:
+        result: dict[str, ShardRows] | TaskFailed = {}
+        try:
+            result = self._read(attempt)
+        except PenstockError as error:
+            self.world.note("task_failed", attempt.driver.who, self.who, type(error).__name__, str(error))
+            result = TaskFailed(error)
+        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
+            self.world.note("log", self.who, "CRITICAL", "a task crashed", repr(error))
+            result = TaskFailed(error)
+        self.attempts.pop(attempt, None)
+        for task in attempt.tasks:
+            batch = task.execution.batch
+            self.world.note("attempt_ended", attempt.driver.who, self.who, batch, task.shard_id)
+        attempt.driver.later(self.world.latency_s(), attempt.on_end, result)
+
+    def _read(self, attempt: Attempt) -> dict[str, ShardRows]:
+        world, batch = self.world, attempt.tasks[0].execution.batch
+        for task in attempt.tasks:
+            world.note("attempt", attempt.driver.who, self.who, batch, task.shard_id)
+        is_slow = world.has_fault("slow_task")
+        numbers: dict[str, list[int]] = {task.shard_id: [] for task in attempt.tasks}
+        row_count = 0
+        is_whole = True
+        clock = SimClock(self)
+
+        def read(task: ShardTask, hold_page: HoldPage) -> Generator[Any, None, None]:
+            kinesis, iterators, options = self._kinesis, self._iterators, attempt.options
+            pushes = self._pushes(task, options)
+            return read_task(
+                kinesis, iterators, options, task, attempt.query, hold_page=hold_page, pushes=pushes
+            )
+
+        with closing(read_concurrently(attempt.tasks, read, VirtualThreads(self))) as rows:
+            for page in rows:
+                key = page.column("shardId")[0].as_py()
+                numbers[key] += self._numbers_of(key, page, attempt.options)
+                row_count += page.num_rows
+                if attempt.row_count_max is not None and row_count >= attempt.row_count_max:
+                    is_whole = False
+                    break
+                clock.sleep(world.chance.uniform(1.0, 25.0) if is_slow and not world.is_healed else 0.01)
+        for key, given in numbers.items():
+            world.note("executed" if is_whole else "partly", attempt.driver.who, batch, key, tuple(given))
+        return {key: ShardRows(tuple(given), is_whole) for key, given in numbers.items()}
+
+    def _pushes(self, task: ShardTask, options: SourceOptions) -> PushedReading | None:
+        if task.consumer_arn is None:
+            return None
+        return PushedReading(
+            self._subscriptions,
+            SimFanOut(self._kinesis, self.world.stream),
+            (STREAM_NAME, task.consumer_arn, task.shard_id),
+            is_eager=options.consumer_type == "fan-out",
+            clock=SimClock(self),
+            chance=self.world.chance,
+            threads=VirtualThreads(self),
+        )
+
+    def _numbers_of(self, key: str, page: pa.RecordBatch, options: SourceOptions) -> Iterator[int]:
+        """Return the number of each user record, also of those in an aggregate that is emitted whole."""
+        sequences = map(int, page.column("sequenceNumber").to_pylist())
+        if options.deaggregate:
+            return map(add, sequences, page.column("subSequenceNumber").to_pylist())
+        stream = self.world.stream
+        return (number for first in sequences for number in range(first, first + stream.count_in(key, first)))
+
+
+def read_task(
+    kinesis: SimKinesis,
+    iterators: IteratorCache,
+    options: SourceOptions,
+    task: ShardTask,
+    query: str | None,
+    *,
+    hold_page: HoldPage = nullcontext,
+    pushes: PushedReading | None = None,
+) -> Generator[Any, None, None]:
+    """Read one shard of a batch as the production does, in any process."""
+    process = kinesis.process
+    clock = SimClock(process)
+    ranges = HashRanges(kinesis, STREAM_NAME, clock.monotonic_s)
+    reading = ReadingProcess(kinesis, ranges, clock, process.world.chance, process.who, iterators=iterators)
+    table = _TaskTable(process, task.execution)
+    return read_shard(
+        task,
+        options,
+        reading,
+        table=table,
+        query=query,
+        hold_page=hold_page,
+        pushes=pushes,
+    )
+
+
+class _TaskTable(SimLeaseTable):
+    """Counts the states in which a task finds its lease, by the task's own rules."""
+
+    def __init__(self, process: SimProcess, execution: Execution) -> None:
+        super().__init__(process, "task ")
+        self._met = process.world.met
+        self._execution = execution
+        self._refused: Claim | None = None
+
+    def fetch(self, key: str) -> Lease | None:
+        """Read one row, and count its meaning."""
+        lease = super().fetch(key)
+        if self._refused is not None:
+            refused = self._refused
+            meaning, _ = judge_refused_claim(lease, self._execution, refused.claim.end, refused.before)
+            self._met[f"refused claim: {meaning.name}"] += 1
+            self._refused = None
+        else:
+            plan = plan_read(lease, self._execution)
+            reason = f" {plan.reason.name}" if isinstance(plan, ReadNothing) else ""
+            self._met[f"task: {type(plan).__name__}{reason}"] += 1
+        return lease
+
+    def write(self, write: LeaseWrite) -> Outcome:
+        """Write, and remember a refused claim."""
+        outcome = super().write(write)
+        if isinstance(write, Claim) and isinstance(outcome, Refused):
+            self._refused = write
+        return outcome

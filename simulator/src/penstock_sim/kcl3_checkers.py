@@ -1,0 +1,110 @@
+"""A checker of the duties of a native KCL 3 fleet's member to its leader."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import End, RequestHandover, Take
+from penstock_sim.checker import Broken, Checker
+from penstock_sim.history import History, name_of
+from penstock_sim.kcl3_plan import NATIVE, WITH_LEADER
+
+_UNDER_WAY_S: Final = 10.0
+"""A write that was begun before its worker saw a leader has arrived by then, even if it was late."""
+
+_KNOWN_WITHIN_S: Final = 60.0
+"""Two reads of the KCL workers' rows beside the leases."""
+_LED_MODES: Final = frozenset({"led", "leaderless"})
+_TOLERANCE: Final = 0.95  # clocks run up to two hundredths apart, and calls take a moment
+
+
+class LeftToTheLeader(Checker):
+    """K1: a Penstock worker that knows of a leader, or that there will be one, moves no lease that has a reader.
+
+    Free leases are the leader's too while there is one; but the worker that ends a shard takes its children, and so does one that finds
+    its end written: of two processes under one worker id, the second one takes it for its own.
+    """
+
+    invariant = "K1"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._ended: set[tuple[str, str]] = set()
+        self._leader: tuple[str, float] | None = None
+        self._version: tuple[str, float] = (NATIVE, 0.0)
+        self._awaited: str | None = None
+
+    def on_version(self, version: str) -> None:
+        """Remember in which state the fleet is, and since when."""
+        self._version = (version, self.history.now)
+        self._awaited = None
+
+    def on_unready(self, version: str) -> None:
+        """Remember the states that the fleet is not ready for."""
+        self._awaited = version
+
+    def on_leads(self, who: str) -> None:
+        """Remember who leads, and since when."""
+        self._leader = (who, self.history.now)
+
+    def on_leads_no_more(self, _who: str, _why: str) -> None:
+        """Remember that there is no leader now."""
+        self._leader = None
+
+    def on_down(self, who: str, _how: str) -> None:
+        """Remember that there is no leader now, if it was the leader."""
+        if self._leader is not None and self._leader[0] == who:
+            self._leader = None
+
+    def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
+        """Remember who has ended what."""
+        if topic == "ENDED" and key is not None:
+            self._ended.add((who, key))
+
+    def on_write(self, who: str, write: Any, before: Lease | None, _after: Lease | None) -> None:
+        """Check every move."""
+        name = name_of(who)
+        if isinstance(write, End):
+            self._ended.add((who, write.key))
+        if before is None or not isinstance(write, Take | RequestHandover) or name in self.history.leaders:
+            return
+        mode, since_s = self.history.fleet_modes.get(who, ("", 0.0))
+        parents = self.history.shards[write.key].parents
+        is_own = name in (before.owner, before.checkpoint_owner)
+        is_own |= any((who, parent) in self._ended for parent in parents)
+        unchanged_s = self.history.now_s_since(self.history.changed_s.get(write.key))
+        is_read = before.reader is not None and unchanged_s < self.options.lease_duration_s * _TOLERANCE
+        is_left = mode == "led" or (mode == "leaderless" and is_read)
+        if is_left and not is_own and self.history.now_s_since(since_s) > _UNDER_WAY_S:
+            what = type(write).__name__
+            raise Broken(f"{who} moves {write.key} ({what}), which is the leader's to assign")
+
+    def at_end(self) -> None:
+        """Check that no upgrade is held up, and that every worker that had time for it follows the leader.
+
+        An upgrade goes on as soon as every owner of a lease reports.
+        """
+        if self._awaited is not None:
+            raise Broken(f"the fleet is {self._version[0]}, and never ready for {self._awaited}")
+        self._judge_version()
+        if self._leader is None or self.history.now_s_since(self._leader[1]) < _KNOWN_WITHIN_S:
+            return
+        for who, (mode, since_s) in self.history.fleet_modes.items():
+            is_new = self.history.now_s_since(since_s) < _KNOWN_WITHIN_S
+            if (
+                who in self.history.alive
+                and name_of(who) not in self.history.leaders
+                and mode != "led"
+                and not is_new
+            ):
+                raise Broken(f"{self._leader[0]} leads, and {who} knows no leader: {mode}")
+
+    def _judge_version(self) -> None:
+        version, since_s = self._version
+        if version in WITH_LEADER or self.history.now_s_since(since_s) < _KNOWN_WITHIN_S:
+            return
+        for who, (mode, _) in self.history.fleet_modes.items():
+            if who in self.history.alive and name_of(who) not in self.history.noteless and mode in _LED_MODES:
+                raise Broken(f"the fleet is {version}, and {who} waits for a leader: {mode}")

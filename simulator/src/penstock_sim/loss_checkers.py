@@ -1,0 +1,190 @@
+"""Checkers of readers whose records retention has removed: a report if some were unread, and no alarm if none were."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Checkpoint, Release, Renew
+from penstock.core.position import Position
+from penstock_sim.checker import Broken, Checker
+from penstock_sim.faults import EPOCH_MS
+from penstock_sim.history import History, name_of
+
+_LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
+SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
+_DOUBTED_TIPS_MAX: Final = 3  # empty pages that a reader does not believe if there must be a record
+
+
+class _Tip(Struct, frozen=True):
+    seen_s: float
+    server_ms: int
+    index: int
+
+
+class LossesTold(Checker):
+    """S9: a loss is reported if unread records have left the stream, and not otherwise.
+
+    A reader that was away for longer than the retention cannot know whether a missing record took others with it. A
+    reader that was at the tip since, or finds in the row that another was, must not raise an alarm. A loss is reported
+    once: the reader that reports it and goes on writes the tip after it to the row, and the next reader goes on from
+    there. A reader that stops at the loss leaves it to the next one.
+    """
+
+    invariant = "S9"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._tips: dict[tuple[str, str], deque[_Tip]] = {}
+        self._noted: dict[str, tuple[Position, int]] = {}
+        self._reported: dict[str, dict[tuple[str, int], set[int]]] = {}
+        """Records that left the stream unread, by shard and by the reader that reported them, or passed them as possibly lost."""
+        self._doubtful: set[tuple[str, str, int]] = set()
+        self._doubted: dict[tuple[str, str], int] = {}
+        """Empty pages in a row that a reader did not believe, since its last record had left the stream: it asked again."""
+        self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
+
+    def on_start(self, who: str, key: str, epoch: int, _position: Position) -> None:
+        """Forget the earlier reader, and remember whether this one begins at a KCL worker's checkpoint."""
+        self._tips.pop((who, key), None)
+        self._doubted.pop((who, key), None)
+        row = self.history.rows.get(key)
+        if self.history.noteless and row is not None and row.has_foreign_checkpoint:
+            self._doubtful.add((who, key, epoch))
+
+    def on_tip(self, who: str, key: str, epoch: int, server_ms: int) -> None:
+        """Remember when a reader that had done everything found nothing more."""
+        reader = self.history.readers.get((who, key, epoch))
+        shard = self.history.shards[key]
+        count = len(shard.sequences)
+        if reader is not None and (who, key, epoch) in self._doubtful:
+            # It has passed possibly lost records, and writes the tip after them.
+            gone = shard.sequences[reader.next_index : shard.trimmed]
+            self._reported.setdefault(key, {}).setdefault((who, epoch), set()).update(gone)
+        if reader is None or not count or not reader.done_index == reader.next_index == count:
+            return
+        if self._is_in_doubt(who, key, reader.next_index):
+            return
+        # A reader that finds nothing at its starting place cannot rule out a loss yet.
+        if reader.deliveries or (who, key) in self._tips or shard.trimmed < reader.start_index:
+            tips = self._tips.setdefault((who, key), deque(maxlen=20))
+            tips.append(_Tip(self.history.now, server_ms, count))
+
+    def _is_in_doubt(self, who: str, key: str, next_index: int) -> bool:
+        """Return whether a reader does not believe an empty page and asks again.
+
+        It does so if its last record has left the stream, and it was not at the tip within the retention.
+        """
+        tips = self._tips.get((who, key))
+        is_place_gone = self.history.shards[key].trimmed >= next_index
+        count = self._doubted.pop((who, key), 0)
+        last_ms = tips[-1].server_ms if tips else 0
+        if not is_place_gone or last_ms >= self._enough_ms(key) or count >= _DOUBTED_TIPS_MAX:
+            return False
+        self._doubted[who, key] = count + 1
+        return True
+
+    def _enough_ms(self, key: str) -> int:
+        """Return the moment since which certainly no record has left the shard's stream."""
+        retention_ms = self.history.shards[key].stream.retention_ms or 0
+        return EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
+
+    def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
+        """Forget the tips of a lease that is lost: they were not written to its row."""
+        if topic == "LOST":  # without a key it is all that the worker held
+            self._tips = {
+                at: tips for at, tips in self._tips.items() if at[0] != who or key not in (None, at[1])
+            }
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Remember the tip that a row must have: the next renewal writes it."""
+        if after is None or before is None or before.checkpoint != after.checkpoint:
+            self._noted.pop(write.key, None)
+        if after is None or not isinstance(write, Renew | Checkpoint | Release):
+            return
+        if not after.checkpoint.is_record or name_of(who) in self.history.noteless:
+            return
+        done = self.history.index_after(write.key, after.checkpoint)
+        for tip in reversed(self._tips.get((who, write.key), ())):
+            if tip.seen_s <= self.history.now - self._note_s and tip.index <= done:
+                self._noted[write.key] = (after.checkpoint, tip.server_ms)
+                break
+
+    def on_loss(self, who: str, key: str, epoch: int) -> None:
+        """Raise if no unread record has left the stream, and the worker or the row shows that a reader was at the tip since."""
+        history = self.history
+        shard = history.shards[key]
+        reader = history.readers.get((who, key, epoch))
+        self._doubted[who, key] = _DOUBTED_TIPS_MAX  # from now on it believes an empty page
+        if reader is None or shard.stream.is_deleted or shard.stream.retention_ms is None:
+            return
+        lost = {
+            number
+            for number in shard.sequences[reader.next_index : shard.trimmed]
+            if number not in shard.done
+        }
+        if lost:
+            self._reported.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
+            return
+        if shard.is_expired:
+            return
+        enough_ms = self._enough_ms(key)
+        tips = self._tips.get((who, key))
+        if tips and tips[-1].server_ms >= enough_ms:
+            raise Broken(f"{who} tells a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")
+        position, noted_ms = self._noted.get(key, (None, 0))
+        if position == reader.position and noted_ms >= enough_ms and not reader.deliveries:
+            raise Broken(
+                f"{who} tells a loss in {key} at {position}, although its row notes the tip at {noted_ms}"
+            )
+
+    def on_failed(self, who: str, key: str, epoch: int, reason: str) -> None:
+        """Drop the losses that a reader has stopped at: it has not passed them."""
+        if reason.startswith("data_loss"):
+            self._reported.get(key, {}).pop((who, epoch), None)
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Check that a gap left by the retention was reported."""
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is None or not (reader.deliveries or reader.position.is_record):
+            return
+        shard, row = self.history.shards[key], self.history.rows.get(key)
+        begins_in_doubt = not reader.deliveries and (who, key, epoch) in self._doubtful
+        if begins_in_doubt or (self.history.noteless and row is not None and row.has_foreign_checkpoint):
+            return  # no row has a tip after it: if nothing is left, that is a possible loss
+        if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
+            return
+        gap = [
+            number for number in shard.sequences[reader.next_index : shard.trimmed] if number < sequences[0]
+        ]
+        passed = shard.done.union(*self._reported.get(key, {}).values())
+        silent = next((number for number in gap if number not in passed), None)
+        if silent is not None:
+            raise Broken(
+                f"{who} goes on in {key} at {sequences[0]} and says nothing of {silent}, which is gone unread"
+            )
+
+
+class OnlyFailuresAreGivenUp(Checker):
+    """S1: a record goes to the dead letters only after the handler failed on it alone."""
+
+    invariant = "S1"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._failed_alone: set[tuple[str, str, int]] = set()
+
+    def on_raised(self, who: str, key: str, _epoch: int, sequences: tuple[int, ...]) -> None:
+        """Remember the records that failed alone."""
+        if len(sequences) == 1:
+            self._failed_alone.add((who, key, sequences[0]))
+
+    def on_dead(self, who: str, key: str, _epoch: int, sequences: tuple[int, ...]) -> None:
+        """Check every dead letter."""
+        for number in sequences:
+            if (who, key, number) not in self._failed_alone:
+                raise Broken(f"{who} gives up {number} of {key}, on which the handler did not fail alone")

@@ -1,0 +1,354 @@
+"""A simulated Spark query: the production's planner in a separate process, driven as Spark drives it.
+
+Spark's logs of offsets and commits survive the driver; everything else dies with it, at any moment,
+also in the middle of a call. Tasks run in executors (`executor`), which its death does not touch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec import Struct, field
+
+from penstock.core.batches.claims import resolve_start
+from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
+from penstock.core.leases.coordinator_effects import Effect, Report, StartReader
+from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardDrained
+from penstock.core.leases.lease import Lease, TablePart
+from penstock.core.leases.lease_writes import LeaseWrite, Outcome
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import PenstockError
+from penstock.ports.lease_table import LeaseScan
+from penstock.ports.metrics import NoMetrics
+from penstock.runtime.lease_loop import LeaseLoop
+from penstock.runtime.loop import Loop
+from penstock.spark.driver.joining import DriverPorts
+from penstock.spark.driver.planner import Planner
+from penstock.spark.options.spark_options import SourceOptions, parse_source
+from penstock.spark.tasks.iterator_cache import IteratorCache
+from penstock.spark.tasks.shard_task import ShardTask
+from penstock_sim.blocking_ports import (
+    STREAM_NAME,
+    SimClock,
+    SimFormerTable,
+    SimKcl3Tables,
+    SimKinesis,
+    SimLeaseTable,
+)
+from penstock_sim.environment import Environment
+from penstock_sim.executor import Attempt, ShardRows, SimExecutor, read_task
+from penstock_sim.fan_out import SimFanOut
+from penstock_sim.faults import STREAM, Scenario
+from penstock_sim.fibers import Fiber
+from penstock_sim.process import SimProcess
+from penstock_sim.spark_job import JobFailed, SparkJob, TaskFailed
+from penstock_sim.stream import SimStream
+from penstock_sim.virtual_threads import VirtualThreads
+
+
+class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
+    """Another driver has written this entry of the checkpoint location's log."""
+
+
+class QueryLog(Struct):
+    """The content of a query's checkpoint location: it survives the driver."""
+
+    offsets: list[str] = field(default_factory=list)
+    committed_count: int = 0
+    accepts_loss: bool = False
+    """Whether its user has read that records are lost, and has set failOnDataLoss=false."""
+    _states: list[tuple[int, int]] = field(default_factory=list)
+
+    def offset(self, index: int) -> StreamOffset:
+        """Return the offset of a batch by Spark's number; the initial one before the first."""
+        return INITIAL_OFFSET if index < 0 else parse_offset(json.loads(self.offsets[index]))
+
+    def add_offset(self, index: int, offset: StreamOffset) -> None:
+        """Log a batch before it runs."""
+        if index != len(self.offsets):
+            raise LogConflict(f"offsets/{index} is there already")
+        self._keep_state()
+        self.offsets.append(json.dumps(offset.to_json(), sort_keys=True))
+
+    def commit(self, index: int) -> None:
+        """Log that a batch is done."""
+        if index != self.committed_count:
+            raise LogConflict(f"commits/{index} is there already")
+        self._keep_state()
+        self.committed_count += 1
+
+    def _keep_state(self) -> None:
+        self._states.append((len(self.offsets), self.committed_count))
+
+    def copy(self) -> QueryLog:
+        """Return a copy of the location."""
+        return QueryLog(list(self.offsets), self.committed_count, self.accepts_loss, list(self._states))
+
+    def restore(self, choice: float) -> bool:
+        """Go back to an earlier state; False if there is none with a batch in it."""
+        earlier = [place for place, state in enumerate(self._states) if state[0]]
+        if not earlier:
+            return False
+        place = earlier[int(choice * len(earlier))]
+        offset_count, self.committed_count = self._states[place]
+        del self.offsets[offset_count:], self._states[place:]
+        return True
+
+
+def source_options(
+    scenario: Scenario,
+    name: str,
+    stream: str = STREAM_NAME,
+    *,
+    application: str | None = "application",
+    accepts_loss: bool = False,
+) -> SourceOptions:
+    """Return a query's options, as its user would give them."""
+    start = scenario.options.start.default
+    where = {"startingPosition": "LATEST" if start.sentinel is None else start.sentinel.value}
+    if start.timestamp_ms is not None:
+        where = {"startingTimestamp": str(start.timestamp_ms)}
+    given = {
+        "streamName": stream,
+        "workerId": name,
+        "leaseDuration": f"{scenario.options.lease_duration_s}s",
+        "balance": scenario.options.policy.value,
+        "region": "sim-1",
+        **where,
+        **scenario.query_plan.options,
+    }
+    if application is not None:
+        given["applicationName"] = application
+    if accepts_loss:
+        given["failOnDataLoss"] = "false"
+    return parse_source(given)[0]
+
+
+class SimQuery(SimProcess):
+    """One life of a query's driver.
+
+    Args:
+        world: Its surroundings.
+        name: The query's worker id.
+        incarnation: Names this life.
+        on_gone: Called when it has ended, with how.
+        log: Its checkpoint location.
+        executors: Returns the processes that run its tasks now.
+        on_batch: Called before the tasks of a batch begin.
+        stream: Another stream than the world's, for a query that has no business here.
+        query: Spark's id of the query, if it has several sources; each of them is driven by itself here.
+        names_application: Whether its user has chosen an application's name.
+    """
+
+    def __init__(
+        self,
+        world: Environment,
+        name: str,
+        incarnation: int,
+        *,
+        on_gone: Callable[[SimProcess, str], None],
+        log: QueryLog,
+        executors: Callable[[], list[SimExecutor]],
+        on_batch: Callable[[SimQuery], None],
+        stream: tuple[SimStream, StreamIdentity] | None = None,
+        query: str | None = None,
+        names_application: bool = True,
+    ) -> None:
+        super().__init__(world, name, incarnation)
+        self.on_gone = on_gone
+        self.log = log
+        self.query = query or name
+        self._executors = executors
+        self._on_batch = on_batch
+        self._stream, self._identity = (world.stream, STREAM) if stream is None else stream
+        self._options = source_options(
+            world.scenario,
+            name,
+            STREAM_NAME if stream is None else "other",
+            application=world.application if names_application else None,
+            accepts_loss=log.accepts_loss,
+        )
+        self._clock = SimClock(self)
+        self._threads = VirtualThreads(self)
+        self._table = _DriverTable(self, lambda: world.fibers.current is self._main)
+        self._main: Fiber | None = None
+        self._is_stopping = False
+        self.read_now: tuple[str, ...] = ()
+        """The shards of the batch under way."""
+        self._reads_what_is_there = world.has_fault("available_now")
+        self.has_begun = False
+        """Whether it has planned or run a batch, and goes on until it is stopped."""
+
+    # --- the process ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._main = self.spawn(self._live)
+
+    def request_stop(self) -> None:
+        """Stop as Spark stops a source: with SIGTERM, wherever it is."""
+        if self._main is not None and not self._is_stopping:
+            self._is_stopping = True
+            self._main.interrupt(SystemExit(0))
+
+    def _live(self) -> None:
+        ports = DriverPorts(
+            kinesis=SimKinesis(self, "", self._stream, self._identity),
+            table=self._table,
+            clock=self._clock,
+            chance=self.world.chance,
+            threads=self._threads,
+            open_metrics=lambda _options, _worker: NoMetrics(),
+            open_table=lambda name: SimFormerTable(self, name),
+            fan_out=SimFanOut(SimKinesis(self, "", self._stream, self._identity), self._stream),
+            kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
+        )
+        planner = Planner(self._options, ports, read=self._fix)
+        how = "done"
+        try:
+            self._run(planner)
+        except SystemExit:
+            how = "stopped"
+        except (PenstockError, LogConflict, JobFailed) as error:
+            how = f"failed: {type(error).__name__}"
+            self.log.accepts_loss |= "failOnDataLoss=false" in str(error)
+            self.world.note("query_failed", self.who, type(error).__name__, str(error))
+        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
+            how = "crashed"
+            self.world.note("log", self.who, "CRITICAL", "the driver crashed", repr(error))
+        try:
+            planner.stop()
+        except SystemExit:
+            how = "stopped"
+        self.on_gone(self, how)
+
+    def watch_loop(self, loop: Loop[Any]) -> None:
+        """Record the coordinator's reports, and the shards that it gets and loses."""
+        if isinstance(loop, LeaseLoop):
+            loop.observe = self._observe
+
+    def _observe(self, what: Event | Effect) -> None:
+        match what:
+            case StartReader():
+                self.world.note("start", self.who, what.key, what.epoch, what.position)
+            case ShardDrained() | ReaderStopped():
+                self.world.note("gone", self.who, what.key, what.epoch)
+            case Report():
+                self.world.note("report", self.who, what.topic.name, what.reason, what.key)
+            case _:
+                pass
+
+    # --- Spark's loop -----------------------------------------------------------------------------------------
+
+    def _run(self, planner: Planner) -> None:
+        log, world = self.log, self.world
+        index = log.committed_count
+        done = log.offset(index - 1)
+        if self._reads_what_is_there:
+            planner.prepare_available_now()
+        while True:
+            if index < len(log.offsets):
+                end = log.offset(index)
+            else:
+                end = planner.latest(done)
+                self._count_settled(done)
+                is_news = end is not done
+                if not is_news and not (index == 0 and world.has_fault("empty_first_batch")):
+                    if self._reads_what_is_there:
+                        return
+                    self.has_begun = True
+                    self._clock.sleep(world.chance.uniform(0.01, 0.5))
+                    continue
+                self._clock.sleep(world.latency_s())
+                log.add_offset(index, end)
+                if end.until_ms is not None:
+                    world.note("bounded", self.who, end.batch, end.until_ms, tuple(end.shares()))
+                world.note("logged", self.who, end.batch, tuple(end.shards.items()), tuple(end.shares()))
+            self._clock.sleep(world.latency_s())
+            self._run_batch(planner, index, done, end)
+            done, index = end, index + 1
+            self.has_begun = not self._reads_what_is_there
+
+    def _count_settled(self, done: StreamOffset) -> None:
+        for key, row in self._table.take_seen().items():
+            begin = resolve_start(row, self.name, done.known_batches, done.shards.get(key))
+            if begin is not None:
+                self.world.met[f"settled: {begin.reason.name}"] += 1
+
+    def _run_batch(self, planner: Planner, index: int, done: StreamOffset, end: StreamOffset) -> None:
+        world = self.world
+        groups = [] if end == done else planner.tasks(end)
+        self.read_now = tuple(end.shares())
+        world.note("batch", self.who, end.batch, self.read_now)
+        self._on_batch(self)
+        row_count_max = None
+        if world.has_fault("unread_batch"):
+            # An action that takes a few rows, or none: the unread rest is skipped when the query goes on.
+            row_count_max = world.chance.choice((0, 1, 3))
+            groups = groups[: 0 if row_count_max == 0 else world.chance.randint(1, max(1, len(groups)))]
+        results: dict[str, ShardRows] = {}
+        for _ in range(2 if world.has_fault("repeated_batch") else 1):
+            results |= self._run_tasks(groups, row_count_max)
+        self._clock.sleep(world.chance.choice((0.01, 0.5)))
+        self.log.commit(index)
+        self.read_now = ()
+        whole = {key: rows.numbers for key, rows in results.items() if rows.is_whole}
+        unread = tuple(key for key in end.shares() if key not in whole) if end != done else ()
+        if unread:
+            world.note("unread", self.name, end.batch, unread)
+        world.note("committed", self.name, end.batch, tuple(sorted(whole.items())))
+        for key, rows in results.items():
+            if rows.numbers:
+                world.note("done", self.who, key, -1, rows.numbers)
+
+    # --- a job --------------------------------------------------------------------------------------------------
+
+    def _run_tasks(self, groups: list[list[ShardTask]], row_count_max: int | None) -> dict[str, ShardRows]:
+        def start(number: int, on_end: Callable[[dict[str, ShardRows] | TaskFailed], None]) -> bool:
+            executors = self._executors()
+            if executors:
+                attempt = Attempt(self, self.query, self._options, groups[number], row_count_max, on_end)
+                self.world.chance.choice(executors).run(attempt)
+            return bool(executors)
+
+        job = SparkJob[dict[str, ShardRows]](
+            self, len(groups), start, lambda: self.world.has_fault("second_attempt")
+        )
+        return {key: rows for result in job.run() for key, rows in result.items()}
+
+    def _fix(self, task: ShardTask, query: str | None) -> Iterator[Any]:
+        self.world.met["settled: END FIXED BY THE DRIVER"] += 1
+        kinesis = SimKinesis(self, "task ", self._stream, self._identity)
+        return read_task(kinesis, IteratorCache(), self._options, task, query)
+
+
+class _DriverTable(SimLeaseTable):
+    """Remembers which rows the driver read, to count its decisions about them."""
+
+    def __init__(self, process: SimProcess, is_on_main: Callable[[], bool]) -> None:
+        super().__init__(process)
+        self._is_on_main = is_on_main
+        self._seen: dict[str, Lease] = {}
+
+    def take_seen(self) -> dict[str, Lease]:
+        """Return the rows since the last call."""
+        seen, self._seen = self._seen, {}
+        return seen
+
+    def scan(self, part: TablePart | None = None) -> LeaseScan:
+        """Read every row; the planner's own scans have another name in the history."""
+        return self.scan_as("planner scan" if self._is_on_main() else "scan", part)
+
+    def fetch_many(self, keys: Any) -> LeaseScan:
+        """Read some rows."""
+        scan = super().fetch_many(keys)
+        self._seen |= {row.key: row for row in scan.leases}
+        return scan
+
+    def write(self, write: LeaseWrite) -> Outcome:
+        """Count the outcomes of the driver's own writes."""
+        outcome = super().write(write)
+        self.caller.world.met[f"driver: {type(write).__name__} {type(outcome).__name__}"] += 1
+        return outcome

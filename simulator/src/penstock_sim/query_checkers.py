@@ -1,0 +1,586 @@
+"""Checkers of a Spark query's guarantees: replays, once each, parents before children, no false alarm."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Claim, Release, Reset, Take
+from penstock.core.position import Position
+from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
+from penstock_sim.faults import EPOCH_MS
+from penstock_sim.history import History, name_of
+from penstock_sim.query_end_checkers import EndsWhenAllIsRead
+
+STRANGER: Final = "z/stranger"
+"""A query of another stream."""
+TWINS: Final = ("z/twin0", "z/twin1")
+"""The two sources of one query that loads the stream twice."""
+NAMESAKE: Final = "z/namesake"
+"""A query that names no application."""
+_REFUSED: Final = frozenset({STRANGER, NAMESAKE, *TWINS})
+_BATCHES_OF_TWINS_MAX: Final = 4
+_EMPTY_IN_A_ROW_MAX: Final = 10
+_SERVICE_CLOCK_MS: Final = 2000  # a driver knows the service's clock by answers of whole seconds
+
+_Place = tuple[str, str, int, str]
+Results = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class SameReplays(Checker):
+    """Q1: every execution of a batch holds the same records, however late, and whichever worker had the lease in between.
+
+    Three exceptions: a row that was deleted or damaged, whose claims are gone with it; a checkpoint location that was set
+    back, after which the executions of earlier drivers no longer count, since leases that others own by then are not read
+    again; and records that have left the stream. Batches of a copied location are separate batches.
+    """
+
+    invariant = "Q1"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._held: dict[_Place, tuple[int, ...]] = {}
+        self._parts: dict[_Place, tuple[int, ...]] = {}
+        self._copies: set[str] = set()
+        self._first_life: dict[str, int] = {}
+
+    def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
+        """Start over when a driver logs that its checkpoint location was set back, whether or not it resets a lease."""
+        if "has no record of claims" in text:
+            name = name_of(who)
+            self._first_life[name] = int(who.partition("#")[2])
+            for known in (self._held, self._parts):
+                for place in [place for place in known if place[0] == name]:
+                    del known[place]
+
+    def on_copied(self, _name: str, copy: str) -> None:
+        """Separate the actions of a copy's driver from the others'."""
+        self._copies.add(copy)
+
+    def _place(self, who: str, batch: int, key: str) -> _Place:
+        return (name_of(who), who if who in self._copies else "", batch, key)
+
+    def _is_out(self, who: str, key: str) -> bool:
+        life = int(who.partition("#")[2])
+        return life < self._first_life.get(name_of(who), 0) or self.history.is_forgiven(key)
+
+    def on_executed(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+        """Compare with the first execution, and with the records that an action took of the batch."""
+        if self._is_out(who, key):
+            return
+        place = self._place(who, batch, key)
+        first = self._held.setdefault(place, rows)
+        if not self._are_same(key, rows, first):
+            raise Broken(f"batch {batch} of {who} held {first} of {key}, and now {rows}")
+        self._compare_part(place, self._parts.get(place, ()))
+
+    def on_partly(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+        """Compare the records that an action took with those of the batch."""
+        if not self._is_out(who, key):
+            place = self._place(who, batch, key)
+            self._parts[place] = max(rows, self._parts.get(place, ()), key=len)
+            self._compare_part(place, rows)
+
+    def _compare_part(self, place: _Place, part: tuple[int, ...]) -> None:
+        whole = self._held.get(place)
+        # A batch holds nothing if another worker got the lease before any end was fixed: the records taken are that worker's.
+        # And an action that stops early fixes no end: if another attempt does first, the records after that end are read again.
+        if not whole or whole[: len(part)] == part[: len(whole)]:
+            return
+        left = self._left(place[3], part)
+        if self._left(place[3], whole)[: len(left)] != left:
+            raise Broken(
+                f"batch {place[2]} of {place[0]} held {whole} of {place[3]}, and an action took {part}"
+            )
+
+    def _are_same(self, key: str, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        """Whether two executions differ only by records that one of them was too late for."""
+        return one == other or self._left(key, one) == self._left(key, other)
+
+    def _left(self, key: str, rows: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the rows whose records have not left the stream."""
+        shard = self.history.shards[key]
+        last = shard.sequences[shard.trimmed - 1] if shard.trimmed else -1
+        return tuple(row for row in rows if row > last)
+
+
+class OnceEach(Checker):
+    """Q2: a record is emitted once, and one more time for each change of its shard's owner between its arrival and the read.
+
+    A new owner begins at the checkpoint. A query that gets a shard back begins after the claim of its last batch, if that is
+    further on. A worker that begins again under its name counts as another one. A query emits the batches that
+    it commits.
+    """
+
+    invariant = "Q2"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._given: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._begins: dict[str, list[int]] = {}
+        self._begins_s: dict[str, list[float]] = {}
+        self._reader: dict[str, str] = {}
+        self._started: dict[str, str] = {}
+        self._lives: dict[tuple[str, str], str] = {}
+        """The life of each name that began last, by shard."""
+        self._committed: set[tuple[str, int]] = set()
+        self._copied: set[str] = set()
+
+    def on_restored(self, name: str) -> None:
+        """Claims of batches that a location does not know any more do not count: their records are read again."""
+        self._committed = {place for place in self._committed if place[0] != name}
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """From now on a batch's number does not identify it."""
+        self._copied.add(name)
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Remember the position where a new owner begins, or to which a lease was reset."""
+        del who, before
+        if after is None:
+            return
+        reader = after.reader
+        is_new = reader is not None and reader != self._reader.get(write.key, reader)
+        if is_new or isinstance(write, Reset):
+            place = self.history.index_after(write.key, after.checkpoint)
+            claim = None if reader is None else after.claim_of(reader)
+            is_done = claim is not None and (reader, claim.batch) in self._committed
+            if claim is not None and is_done and reader not in self._copied:
+                place = max(place, self.history.index_after(write.key, claim.end))
+            self._begin(write.key, place)
+        if reader is not None:
+            self._reader[write.key] = reader
+
+    def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
+        """Remember the position where a worker begins that had the shard before."""
+        name = name_of(who)
+        is_back = self._started.get(key) == name
+        if (
+            self._reader.get(key) != name
+        ):  # another worker has just taken it: a restarted one has not read that yet
+            is_back = self._lives.get((key, name), who) != who
+        if is_back:
+            self._begin(key, self.history.index_after(key, position))
+        self._started[key] = name
+        self._lives[key, name] = who
+
+    def _begin(self, key: str, place: int) -> None:
+        self._begins.setdefault(key, []).append(place)
+        self._begins_s.setdefault(key, []).append(self.history.now)
+
+    def on_committed(self, name: str, batch: int, results: Results) -> None:
+        """Check every record of a batch."""
+        self._committed.add((name, batch))
+        for key, rows in results:
+            self._give(name, batch, key, rows)
+
+    def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
+        """Check every record that a plain worker has handled."""
+        if epoch >= 0:
+            self._give(name_of(who), -1, key, rows)
+
+    def _give(self, name: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+        for row in rows:
+            given = self._given.setdefault((key, row), [])
+            if batch >= 0 and (name, batch) in given:
+                continue
+            given.append((name, batch))
+            if len(given) == 1 or self.history.is_forgiven(key):
+                continue
+            place = self.history.shards[key].sequences.index(row)
+            # A worker that has lost a lease goes on until it finds out, at most for a lease duration.
+            came_s = (self.history.shards[key].arrivals_ms[place] - EPOCH_MS) / 1000
+            earliest = bisect_left(
+                self._begins_s.get(key, ()), came_s - (1 + CLOCK_TOLERANCE) * self.options.lease_duration_s
+            )
+            begins = self._begins.get(key, [])[earliest:]
+            allowed = 1 + sum(1 for begin in begins if begin <= place)
+            if len(given) > allowed:
+                raise Broken(
+                    f"record {row} of {key} was given out by {given}, and {allowed - 1} changes of hands explain it"
+                )
+
+
+class ParentsInEarlierBatches(Checker):
+    """Q3: a child's first record is in a later batch than its parents' last one, and after all of them are handled."""
+
+    invariant = "Q3"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._last: dict[tuple[str, str], int] = {}
+        self._first: dict[tuple[str, str], int] = {}
+        self._copied: set[str] = set()
+        self._set_back: set[str] = set()
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """Remember that two unrelated batches may have one number from now on."""
+        self._copied.add(name)
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Forget a query's batches when its driver resets leases to the checkpoint location."""
+        del who, before, after
+        if isinstance(write, Reset) and write.forget is not None:
+            self._forget(write.forget)
+            self._set_back.add(write.key)  # its next owner reads it again, perhaps after its children
+
+    def _forget(self, name: str) -> None:
+        for known in (self._last, self._first):
+            for place in [place for place in known if place[0] == name]:
+                del known[place]
+
+    def on_logged(
+        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
+    ) -> None:
+        """Check the parents of the shards that a batch reads."""
+        del starts
+        for key in read:
+            for parent in self.history.shards[key].parents:
+                undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
+                if undone is not None and not self.history.is_forgiven(parent):
+                    raise Broken(f"batch {batch} of {who} reads {key} before {undone} of {parent}")
+
+    def on_committed(self, name: str, batch: int, results: Results) -> None:
+        """Check the families of a batch's shards."""
+        held = [key for key, rows in results if rows and not self.history.is_forgiven(key)]
+        if name in self._copied:
+            self._forget(name)
+        for key in held:
+            self._last[name, key] = max(batch, self._last.get((name, key), batch))
+            self._first.setdefault((name, key), batch)
+        for key in held:
+            for parent in set(self.history.shards[key].parents) - self._set_back:
+                if self._last.get((name, parent), -1) >= self._first[name, key]:
+                    raise Broken(f"batch {batch} of {name} holds records of {key} and of its parent {parent}")
+            for child in () if key in self._set_back else self.history.shards[key].children:
+                is_early = self._first.get((name, child), batch + 1) <= batch
+                if is_early and not self.history.is_forgiven(child):
+                    raise Broken(f"batch {batch} of {name} holds records of {key} after its child {child}")
+
+
+class NothingSkipped(Checker):
+    """Q4: everything before a batch's start is handled.
+
+    Two copies of a checkpoint location do not know each other's unfinished batches: one of them is stopped.
+    """
+
+    invariant = "Q4"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._copied: set[str] = set()
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """Remember that there may be two batches of one number from now on."""
+        self._copied.add(name)
+
+    def on_logged(
+        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
+    ) -> None:
+        """Check every shard's start."""
+        del read
+        for key, start in () if name_of(who) in self._copied else starts:
+            undone = self.history.first_undone(key, self.history.index_after(key, start))
+            if undone is not None:
+                raise Broken(
+                    f"batch {batch} of {who} starts {key} at {start}, and {undone} before it is not handled"
+                )
+
+
+class ReadersClaim(Checker):
+    """Q6: a claim that holds records is the reader's, and no checkpoint has passed its start."""
+
+    invariant = "Q6"
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Check every claim by which an action may emit records."""
+        del after
+        if not isinstance(write, Claim) or before is None or write.claim.end == write.claim.start:
+            return
+        claim, key = write.claim, write.key
+        if before.reader != claim.worker:
+            raise Broken(f"{who} claimed records of {key} for {claim.worker}, and {before.reader} reads it")
+        start, passed = (self.history.index_after(key, each) for each in (claim.start, before.checkpoint))
+        if before.checkpoint.is_record and start < passed:
+            raise Broken(
+                f"{who} claimed {key} from {claim.start} on, and {before.checkpoint} is done elsewhere"
+            )
+
+
+class NoFalseAlarm(Checker):
+    """Q5: lost records, another driver or another stream are reported only if there are any; nothing crashes.
+
+    Where a claim was dropped since its records had left the stream, an attempt of its batch that still runs claims as another
+    driver would.
+    """
+
+    invariant = "Q5"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._excused: set[str] = set()
+
+    def on_second_driver(self, name: str) -> None:
+        """Remember that a query may have two drivers from now on."""
+        self._excused.add(name)
+
+    on_restored = on_second_driver
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """As above."""
+        self._excused.add(name)
+
+    def _is_false_loss(self, error: str) -> bool:
+        # If records leave the stream, `QueryLossesTold` judges the reports.
+        return error == "StreamChanged" or (error == "DataLossError" and self.history.retention_ms is None)
+
+    def on_task_failed(self, who: str, _executor: str, error: str, text: str) -> None:
+        """Judge a task's error; errors of an attempt whose batch is already done do not count, except for a loss."""
+        if self._is_false_loss(error):
+            raise Broken(f"a task of {who} speaks of a loss, and nothing has left the stream: {text}")
+
+    def on_query_failed(self, who: str, error: str, text: str) -> None:
+        """Judge what ended a query."""
+        if self._is_false_loss(error):
+            raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
+        is_damaged = self.history.was_table_dropped or bool(self.history.disturbed)
+        is_excused = name_of(who) in self._excused or is_damaged
+        if "AnotherDriver" in f"{error} {text}" and not is_excused:
+            raise Broken(f"{who} speaks of another driver, and there never was one: {text}")
+        if error == "OptionError" and name_of(who) not in _REFUSED:
+            raise Broken(f"{who} refuses its own options: {text}")
+
+    def on_log(self, who: str, level: str, text: str, error: str) -> None:
+        """Check that nothing fails in an unexpected way."""
+        if error and level in ("ERROR", "CRITICAL"):
+            raise Broken(f"{who}: {text}: {error}")
+
+    def on_write(self, who: str, write: Any, _before: Lease | None, _after: Lease | None) -> None:
+        """Check that a query of another stream changes nothing; remember the workers whose claims are dropped."""
+        if name_of(who) == STRANGER:
+            raise Broken(f"{who}, which reads another stream, wrote {write}")
+        if isinstance(write, Claim):
+            self._excused.update(worker for worker, _ in write.dropped)
+
+
+class OneReader(Checker):
+    """Q7: no two sources get parts of one stream unless their users have said so.
+
+    A query that loads the stream twice under one name is refused after its first batches. A query that names no application is
+    refused while another worker is alive under the name that it gets. Loads detect each other by their tasks' claims: if no
+    claim of a load is left, because a row was deleted or others have read the shard since, that takes as many batches again.
+    """
+
+    invariant = "Q7"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._batches: dict[str, int] = {}
+        self._claimed: dict[str, set[str]] = {twin: set() for twin in TWINS}
+        """For each load, the keys of the rows that have a claim by one of its tasks."""
+        self._known: dict[str, int] = {}
+        """The batches of each load at the last moment when one of the loads had no such row."""
+        self._alive_s: dict[str, tuple[float, float]] = {}
+        """Since when, and until when, each worker was seen to renew, without a gap of a lease's length."""
+        self._up_s = 0.0
+
+    def on_up(self, who: str) -> None:
+        """Start over when a driver starts again."""
+        if name_of(who) == NAMESAKE:
+            self._up_s = self.history.now
+        if name_of(who) in TWINS:
+            self._batches.clear()
+            self._known.clear()
+
+    def on_down(self, who: str, _how: str) -> None:
+        """Forget a worker that has ended."""
+        self._alive_s.pop(name_of(who), None)
+
+    def on_row_deleted(self, key: str, _reader: str | None) -> None:
+        """Drop the row's claims."""
+        self._note_claims(key, None)
+
+    def _note_claims(self, key: str, row: Lease | None) -> None:
+        for twin, keys in self._claimed.items():
+            claim = None if row is None else row.claim_of(twin)
+            if (
+                claim is not None and claim.note
+            ):  # without a note, a driver has fixed the batch's end: that does not show a load
+                keys.add(key)
+            elif key in keys:
+                keys.discard(key)
+        if not all(self._claimed.values()):
+            self._known = dict(self._batches)
+
+    def on_committed(self, name: str, _batch: int, results: Results) -> None:
+        """Count the batches that both loads of a query have emitted.
+
+        The limit grows with their number, since a load checks for the other's claims less and less often.
+        """
+        if name in TWINS and any(rows for _, rows in results):
+            self._batches[name] = self._batches.get(name, 0) + 1
+            known = {twin: self._known.get(twin, 0) for twin in TWINS}
+            since = {twin: self._batches.get(twin, 0) - known[twin] for twin in TWINS}
+            is_late = any(since[twin] > known[twin] + _BATCHES_OF_TWINS_MAX for twin in TWINS)
+            if is_late and min(since.values()) > _BATCHES_OF_TWINS_MAX:
+                raise Broken(f"both loads of one query give out records of one application: {self._batches}")
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Check the leases that a query without a name takes while others live, and the claims of loads of one query."""
+        self._note_claims(write.key, after)
+        now, lease_s = self.history.now, self.options.lease_duration_s
+        if name_of(who) == NAMESAKE:
+            for name, (since_s, until_s) in self._alive_s.items() if isinstance(write, Take) else ():
+                if since_s < self._up_s and now - until_s < lease_s / 2:
+                    raise Broken(f"{who} named no application and took {write.key}, and {name} lives")
+        elif before is not None and after is not None and before.counter != after.counter:
+            name = name_of(who)
+            if isinstance(write, Release):
+                self._alive_s.pop(name, None)
+                return
+            since_s, until_s = self._alive_s.get(name, (now, now))
+            has_paused = now - until_s > lease_s * (1 - CLOCK_TOLERANCE)
+            self._alive_s[name] = (now if has_paused else since_s, now)
+
+
+class PassesWhatIsDone(Checker):
+    """Q8: a driver goes on after the batches that it emitted and Spark has committed, also if no action read their rows.
+
+    Records that arrive after a batch was planned are for the next one, and those after the start of an availableNow query for the next
+    query. A lease that changed owner in between goes on at the position of its row.
+    An unread batch counts only if the driver was the query's only one, no wall clock has jumped, no answer reported the tip too
+    early, no answer was empty at the end of the batch's time, and the stream still has its records.
+    """
+
+    invariant = "Q8"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._planned: dict[tuple[str, int, str], tuple[str, int, int]] = {}
+        """For each shard of a batch: the driver that planned it, the index where it began, and the index after the records
+        that existed then by the driver's clock."""
+        self._passed: dict[tuple[str, str], int] = {}
+        """The first record of a shard that a driver's next batch may begin at."""
+        self._read: dict[str, Results] = {}
+        self._has_jumped = False
+        self._doubled: set[str] = set()
+        self._until_ms: dict[tuple[str, int], int] = {}
+        """The moment before which a batch ends, if it has one: its query reads the existing records, and ends."""
+        self._left: dict[tuple[str, str], int] = {}
+        """The same after an unread batch, whose existing records the driver reads itself."""
+        self._ended_early: set[str] = set()
+        """Shards of which a read may have ended too early since their last batch was planned: an answer reported the tip too
+        early, or was empty when the batch's time was over."""
+
+    def on_early_tip(self, key: str) -> None:
+        """Excuse the shard of a wrong answer."""
+        self._ended_early.add(key)
+
+    on_empty_page = on_early_tip
+
+    def on_bounded(self, who: str, batch: int, until_ms: int, _keys: tuple[str, ...]) -> None:
+        """Remember the moment from which on records are left to a later query."""
+        self._until_ms[who, batch] = until_ms
+
+    def on_logged(
+        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
+    ) -> None:
+        """Compare with the records of the batches before."""
+        for key, start in starts:
+            index = self.history.index_after(key, start)
+            left = self._left.pop((who, key), 0)
+            if key not in self._ended_early and left > self.history.shards[key].trimmed:
+                self._pass(who, key, left)
+            if index < self._passed.get((who, key), 0) and not self.history.is_forgiven(key):
+                raise Broken(
+                    f"batch {batch} of {who} begins {key} at {start}, where a batch began that it has gone on from"
+                )
+            known_ms = EPOCH_MS + int(self.history.now * 1000) - _SERVICE_CLOCK_MS
+            if key in read:
+                self._ended_early.discard(key)
+                until_ms = min(known_ms + 1, self._until_ms.get((who, batch), known_ms + 1))
+                count = bisect_left(self.history.shards[key].arrivals_ms, until_ms)
+                self._planned[name_of(who), batch, key] = (who, index, count)
+
+    def on_committed(self, name: str, _batch: int, results: Results) -> None:
+        """Remember the shards that were read to their end; the next lines of history name the reader."""
+        self._read[name] = results
+
+    def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
+        """Remember the shards that were read to their end."""
+        if epoch < 0 and (key, rows) in self._read.get(name_of(who), ()):
+            self._pass(who, key, bisect_right(self.history.shards[key].sequences, rows[-1]))
+
+    def on_unread(self, name: str, batch: int, keys: tuple[str, ...]) -> None:
+        """Remember the records that were not read, and count as done."""
+        for key in () if self._has_jumped or name in self._doubled else keys:
+            who, begin, count = self._planned.get((name, batch, key), ("", 0, 0))
+            if begin < count:
+                self._left[who, key] = begin + 1
+
+    def _pass(self, who: str, key: str, index: int) -> None:
+        self._passed[who, key] = max(index, self._passed.get((who, key), 0))
+
+    def on_wall_jump(self, _offset_ms: int) -> None:
+        """Stop checking unread batches: the drivers' clocks are not reliable any more."""
+        self._has_jumped = True
+
+    def on_second_driver(self, name: str) -> None:
+        """Remember that a query may have two drivers from now on."""
+        self._doubled.add(name)
+
+    on_restored = on_second_driver
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """As above."""
+        self._doubled.add(name)
+
+    def on_write(self, _who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Forget shards that another worker has had, or that were reset."""
+        reader = None if before is None else before.reader
+        if isinstance(write, Reset) or after is None or after.reader != reader:
+            for passed in (self._passed, self._left):
+                for place in [place for place in passed if place[1] == write.key]:
+                    del passed[place]
+
+
+class ReadsWhatItPlans(Checker):
+    """Q9: a query does not plan batches without end of a shard without unread records.
+
+    A few in a row are no fault: an answer was empty, records have left the stream since the shard was probed, or no action read a
+    batch.
+    """
+
+    invariant = "Q9"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._empty: Counter[tuple[str, str]] = Counter()
+
+    def on_committed(self, name: str, batch: int, results: Results) -> None:
+        """Count the batches in a row in which a shard had nothing."""
+        for key, rows in results:
+            self._empty[name, key] += 1
+            if rows:
+                del self._empty[name, key]
+            elif self._empty[name, key] > _EMPTY_IN_A_ROW_MAX:
+                raise Broken(
+                    f"batch {batch} of {name} is the {self._empty[name, key]}th in a row without records of {key}"
+                )
+
+
+QUERIES: Final = (
+    SameReplays,
+    OnceEach,
+    ParentsInEarlierBatches,
+    NothingSkipped,
+    NoFalseAlarm,
+    ReadersClaim,
+    OneReader,
+    PassesWhatIsDone,
+    ReadsWhatItPlans,
+    EndsWhenAllIsRead,
+)

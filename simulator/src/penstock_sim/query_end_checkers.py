@@ -1,0 +1,109 @@
+"""A query that reads the existing records and ends: no record is left without a reader."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Release
+from penstock_sim.checker import Broken, Checker
+from penstock_sim.faults import EPOCH_MS
+from penstock_sim.history import History, name_of
+
+_EXTRAS: Final = "z/"
+"""Name prefix of the workers that join and leave beside the fleet."""
+_BOUND_SLACK_MS: Final = 3000  # a driver knows the service's clock by two seconds
+_MOURNED_LEASES: Final = 3  # so many lease durations after its end a worker may still count as living
+
+
+class EndsWhenAllIsRead(Checker):
+    """Q10: a query that reads the existing records ends when each of them is done, or is read by another live worker.
+
+    Nothing is owed if two drivers share one checkpoint location, an answer reported the tip too early, an action left a batch
+    unread, or a lease was deleted while the query ran.
+    """
+
+    invariant = "Q10"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._up_s: dict[str, float] = {}
+        self._down_s: dict[str, float] = {}
+        self._excused: set[str] = set()
+        self._excused_shards: set[str] = set()
+        self._disturbed_s = float("-inf")
+        self._handed_s: dict[str, float] = {}
+
+    def on_up(self, who: str) -> None:
+        """Record its start: earlier records are owed."""
+        self._up_s[who] = self.history.now
+
+    def on_second_driver(self, name: str) -> None:
+        """Remember that a query may have two drivers from now on."""
+        self._excused.add(name)
+
+    on_restored = on_second_driver
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """As above."""
+        self._excused.add(name)
+
+    def on_unread(self, name: str, _batch: int, _keys: tuple[str, ...]) -> None:
+        """Excuse a query whose user left records out, since no later event may show it."""
+        self._excused.add(name)
+
+    def on_early_tip(self, key: str) -> None:
+        """Excuse the shard of a wrong answer."""
+        self._excused_shards.add(key)
+
+    on_empty_page = on_early_tip
+
+    def on_table_dropped(self) -> None:
+        """Note when leases were deleted."""
+        self._disturbed_s = self.history.now
+
+    def on_row_deleted(self, _key: str, _reader: str | None) -> None:
+        """As above."""
+        self._disturbed_s = self.history.now
+
+    def on_write(self, who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
+        """Record leases that are handed over to a worker that has not seen it yet."""
+        self._handed_s.pop(write.key, None)
+        if isinstance(write, Release) and after is not None and after.owner not in (None, name_of(who)):
+            self._handed_s[write.key] = self.history.now
+
+    def on_down(self, who: str, how: str) -> None:
+        """Check every shard when a query ends of itself."""
+        self._down_s[name_of(who)] = self.history.now
+        up_s = self._up_s.get(who, 0.0)
+        is_excused = name_of(who) in self._excused or name_of(who).startswith(_EXTRAS)
+        is_owed = how == "done" and not is_excused and self._disturbed_s < up_s
+        if not is_owed or self.history.leaders:
+            return
+        for key, shard in self.history.shards.items():
+            if key in self._excused_shards or shard.is_expired or shard.trimmed:
+                continue
+            came = bisect_left(shard.arrivals_ms, EPOCH_MS + int(up_s * 1000) - _BOUND_SLACK_MS)
+            undone = self.history.first_undone(key, came)
+            if undone is not None and not self._is_read(key, name_of(who)):
+                raise Broken(f"{who} has ended, and nobody reads {undone} of {key}, which was there before")
+
+    def _is_read(self, key: str, me: str) -> bool:
+        row, now_s = self.history.rows.get(key), self.history.now
+        alive = {name_of(who) for who in self.history.alive} - {me}
+        mourned_s = _MOURNED_LEASES * self.options.lease_duration_s
+        if row is None or row.reader is None:
+            if alive and now_s - self.history.changed_s.get(key, float("-inf")) < mourned_s:
+                return True  # it was made, or released, a moment ago
+            parents = self.history.shards[key].parents
+            return any(not self._is_ended(parent) and self._is_read(parent, me) for parent in parents)
+        if row.reader.startswith(_EXTRAS) or now_s - self._handed_s.get(key, float("-inf")) < mourned_s:
+            return True
+        down_s = self._down_s.get(row.reader, float("-inf"))
+        return row.reader != me and (row.reader in alive or now_s - down_s < mourned_s)
+
+    def _is_ended(self, key: str) -> bool:
+        row = self.history.rows.get(key)
+        return row is not None and row.is_ended

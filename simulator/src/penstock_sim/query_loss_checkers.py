@@ -1,0 +1,160 @@
+"""Checkers of queries whose records retention has removed: a report if some were unread, and no alarm if none were."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.position import Position
+from penstock_sim.checker import Broken
+from penstock_sim.faults import EPOCH_MS
+from penstock_sim.history import History, name_of
+from penstock_sim.loss_checkers import SLACK_MS, LossesTold
+from penstock_sim.query_checkers import Results
+
+_SHARD: Final = re.compile(r"shardId-\d+")
+_GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with the shards that are left")
+
+
+class QueryLossesTold(LossesTold):
+    """S9: a batch that skips records which left the stream unread reports a loss, unless its driver was at the tip since.
+
+    The plain workers beside the queries are judged as always; they need not repeat a query's report.
+    """
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._trims: dict[str, list[tuple[float, int]]] = {}
+        self._probed: dict[tuple[str, str], int] = {}
+        """Moment at which a driver last found no more records, by driver and shard."""
+        self._starts: dict[tuple[str, int], dict[str, Position]] = {}
+        self._planners: dict[tuple[str, int], str] = {}
+        """The driver that planned a batch. Another driver may run it, and has none of the first one's probes."""
+        self._begun_s: dict[tuple[str, int, str], float] = {}
+        self._attempts: dict[str, dict[tuple[str, int, str], None]] = {}
+        self._committed: set[tuple[str, int]] = set()
+        self._copied: set[str] = set()
+
+    # --- known positions ----------------------------------------------------------------------------------
+
+    def on_trimmed(self, key: str, count: int, _last: int) -> None:
+        """Remember when records left the stream."""
+        self._trims.setdefault(key, []).append((self.history.now, count))
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """Remember that two drivers have batches of the same numbers from now on."""
+        self._copied.add(name)
+
+    def on_probed(self, who: str, key: str, server_ms: int) -> None:
+        """Remember when a driver was at the tip.
+
+        If the last record has left the stream, an empty answer shows that only to a driver that was at the tip before.
+        """
+        shard, retention_ms = self.history.shards[key], self.history.retention_ms or 0
+        was_there = self._probed.get((who, key), 0) >= server_ms - retention_ms + SLACK_MS
+        if was_there or shard.trimmed < bisect_right(shard.arrivals_ms, server_ms):
+            self._probed[who, key] = server_ms
+
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+        """Forget when a driver was at the tip of a lease that it has lost or released: the next owner begins at the row."""
+        super().on_report(who, topic, reason, key)
+        if topic in {"LOST", "RELEASED"}:
+            places = [place for place in self._probed if place[0] == who and key in (None, place[1])]
+            for place in places:
+                del self._probed[place]
+
+    def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
+        """Forget the probes of a lease: when it returns, its driver has none of their answers."""
+        super().on_start(who, key, epoch, position)
+        self._probed.pop((who, key), None)
+
+    def on_logged(
+        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
+    ) -> None:
+        """Remember where a batch starts in each shard, and the driver that planned it."""
+        self._starts[name_of(who), batch] = dict(starts)
+        self._planners[name_of(who), batch] = who
+
+    def on_attempt(self, who: str, executor: str, batch: int, key: str) -> None:
+        """Remember which executor reads a shard for which driver."""
+        self._begun_s.setdefault((name_of(who), batch, key), self.history.now)
+        self._attempts.setdefault(executor, {})[who, batch, key] = None
+
+    def on_attempt_ended(self, who: str, executor: str, batch: int, key: str) -> None:
+        """Forget the attempt."""
+        self._attempts.get(executor, {}).pop((who, batch, key), None)
+
+    def on_row_deleted(self, key: str, _reader: str | None) -> None:
+        """Forget when the shard's readers were at the tip: the recreated row does not show it."""
+        self._probed = {place: at_ms for place, at_ms in self._probed.items() if place[1] != key}
+
+    def on_unread(self, name: str, _batch: int, keys: tuple[str, ...]) -> None:
+        """Forget when a query was at the tip of shards whose records it has skipped."""
+        self._forget_tips(name, keys)
+
+    def _forget_tips(self, name: str, keys: tuple[str, ...]) -> None:
+        for place in [place for place in self._probed if name_of(place[0]) == name and place[1] in keys]:
+            del self._probed[place]
+
+    # --- reports ------------------------------------------------------------------------------------------
+
+    def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
+        """Check a logged loss after which the worker goes on."""
+        key = _SHARD.search(text)
+        if key is not None and any(words in text for words in _GOES_ON):
+            lost = self._lost(key[0])
+            reported = self._reported.setdefault(key[0], {})
+            reported.setdefault((who, -1), set()).update(lost)
+            self._judge(who, key[0], text)
+
+    def on_task_failed(self, who: str, executor: str, error: str, text: str) -> None:
+        """Check a loss at which a task ends."""
+        del who
+        key = _SHARD.search(text)
+        if key is not None and error == "DataLossError":
+            self._judge(executor, key[0], text)
+
+    def _lost(self, key: str) -> list[int]:
+        shard = self.history.shards[key]
+        return [number for number in shard.sequences[: shard.trimmed] if number not in shard.done]
+
+    def _judge(self, executor: str, key: str, text: str) -> None:
+        shard, retention_ms = self.history.shards[key], self.history.retention_ms
+        if retention_ms is None or not (shard.trimmed or shard.is_expired):
+            raise Broken(f"{executor} speaks of a loss, and nothing has left {key}: {text}")
+        readers = [place for place in self._attempts.get(executor, ()) if place[2] == key]
+        if shard.is_expired or self._lost(key) or len(readers) != 1:
+            return
+        driver, batch, _ = readers[0]
+        enough_ms = EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
+        tip_ms = self._probed.get((driver, key), 0)
+        is_own = self._planners.get((name_of(driver), batch)) == driver
+        if is_own and (name_of(driver), batch) not in self._committed and tip_ms >= enough_ms:
+            raise Broken(f"{driver} was at the tip of {key} at {tip_ms}, and its task tells a loss: {text}")
+
+    # --- skipped records ----------------------------------------------------------------------------------
+
+    def on_committed(self, name: str, batch: int, results: Results) -> None:
+        """Check that a gap between the start of a committed batch and its first row was reported."""
+        self._committed.add((name, batch))
+        starts = self._starts.get((name, batch), {})
+        for key, rows in results:
+            start = starts.get(key)
+            if rows and start is not None and start.is_record and name not in self._copied:
+                self._judge_gap(name, batch, key, start, rows[0])
+        self._forget_tips(name, tuple(key for key, rows in results if rows))
+
+    def _judge_gap(self, name: str, batch: int, key: str, start: Position, first: int) -> None:
+        shard = self.history.shards[key]
+        begin = self.history.index_after(key, start)
+        noticed_s = self._begun_s.get((name, batch, key), 0.0)
+        trimmed = max((count for at_s, count in self._trims.get(key, ()) if at_s < noticed_s), default=0)
+        gap = shard.sequences[begin : min(trimmed, bisect_left(shard.sequences, first))]
+        passed: set[Any] = shard.done.union(*self._reported.get(key, {}).values())
+        silent = next((number for number in gap if number not in passed), None)
+        if silent is not None:
+            raise Broken(
+                f"batch {batch} of {name} goes on in {key} at {first} and says nothing of {silent}, which is gone unread"
+            )

@@ -1,0 +1,320 @@
+"""A simulated worker's reading of one shard: the consumer's own `ShardRun`, with calls and handlers in virtual time.
+
+Events take the place of the threads of the consumer's delivery loop: calls reach the service a moment later, and
+the handler takes its time. The machines of reading and delivery, and all that lies between them, are production's.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from penstock.consumer.processor import HandlerProcessor
+from penstock.consumer.records import Record
+from penstock.consumer.shard_plan import Fetch, TakeApart
+from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.unread import take_apart, unread_page
+from penstock.core.aggregation import MisplacedRule
+from penstock.core.hash_key import HashRange
+from penstock.core.leases.coordinator_effects import StartReader, StopWhy
+from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
+from penstock.core.position import Position
+from penstock.core.reading.delivery_calls import Call, CallKind
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import FetchIterator, FetchListing, FetchPage, ListedShard
+from penstock.errors import HandlerFailed, PenstockError
+from penstock.ports.kinesis import RecordPage
+from penstock_sim.environment import Environment
+from penstock_sim.process import SimProcess
+
+PAGE_RECORDS: Final = 50
+_NOBODY: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
+
+
+class ReadingProcess(SimProcess):
+    """A process that reads shards: its clock, its calls, and the shards as the service has them."""
+
+    # --- the clock of the consumer's parts ------------------------------------------------------------
+
+    def monotonic_s(self) -> float:
+        """Return this process's monotonic clock."""
+        return self.local_s()
+
+    def wall_ms(self) -> int:
+        """Return this process's wall clock."""
+        return self.world.wall_ms()
+
+    def sleep(self, duration_s: float) -> None:
+        """Refuse: nothing that runs here may wait."""
+        raise NotImplementedError(f"a simulated consumer waited for {duration_s} s")
+
+    # --- calls ----------------------------------------------------------------------------------------
+
+    def call(
+        self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
+    ) -> None:
+        """Begin a call: the server acts after a moment, the answer arrives after another."""
+        self.world.note("call", self.who, name, key)
+        self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
+
+    def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        # The server acts even if the caller has ended since: the request is on the way.
+        result = server()
+        self.later(self.world.latency_s(), answer, result)
+
+    # --- shards ---------------------------------------------------------------------------------------
+
+    def start_of(self, key: str) -> Position:
+        """Return the starting position of a shard that is read for the first time."""
+        return self.world.scenario.options.start.of(key)
+
+    def stream_name_of(self, key: str) -> str:
+        """Return the name of a shard's stream."""
+        del key
+        return "stream"
+
+    def reader_options(self, key: str) -> ReaderOptions:
+        """Return how a shard is read."""
+        del key
+        return self.world.reader_options
+
+    def place_of(self, run: ShardRun) -> str:
+        """Return how calls to the service name a run's shard."""
+        return run.shard_id
+
+    def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
+        """Ask the service for an iterator of a run's shard."""
+        return self.world.serve_iterator(run.shard_id, fetch.position)
+
+    def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
+        """Ask the service for a listing because of a run's shard."""
+        del fetch
+        return self.world.serve_listing_of(run.shard_id)
+
+    # --- its readers ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def feed(self, event: Event) -> None:
+        """Feed the coordinator an event."""
+
+    @abstractmethod
+    def is_current(self, reader: SimReader) -> bool:
+        """Return whether a reader may go on: it waits for an earlier one of its shard, so that their calls never overlap."""
+
+    @abstractmethod
+    def forget(self, reader: SimReader) -> None:
+        """Remove a reader, and begin the next one of its shard."""
+
+    def on_reader_failed(self) -> None:
+        """Record that a shard has stopped: it is held, and not read until the process starts again."""
+        self.has_stopped_shard = True
+
+
+class SimReader:
+    """Reads one shard and delivers to a handler that takes its time.
+
+    Args:
+        worker: The process.
+        effect: The coordinator's command.
+    """
+
+    def __init__(self, worker: ReadingProcess, effect: StartReader) -> None:
+        self.worker = worker
+        self.key = effect.key
+        self.epoch = effect.epoch
+        world = worker.world
+        self._options = worker.reader_options(effect.key)
+        self.run = ShardRun(
+            worker.stream_name_of(effect.key),
+            effect,
+            reader_options=self._options,
+            delivery_options=world.scenario.delivery,
+            is_checkpoint_urgent=world.chance.random() < 0.3,
+            clock=worker,
+            chance=world.chance,
+            metrics=_LossMetrics(self),
+            processor=_NOBODY,
+        )
+        self.is_reported = False
+        self._delivered = -1  # the highest ordinal that the handler was given
+        self._wake_s = math.inf
+
+    @property
+    def _world(self) -> Environment:
+        return self.worker.world
+
+    def note(self, kind: str, *what: Any) -> None:
+        """Write a line of history about this reader."""
+        self._world.note(kind, self.worker.who, self.key, self.epoch, *what)
+
+    # --- advancing ------------------------------------------------------------------------------------
+
+    def step(self, planned_s: float | None = None) -> None:
+        """Do the due steps; a planned step only while its plan is valid."""
+        if planned_s is not None:
+            if planned_s != self._wake_s:
+                return
+            self._wake_s = math.inf
+        if not self.worker.is_current(self):
+            return
+        plan = self.run.advance(self.worker.local_s(), has_room=True)
+        if plan.fetch is not None:
+            self._fetch(plan.fetch)
+        for call in plan.calls:
+            self.worker.later(0.0, self._begin_call, call)
+        for event in plan.events:
+            self._report(event)
+        if plan.is_over:
+            self.worker.forget(self)
+            return
+        if plan.events:
+            self.worker.later(0.0, self.step)  # an answer may call for a last call of user code
+        wake_s = self.run.wake_s
+        if wake_s is not None and wake_s != self._wake_s:
+            self._wake_s = wake_s
+            delay_s = max(0.0, self.worker.at_local(wake_s) - self._world.now)
+            self.worker.later(delay_s + 1e-6, self.step, wake_s)
+
+    def report_stopped(self) -> None:
+        """Answer a stop from before the reading could begin."""
+        self._report(ReaderStopped(self.key, self.epoch, None))
+
+    def _report(self, event: Event) -> None:
+        if not isinstance(event, CheckpointRequested):
+            self.is_reported = True
+            self.note("gone")
+        if isinstance(event, ReaderFailed):
+            self.note("failed", event.short_reason or event.reason)
+            if self.worker.name in self._world.scenario.foreign:
+                event = replace(event, short_reason="")  # the KCL notes no reason in the row
+            self.worker.on_reader_failed()
+        self.worker.feed(event)
+
+    def stop(self, why: StopWhy) -> None:
+        """Leave; the coordinator is answered when that is done."""
+        self.run.stop(why)
+        self.worker.later(0.0, self.step)
+
+    def extend(self, deliver_until_s: float) -> None:
+        """Move the moment at which delivery must end."""
+        is_woken = not self.run.may_deliver
+        self.run.extend(deliver_until_s)
+        if is_woken:
+            self.worker.later(0.0, self.step)
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def _fetch(self, fetch: Fetch) -> None:
+        world = self._world
+        if isinstance(fetch, TakeApart):
+            self._take_apart()
+            self.worker.later(0.0, self.step)
+        elif isinstance(fetch, FetchIterator):
+            self._call(
+                "iterator",
+                lambda: self.worker.find_iterator(self.run, fetch),
+                self.run.on_iterator,
+            )
+        elif isinstance(fetch, FetchPage):
+            began_s = self.worker.local_s()
+            self._call(
+                "read",
+                lambda: world.serve_raw_page(fetch.iterator, PAGE_RECORDS),
+                lambda page: self._on_page(page, began_s),
+            )
+        else:
+            self._call(
+                "list one", lambda: self.worker.find_listed_shard(self.run, fetch), self.run.on_listing
+            )
+
+    def _call(self, name: str, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        def settle(result: Any) -> None:
+            if isinstance(result, PenstockError):
+                self.run.on_fetch_failed(result)
+            else:
+                answer(result)
+            self.step()
+
+        self.worker.call(name, server, settle, self.key)
+
+    def _on_page(self, page: RecordPage, began_s: float) -> None:
+        self.run.on_page(unread_page(page), began_s, page.server_ms)
+        self._take_apart()
+        if self._options.retention_s is not None and page.next_iterator and not page.millis_behind_latest:
+            self.note("tip", page.server_ms)
+
+    def _take_apart(self) -> None:
+        # As the consumer's fetcher does it on its thread.
+        room_bytes, unread = self.run.peek_unread(has_room=True)
+        run, world = self.run, self._world
+        rule = MisplacedRule(_HashRanges(world, self.worker.place_of(run)), known_range=run.hash_range)
+        taken = take_apart(unread, room_bytes, run.shard_id, world.decoded, rule, stream=run.stream)
+        self.run.on_taken_apart(taken)
+
+    # --- the handler ----------------------------------------------------------------------------------
+
+    def _begin_call(self, call: Call[Record]) -> None:
+        if not self.run.may_deliver:
+            self.run.on_not_begun(call)
+            self.step()
+            return
+        numbers = tuple(int(record.sequence_number) + record.sub_sequence_number for record in call.records)
+        if call.kind is CallKind.BATCH:
+            is_new = call.ordinals[0] > self._delivered
+            self.note("deliver" if is_new else "redeliver", numbers)
+            scenario = self._world.scenario
+            if scenario.streams is not None:
+                self.note("named", tuple(sorted({(each.stream, each.shard_id) for each in call.records})))
+            if scenario.producers is not None or scenario.sinks is not None:
+                # A record begins with its name; a row of a sink is longer.
+                named = ((each.data.partition(b"|")[0], each.partition_key) for each in call.records)
+                self.note("handed", tuple((text.decode(), key) for text, key in named))
+            self._delivered = max(self._delivered, call.ordinals[-1])
+        self.worker.later(self._world.handling_s(), self._end_call, call, numbers)
+
+    def _end_call(self, call: Call[Record], numbers: tuple[int, ...]) -> None:
+        if call.kind is CallKind.BATCH and self._world.handler_fails(numbers):
+            self.note("raised", numbers)
+            self.run.on_raised(call, HandlerFailed(f"cannot handle {numbers}"))
+            if self.run.worker_failure is not None:
+                self.worker.later(0.0, self.worker.request_stop)
+        else:
+            self.note("done" if call.kind is CallKind.BATCH else "dead", numbers)
+            self.run.on_returned(call)
+        self.step()
+
+
+class _HashRanges:
+    """Which hash keys a shard owns, as the stream's listing has them."""
+
+    def __init__(self, world: Environment, place: str) -> None:
+        self._found = world.locate(place)
+
+    def fetch(self) -> HashRange | None:
+        """Return the range."""
+        return None if isinstance(self._found, PenstockError) else self._found[1].hash_range
+
+    fetch_again = fetch
+
+
+class _LossMetrics:
+    """Records in the history the possible losses that a run counts, and drops every other figure."""
+
+    def __init__(self, reader: SimReader) -> None:
+        self._reader = reader
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Note a loss."""
+        del value, labels
+        if name == "possible_data_loss":
+            self._reader.note("loss")
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Drop it."""
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Drop it."""

@@ -1,0 +1,290 @@
+"""Running seeds: the safety phase, the liveness phase, the verdict."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock_sim.checker import Checker, Violation
+from penstock_sim.checkers import NothingLost, Suite
+from penstock_sim.environment import show_entry
+from penstock_sim.faults import Scenario, draw_query_scenario, draw_scenario
+from penstock_sim.history import HistoryEntry
+from penstock_sim.kcl3_checkers import LeftToTheLeader
+from penstock_sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
+from penstock_sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, ArrivesInOrder, RarelyTwice
+from penstock_sim.producer_plan import ProducerPlan
+from penstock_sim.producer_world import ProducerWorld
+from penstock_sim.query_checkers import QUERIES, OnceEach
+from penstock_sim.query_loss_checkers import QueryLossesTold
+from penstock_sim.seed_kinds import (
+    DRAW,
+    SeedKind,
+    draw_kcl3_scenario,
+    draw_producer_scenario,
+    draw_sink_scenario,
+    draw_streams_scenario,
+)
+from penstock_sim.sink_plan import SinkPlan
+from penstock_sim.sink_situations import SinkSituations
+from penstock_sim.situations import Situations
+from penstock_sim.story import tell_story
+from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
+from penstock_sim.streams_situations import StreamsSituations
+from penstock_sim.streams_world import StreamsWorld
+from penstock_sim.world import World
+
+_READ_WITHIN_S: Final = 25.0
+"""So long after a record was put on a fleet at rest it must be handled."""
+_STEP_S: Final = 5.0
+
+
+class SeedResult(Struct, frozen=True):
+    """The outcome of one seed.
+
+    Args:
+        digest: Hash of the whole history; the same for the same seed.
+        settled_s: Seconds from the end of the faults until everything was read and balanced.
+        virtual_s: Seconds that passed in the simulated world.
+        history: All events, line by line.
+        met: How often each fault, decision and situation happened.
+    """
+
+    seed: int
+    violation: Violation | None
+    digest: str
+    settled_s: float
+    virtual_s: float
+    history: tuple[HistoryEntry, ...]
+    met: Counter[str]
+
+    def tail(self, line_count: int = 40) -> list[str]:
+        """Show the end of the history, for people."""
+        return [show_entry(entry) for entry in self.history[max(0, len(self.history) - line_count) :]]
+
+    def story(self, line_count: int = 40) -> list[str]:
+        """Return the events that led to the violation, in plain words."""
+        return [] if self.violation is None else tell_story(self.history, self.violation, line_count)
+
+
+def run_scenario(scenario: Scenario) -> SeedResult:
+    """Run one scenario to its verdict; stops at the first violation."""
+    retention_ms = None if scenario.retention_s is None else int(scenario.retention_s * 1000)
+    more: tuple[type[Checker], ...] = (LossesTold, OnlyFailuresAreGivenUp, OnceEach)
+    if scenario.queries:
+        more = (*QUERIES, QueryLossesTold)
+    elif scenario.producers is not None:
+        more = _producer_checkers(scenario, scenario.producers, more)
+    elif scenario.sinks is not None:
+        more = _sink_checkers(scenario, scenario.sinks, more)
+    first: tuple[type[Checker], ...] = ()
+    if scenario.streams is not None:
+        first = (OwnStreamOnly,)
+        more = (*more, *STREAMS, OthersGoOn) if scenario.streams.is_calm else (*more, *STREAMS)
+    if scenario.kcl3 is not None:
+        more = (*more, LeftToTheLeader)
+    writers = scenario.producers or scenario.sinks
+    suite = Suite(
+        scenario.options,
+        more,
+        retention_ms,
+        dict(scenario.limits),
+        scenario.foreign,
+        frozenset() if scenario.kcl3 is None else scenario.kcl3.workers,
+        frozenset() if writers is None else writers.workers,
+        first,
+    )
+    world = _open_world(scenario, suite.see)
+    try:
+        with _silence():
+            if writers is not None and not scenario.with_readers:
+                return _judge_writers(world, suite, _at_end_of(scenario))
+            return _judge(world, suite)
+    finally:
+        world.close()
+
+
+def _producer_checkers(
+    scenario: Scenario, plan: ProducerPlan, of_consumers: tuple[type[Checker], ...]
+) -> tuple[type[Checker], ...]:
+    kinds = PRODUCERS if plan.settings.keeps_key_order else (AcknowledgedIsThere, RarelyTwice)
+    return (*kinds, ArrivesInOrder, *of_consumers) if scenario.with_readers else kinds
+
+
+def _sink_checkers(
+    scenario: Scenario, plan: SinkPlan, of_consumers: tuple[type[Checker], ...]
+) -> tuple[type[Checker], ...]:
+    from penstock_sim.sink_checkers import IN_ORDER, SINKS  # needs pyarrow, which fleets of consumers do not
+
+    kinds = SINKS if plan.options["ordering"] == "none" else (*SINKS, *IN_ORDER)
+    return (*kinds, ArrivesInOrder, *of_consumers) if scenario.with_readers else kinds
+
+
+def _at_end_of(scenario: Scenario) -> tuple[type[Checker], ...]:
+    """Return the checkers that judge the end of a run with producers or sinks."""
+    if scenario.producers is not None:
+        return (AcknowledgedIsThere,)
+    from penstock_sim.sink_checkers import NothingLostInSilence
+
+    return (NothingLostInSilence,)
+
+
+def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
+    if scenario.producers is not None:
+        return ProducerWorld(scenario, scenario.producers, listener)
+    if scenario.sinks is not None:
+        from penstock_sim.sink_world import SinkWorld
+
+        return SinkWorld(scenario, scenario.sinks, listener)
+    if scenario.streams is not None:
+        return StreamsWorld(scenario, scenario.streams, listener)
+    if not scenario.queries:
+        return World(scenario, listener)
+    from penstock_sim.query_world import QueryWorld  # needs pyarrow, which fleets of consumers do not
+
+    return QueryWorld(scenario, listener)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the consumer's parts from logging the planned faults; the history has them."""
+    log = logging.getLogger("penstock.consumer")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
+
+
+def _judge(world: World, suite: Suite) -> SeedResult:
+    scenario = world.scenario
+    world.begin()
+    _run_until(world, suite, scenario.safety_s)
+    healed_s = world.now
+    if suite.violation is None:
+        world.heal()
+        while suite.violation is None and _may_go_on(world, suite, healed_s):
+            _run_until(world, suite, world.now + _STEP_S)
+            if world.is_done() and suite.is_settled():
+                break
+    settled_s = world.now - healed_s
+    if suite.violation is None:
+        suite.finish()
+    if suite.violation is None:
+        suite.expect_quiet()
+        _run_until(world, suite, world.now + scenario.quiet_rounds * scenario.options.interval_s)
+        suite.finish()
+    if scenario.kcl3 is not None:
+        suite.finish((LeftToTheLeader,))
+    if scenario.producers is not None or scenario.sinks is not None:
+        suite.finish((*_at_end_of(scenario), ArrivesInOrder))
+    if suite.violation is None and scenario.with_readers and scenario.records_per_s:
+        world.put_everywhere()
+        _run_until(world, suite, world.now + _READ_WITHIN_S)
+        while suite.violation is None and _is_catching_up(world, suite):
+            _run_until(world, suite, world.now + _STEP_S)
+        suite.finish((NothingLost,))
+    return _result(world, suite, settled_s)
+
+
+def _may_go_on(world: World, suite: Suite, healed_s: float) -> bool:
+    """Whether a fleet has time left to settle: no records are put any more, and a worker with a backlog gets as long again."""
+    settle_max_s = world.scenario.settle_max_s
+    is_busy = world.now < suite.history.handled_s + _READ_WITHIN_S
+    return world.now < healed_s + (2 * settle_max_s if is_busy else settle_max_s)
+
+
+def _is_catching_up(world: World, suite: Suite) -> bool:
+    """Whether readers go on with the rest: a handler that gets one record at a time works on a backlog for minutes."""
+    return not suite.is_settled((NothingLost,)) and world.now < suite.history.handled_s + _READ_WITHIN_S
+
+
+def _judge_writers(world: World, suite: Suite, at_end: tuple[type[Checker], ...]) -> SeedResult:
+    world.begin()
+    _run_until(world, suite, world.scenario.safety_s)
+    healed_s = world.now
+    if suite.violation is None:
+        world.heal()
+        while (
+            suite.violation is None
+            and world.now < healed_s + world.scenario.settle_max_s
+            and not world.is_done()
+        ):
+            _run_until(world, suite, world.now + _STEP_S)
+        suite.finish(at_end)
+    return _result(world, suite, world.now - healed_s)
+
+
+def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
+    scenario = world.scenario
+    counting: list[Situations | SinkSituations | StreamsSituations] = [Situations(scenario, world.met)]
+    if scenario.sinks is not None:
+        counting.append(SinkSituations(world.met))
+    if scenario.streams is not None:
+        counting.append(StreamsSituations(scenario.streams, world.met))
+    for entry in world.history:
+        for situations in counting:
+            situations.see(entry)
+    return SeedResult(
+        scenario.seed,
+        suite.violation,
+        world.digest(),
+        settled_s,
+        world.now,
+        tuple(world.history),
+        world.met,
+    )
+
+
+def _run_until(world: World, suite: Suite, until_s: float) -> None:
+    while world.now < until_s and suite.violation is None:
+        world.run_until(min(until_s, world.now + _STEP_S))
+
+
+def run_seed(seed: int) -> SeedResult:
+    """Run the scenario that a seed draws."""
+    return run_scenario(draw_scenario(seed))
+
+
+def run_kcl3_seed(seed: int) -> SeedResult:
+    """Run the scenario with a native KCL 3 fleet that a seed draws."""
+    return run_scenario(draw_kcl3_scenario(seed))
+
+
+def run_producer_seed(seed: int) -> SeedResult:
+    """Run the scenario with producers that a seed draws."""
+    return run_scenario(draw_producer_scenario(seed))
+
+
+def run_sink_seed(seed: int) -> SeedResult:
+    """Run the scenario with queries that write that a seed draws."""
+    return run_scenario(draw_sink_scenario(seed))
+
+
+def run_streams_seed(seed: int) -> SeedResult:
+    """Run the scenario with several streams that a seed draws."""
+    return run_scenario(draw_streams_scenario(seed))
+
+
+def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedResult:
+    """Run the scenario with Spark queries that a seed draws.
+
+    Args:
+        seed: The seed.
+        options: Further options of their sources.
+    """
+    scenario = draw_query_scenario(seed)
+    plan = replace(scenario.query_plan, options={**scenario.query_plan.options, **(options or {})})
+    return run_scenario(replace(scenario, query_plan=plan))
+
+
+def run_seeds(seeds: Iterable[int], kind: SeedKind = SeedKind.CONSUMERS) -> Iterator[SeedResult]:
+    """Run seeds of a kind one after the other."""
+    for seed in seeds:
+        yield run_scenario(DRAW[kind](seed))

@@ -1,0 +1,410 @@
+"""Checkers of the sink's promises: nothing lost in silence, in order, twice only with a cause, and reported."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.spark.sink.report import FILE_NAME
+from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
+from penstock_sim.history import History
+from penstock_sim.producer_checkers import KeysInOrder
+
+_ROW: Final = re.compile(r"\brow (\d+)\b")
+_FRUITLESS_CALLS_MAX: Final = 12
+_WINDOW_S: Final = 1.0
+_SLACK_S: Final = 30.0
+"""A slow call, a lost answer, and the pauses between tries."""
+_PAUSE_MAX_S: Final = 15.0
+_CAUSES: Final = (
+    "AccessDenied",
+    "ExpiredToken",
+    "does not exist",
+    "nothing was acknowledged by shard",
+    "hrottled",
+    "unavailable",
+    "no answer",
+    "connection reset",
+)
+_MISSING: Final = ("not acknowledged", "dead letters cannot be written")
+_SEND_WITHIN_S: Final = 5.0
+_STILL: Final = re.compile(r"was acknowledged by shard \S+ for (\d+) s")
+
+
+class _Attempt(Struct):
+    """The known facts of one attempt of a task.
+
+    Args:
+        texts: Its rows, in order.
+        keeps_letters: Whether it puts rows aside.
+        seen: How often readers of the streams see each row by it.
+        excused: How often more than once has a cause.
+        letters: How often it put each row aside in a stream.
+    """
+
+    texts: tuple[str, ...]
+    keeps_letters: bool
+    began_s: float
+    seen: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
+    letters: Counter[str] = field(default_factory=Counter)
+
+
+class _SinkChecker(Checker):
+    """Knows the attempts and the rows."""
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self.attempts: dict[str, _Attempt] = {}
+        self.bad: dict[str, str] = {}
+        self.group_of: dict[str, str] = {}
+
+    def on_added(self, text: str, group: str) -> None:
+        """Remember a row that the service can accept, and its place in the order of its key."""
+        self.group_of[text] = group
+
+    def on_sink_bad(self, text: str, why: str) -> None:
+        """Remember a row that it cannot."""
+        self.bad[text] = why
+
+    def on_sink_attempt(
+        self, _driver: str, _executor: str, name: str, keeps_letters: bool, texts: Any, _deadline_s: float
+    ) -> None:
+        """Remember the rows of an attempt."""
+        self.attempts[name] = _Attempt(texts, keeps_letters, self.history.now)
+
+    def on_sink_unanswered(self, name: str, texts: tuple[str, ...]) -> None:
+        """One more copy of each is allowed."""
+        self.attempts[name].excused.update(texts)
+
+    def on_sink_misrouted(self, name: str, texts: tuple[str, ...], _is_read: bool) -> None:
+        """One more copy of each is allowed."""
+        self.attempts[name].excused.update(texts)
+
+    def on_sink_stored(self, name: str, _stream: str, texts: tuple[str, ...], is_read: bool) -> None:
+        """Count the copies that readers see."""
+        if is_read:
+            self.attempts[name].seen.update(texts)
+
+    def on_sink_letter(self, name: str, _stream: str, texts: tuple[str, ...], _is_read: bool) -> None:
+        """Count the dead letters."""
+        self.attempts[name].letters.update(texts)
+
+
+class NothingLostInSilence(_SinkChecker):
+    """K1: a task that is done has written each of its rows, or put it aside; a batch that is noted as done is whole.
+
+    Scorecard S12: each row of a committed batch is in the stream. Here: written by the attempt that reported it, and readable.
+    """
+
+    invariant = "K1"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._done: set[str] = set()
+        self._planned: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = {}
+        self._logged: set[tuple[str, int]] = set()
+        self._filed: set[str] = set()
+
+    def on_sink_file(self, _who: str, _location: str, name: str, content: str) -> None:
+        """Remember which rows were put aside in a file."""
+        if name != FILE_NAME:
+            self._filed.update(_rows_of_file(name, content))
+
+    def on_sink_planned(self, query: str, batch: int, texts: tuple[tuple[str, ...], ...]) -> None:
+        """Remember the rows of a batch."""
+        self._planned[query, batch] = texts
+
+    def on_sink_task_done(self, name: str, counts: tuple[tuple[str, int], ...], *_: int) -> None:
+        """Compare an attempt's message with the records that readers see."""
+        del counts
+        self._done.add(name)
+        attempt = self.attempts[name]
+        for text in attempt.texts:
+            if text not in self.bad:
+                if not attempt.seen[text]:
+                    raise Broken(f"{name} is done, and readers see nothing of its row {text}")
+            elif not attempt.keeps_letters:
+                raise Broken(
+                    f"{name} is done, and the service cannot accept its row {text} ({self.bad[text]})"
+                )
+            elif not attempt.letters[text] and text not in self._filed:
+                raise Broken(f"{name} is done, and its row {text} ({self.bad[text]}) is nowhere put aside")
+
+    def on_sink_logged(self, query: str, batch: int, names: tuple[str, ...]) -> None:
+        """Check that each partition of a logged batch has an attempt that is done."""
+        self._logged.add((query, batch))
+        if not self._done.issuperset(names):
+            raise Broken(f"batch {batch} of {query} is noted as done by {names}, and one of them never ended")
+        written = tuple(self.attempts[name].texts for name in names)
+        if written != self._planned[query, batch]:
+            raise Broken(f"batch {batch} of {query} is noted as done, and its tasks had other rows")
+
+    def on_log(self, who: str, level: str, text: str, error: str) -> None:
+        """Nothing fails in an unexpected way."""
+        if level == "CRITICAL":
+            raise Broken(f"{who}: {text}: {error}")
+
+    def on_sink_over_limits(self, name: str, count: int, size_bytes: int) -> None:
+        """No request breaks a limit of the service."""
+        raise Broken(f"{name} sends a request of {count} entries, the largest of {size_bytes} bytes")
+
+    def at_end(self) -> None:
+        """Every batch has ended."""
+        for query, batch in self._planned:
+            if (query, batch) not in self._logged:
+                raise Broken(f"batch {batch} of {query} was never done")
+
+
+class OrderOfEachAttempt(_SinkChecker):
+    """K2: an attempt's rows of a key are first seen in their order in the batch."""
+
+    invariant = "K2"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._left: dict[tuple[str, str], list[str]] = {}
+
+    def on_sink_stored(self, name: str, stream: str, texts: tuple[str, ...], is_read: bool) -> None:
+        """Compare with the row that must be first."""
+        attempt = self.attempts[name]
+        for text in texts if is_read else ():
+            if not attempt.seen[text]:
+                left = self._left_of(name, self.group_of[text])
+                if left[0] != text:
+                    raise Broken(f"{stream} takes {text} of {name}, and {left[0]} is not there yet")
+                left.pop(0)
+                attempt.seen[text] += 1
+
+    def _left_of(self, name: str, group: str) -> list[str]:
+        if (name, group) not in self._left:
+            texts = self.attempts[name].texts
+            self._left[name, group] = [text for text in texts if self.group_of.get(text) == group]
+        return self._left[name, group]
+
+
+class TwiceWithCause(_SinkChecker):
+    """K3: an attempt's rows are seen once, and one more time for each call without an answer; its report hides no copy."""
+
+    invariant = "K3"
+
+    def on_sink_stored(self, name: str, stream: str, texts: tuple[str, ...], is_read: bool) -> None:
+        """Count the copies that readers see."""
+        super().on_sink_stored(name, stream, texts, is_read)
+        attempt = self.attempts[name]
+        for text in texts if is_read else ():
+            if text in self.bad:
+                raise Broken(f"{stream} takes {text} of {name}, which is {self.bad[text]}")
+            if attempt.seen[text] > 1 + attempt.excused[text]:
+                raise Broken(
+                    f"{stream} holds {text} of {name} for the {attempt.seen[text]}. time, and "
+                    f"{attempt.excused[text]} calls without an answer explain it"
+                )
+
+    def on_sink_task_done(
+        self, name: str, counts: tuple[tuple[str, int], ...], twice_count: int, letter_count: int
+    ) -> None:
+        """Compare an attempt's report with the stored records."""
+        attempt = self.attempts[name]
+        copies = sum(count - 1 for count in attempt.seen.values() if count)
+        if copies > twice_count:
+            raise Broken(f"{name} reports {twice_count} rows that may be there twice, and there are {copies}")
+        good = [text for text in attempt.texts if text not in self.bad]
+        written = sum(count for _, count in counts)
+        if (written, letter_count) != (len(good), len(attempt.texts) - len(good)):
+            raise Broken(
+                f"{name} reports {written} rows and {letter_count} dead letters of {len(attempt.texts)}"
+            )
+
+
+class ErrorsName(_SinkChecker):
+    """K4: a task that fails has a cause, and its error names it: the stream, the row, the code, the shard, the option.
+
+    Undelivered rows are counted, but for dead letters: their stream may refuse them before the first is sent.
+    """
+
+    invariant = "K4"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._healed_s = float("inf")
+        self._refused_s: dict[str, float] = {}
+
+    def on_healed(self) -> None:
+        """From now on only rows can be wrong."""
+        self._healed_s = self.history.now
+
+    def on_sink_task_failed(self, name: str, kind: str, text: str) -> None:
+        """Judge an error."""
+        attempt = self.attempts[name]
+        if kind == "RecordError":
+            self._judge_record_error(name, attempt, text)
+        elif "deadLetterPath" in text and "cannot be written" in text:
+            return
+        elif not text.startswith("stream ") and "stream" not in text and "describe" not in text:
+            raise Broken(f"{name} fails with {kind}, which names no stream: {text}")
+        elif kind == "DeliveryFailed" and not any(missing in text for missing in _MISSING):
+            raise Broken(f"{name} fails with {kind}, which does not say what is missing: {text}")
+        elif not any(cause in text for cause in _CAUSES):
+            raise Broken(f"{name} fails with {kind}, which names no cause: {text}")
+        elif attempt.began_s > self._healed_s:
+            raise Broken(f"{name} fails with {kind} although nothing is wrong: {text}")
+        self._judge_stillness(name, text)
+
+    def _judge_stillness(self, name: str, text: str) -> None:
+        still = _STILL.search(text)
+        if still is None:
+            return
+        if "no answer yet" in text:
+            raise Broken(f"{name} gives up although nothing of it was refused: {text}")
+        since_s = self.history.now - int(still[1]) * (1 - CLOCK_TOLERANCE)
+        refused_s = self._refused_s.get(name)
+        if refused_s is None or refused_s > since_s + _SEND_WITHIN_S:
+            raise Broken(f"{name} gives up, and the first refusal came at {refused_s} s: {text}")
+
+    def on_sink_refused(self, name: str, _stream: str) -> None:
+        """Remember when something was refused first."""
+        self._refused_s.setdefault(name, self.history.now)
+
+    def on_sink_unanswered(self, name: str, _texts: tuple[str, ...]) -> None:
+        """Remember when something stayed without an answer first."""
+        self._refused_s.setdefault(name, self.history.now)
+
+    def _judge_record_error(self, name: str, attempt: _Attempt, text: str) -> None:
+        found = _ROW.search(text)
+        if found is None or not (row := int(found[1])) < len(attempt.texts):
+            raise Broken(f"{name} fails with RecordError, which names no row of it: {text}")
+        named = attempt.texts[row]
+        if named not in self.bad:
+            raise Broken(f"{name} fails for its row {named}, which the service can accept: {text}")
+        if attempt.keeps_letters and "does not fit" not in text:
+            raise Broken(f"{name} fails for its row {named}, which is to be put aside: {text}")
+        if "stream" not in text:
+            raise Broken(f"{name} fails for its row {named}, and names no stream: {text}")
+
+
+class ReportAddsUp(_SinkChecker):
+    """K5: the sink's report counts each committed batch once, however often it was committed."""
+
+    invariant = "K5"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._planned: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = {}
+        self._counted: dict[str, set[int]] = {}
+        self._doubled: set[str] = set()
+
+    def on_second_driver(self, name: str) -> None:
+        """Two drivers of one checkpoint location write one file; Spark ends one of them."""
+        self._doubled.add(name)
+
+    def on_sink_planned(self, query: str, batch: int, texts: tuple[tuple[str, ...], ...]) -> None:
+        """Remember the rows of a batch."""
+        self._planned[query, batch] = texts
+
+    def on_sink_file(self, _who: str, location: str, name: str, content: str) -> None:
+        """Compare the report with the batches."""
+        query = location.removeprefix("checkpoint of ")
+        if name != FILE_NAME or query in self._doubled:
+            return
+        report = json.loads(content)
+        counted = self._counted.setdefault(query, set())
+        counted.add(report["batch"])
+        texts = [text for batch in counted for part in self._planned[query, batch] for text in part]
+        good = sum(text not in self.bad for text in texts)
+        passed = sum(each["user_record_count"] for each in report["total"].values())
+        if (passed, report["dead_letters_total"]) != (good, len(texts) - good):
+            raise Broken(
+                f"the report of {query} tells of {passed} rows and {report['dead_letters_total']} dead letters up to batch "
+                f"{report['batch']}, and there are {good} and {len(texts) - good}"
+            )
+
+
+class LettersOnce(_SinkChecker):
+    """K6: a file of dead letters holds exactly the rows of its task that the service can never accept."""
+
+    invariant = "K6"
+
+    def on_sink_file(self, _who: str, _location: str, name: str, content: str) -> None:
+        """Compare a file with the rows of its task."""
+        if name == FILE_NAME:
+            return
+        found = _rows_of_file(name, content)
+        prefix = found[0].rpartition(".")[0] + "." if found else ""
+        wanted = [text for text in self.bad if text.startswith(prefix)]
+        if sorted(found) != sorted(wanted):
+            raise Broken(f"{name} holds {found}, and {wanted} belong there")
+
+
+class EndsInTime(_SinkChecker):
+    """K7: an attempt that gets nothing acknowledged ends soon after the sink's deadline, and makes no storm of calls."""
+
+    invariant = "K7"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._calls: dict[str, list[float]] = {}
+        self._tried_s: dict[str, float] = {}
+        self._last_s: dict[str, float] = {}
+        self._executor_of: dict[str, str] = {}
+        self._deadline_s: dict[str, float] = {}
+
+    def on_sink_attempt(self, *passed: Any) -> None:
+        """Begin to watch."""
+        super().on_sink_attempt(*passed)
+        _, executor, name, *_, deadline_s = passed
+        self._executor_of[name] = executor
+        self._deadline_s[name] = deadline_s
+
+    def on_sink_stored(self, name: str, *_: Any) -> None:
+        """Something moves."""
+        self._tried_s.pop(name, None)
+        self._calls.pop(name, None)
+
+    def on_sink_letter(self, name: str, *_: Any) -> None:
+        """Something moves."""
+        self.on_sink_stored(name)
+
+    def on_pause(self, who: str, until_s: float) -> None:
+        """A paused process makes no progress, and does not notice."""
+        for name in [name for name, executor in self._executor_of.items() if executor == who]:
+            if name in self._tried_s:
+                self._tried_s[name] = max(self._tried_s[name], until_s)
+
+    def on_call(self, _who: str, name: str, attempt: str) -> None:
+        """Count an attempt's calls that store nothing in a sliding window, and check its deadline."""
+        if name != "sink put":
+            return
+        now = self.history.now
+        calls = [since for since in self._calls.get(attempt, ()) if since > now - _WINDOW_S]
+        self._calls[attempt] = [*calls, now]
+        if len(calls) >= _FRUITLESS_CALLS_MAX:
+            raise Broken(
+                f"{attempt} calls PutRecords {len(calls) + 1} times in vain within {_WINDOW_S:.0f} s"
+            )
+        still_s = now - self._tried_s.setdefault(attempt, now)
+        last_s, self._last_s[attempt] = self._last_s.get(attempt, now), now
+        # A large record that was refused waits for long at the rate that is left, and is then tried again.
+        if (
+            now - last_s < _PAUSE_MAX_S
+            and still_s > self._deadline_s[attempt] * (1 + CLOCK_TOLERANCE) + _SLACK_S
+        ):
+            raise Broken(
+                f"{attempt} still writes {still_s:.0f} s after the first of its calls that stored nothing"
+            )
+
+
+def _rows_of_file(name: str, content: str) -> list[str]:
+    """Return the names of the rows in a file of dead letters."""
+    query, _, rest = name.removeprefix("dead-letters-").partition("-batch-")
+    batch, part = rest.split("-")[0], int(rest.rpartition("-part-")[2].removesuffix(".jsonl"))
+    return [f"{query}:{batch}.{part}.{json.loads(line)['row']}" for line in content.splitlines()]
+
+
+SINKS: Final = (NothingLostInSilence, TwiceWithCause, ErrorsName, ReportAddsUp, LettersOnce, EndsInTime)
+IN_ORDER: Final = (OrderOfEachAttempt, KeysInOrder)

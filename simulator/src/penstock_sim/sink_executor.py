@@ -1,0 +1,155 @@
+"""A simulated executor that runs tasks of sinks by the production's code, and does not end with their drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from penstock.errors import PenstockError
+from penstock.producer.placement import PlacementCache
+from penstock.spark.options.spark_options import SinkOptions
+from penstock.spark.sink.dead_letters import file_name
+from penstock.spark.sink.ports import SinkPorts
+from penstock.spark.sink.task import SinkTask
+from penstock.spark.sink.task_report import TaskReport
+from penstock_sim.blocking_ports import SimClock
+from penstock_sim.process import SimProcess
+from penstock_sim.sink_plan import SinkPlan
+from penstock_sim.sink_rows import COLUMNS, SinkRow, in_batches
+from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
+from penstock_sim.spark_job import OnEnd, TaskFailed
+
+if TYPE_CHECKING:
+    from penstock_sim.environment import Environment
+
+_Item = TypeVar("_Item")
+
+
+class WrittenTask(Struct, frozen=True):
+    """A finished attempt's report to the driver, and which attempt it was."""
+
+    attempt: str
+    report: TaskReport
+
+
+class SinkAttempt(Struct, eq=False):
+    """One attempt of one task of a batch.
+
+    Args:
+        driver: Gets the outcome.
+        place: Which it is.
+        options: The sink's.
+        rows: Its rows.
+        write_id: Of the batch write; None in a streaming query's sink.
+        on_end: Called in the driver's process with the outcome.
+    """
+
+    driver: SimProcess
+    place: AttemptPlace
+    options: SinkOptions
+    rows: list[SinkRow]
+    write_id: str | None
+    on_end: OnEnd[WrittenTask]
+
+    def lose(self) -> None:
+        """Handle the end of the executor, in the driver's process."""
+        self.on_end(TaskFailed(None))
+
+
+class SinkExecutor(SimProcess):
+    """One process that runs tasks.
+
+    Args:
+        world: Its surroundings.
+        name: Its name.
+        incarnation: Names this life.
+        plan: The faults.
+        streams: By name.
+        files: The files of all folders.
+    """
+
+    def __init__(
+        self,
+        world: Environment,
+        name: str,
+        incarnation: int,
+        *,
+        plan: SinkPlan,
+        streams: dict[str, SinkStream],
+        files: dict[str, bytes],
+    ) -> None:
+        super().__init__(world, name, incarnation)
+        self.attempts: dict[SinkAttempt, None] = {}
+        self._plan = plan
+        self._streams = streams
+        self._files = files
+        self._placements = PlacementCache()
+
+    def run(self, attempt: SinkAttempt) -> None:
+        """Begin an attempt."""
+        self.attempts[attempt] = None
+        self.spawn(lambda: self._run(attempt))
+
+    def fail(self) -> list[SinkAttempt]:
+        """End the process; return the attempts that it leaves."""
+        self.end()
+        return [attempt for attempt in self.attempts if attempt.driver.is_alive]
+
+    def _run(self, attempt: SinkAttempt) -> None:
+        world, name = self.world, attempt.place.name
+        texts = tuple(row.text for row in attempt.rows)
+        options = attempt.options
+        world.note(
+            "sink_attempt",
+            attempt.driver.who,
+            self.who,
+            name,
+            options.keeps_dead_letters,
+            texts,
+            options.write_deadline_s,
+        )
+        result: WrittenTask | TaskFailed
+        try:
+            report = self._write(attempt)
+        except PenstockError as error:
+            world.note("sink_task_failed", name, type(error).__name__, str(error))
+            result = TaskFailed(error)
+        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
+            world.note("log", self.who, "CRITICAL", "a task of a sink crashed", repr(error))
+            result = TaskFailed(error)
+        else:
+            counts = tuple((stream, each.user_record_count) for stream, each in report.reports.items())
+            twice = sum(each.possible_duplicate_count for each in report.reports.values())
+            world.note("sink_task_done", name, counts, twice, report.dead_letter_count)
+            for each in report.reports.values():
+                for reason, count in each.refused_by_reason.items():
+                    world.met[f"sent again: {reason}"] += count
+            result = WrittenTask(name, report)
+        self.attempts.pop(attempt, None)
+        attempt.driver.later(world.latency_s(), attempt.on_end, result)
+
+    def _write(self, attempt: SinkAttempt) -> TaskReport:
+        place, plan = attempt.place, self._plan
+        kinesis = SinkKinesis(self, self._streams, plan, place)
+        ports = SinkPorts(
+            open_kinesis=lambda _connection: kinesis,
+            open_folder=lambda location: SinkFolder(self, location, self._files, plan),
+            name_letters=partial(file_name, place.query, str(place.batch), attempt.write_id, place.part),
+            clock=SimClock(self),
+            chance=self.world.chance,
+            placements=self._placements,
+        )
+        task = SinkTask(attempt.options, COLUMNS, ports)
+        return task.write(self._given(in_batches(attempt.rows)))
+
+    def _given(self, items: list[_Item]) -> Iterator[_Item]:
+        """Yield a task's input as Spark gives it: now and then it takes a while."""
+        world = self.world
+        for item in items:
+            if not world.is_healed and world.chance.random() < self._plan.slow_input:
+                world.met["fault: slow_input"] += 1
+                SimClock(self).sleep(world.chance.choice((0.5, 4.0, 15.0)))
+            yield item

@@ -1,0 +1,221 @@
+"""A simulated Spark query that writes to Kinesis: Spark's loop around the production's sink.
+
+Spark's logs of batches and commits survive the driver; everything else dies with it, at any moment.
+Tasks run in executors (`sink_executor`), which its death does not touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct, field
+
+from penstock.errors import PenstockError
+from penstock.spark.options.spark_options import SinkOptions, parse_sink
+from penstock.spark.sink.task_report import abort_batch, commit_batch, sum_up
+from penstock_sim.blocking_ports import STREAM_NAME, SimClock
+from penstock_sim.environment import Environment
+from penstock_sim.fibers import Fiber
+from penstock_sim.process import SimProcess
+from penstock_sim.sink_executor import SinkAttempt, SinkExecutor, WrittenTask
+from penstock_sim.sink_plan import SinkPlan
+from penstock_sim.sink_rows import SinkRow, draw_rows
+from penstock_sim.sink_service import LETTERS, AttemptPlace, SinkFolder
+from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob
+
+_TRIGGER_MAX_S: Final = 3.0
+
+
+class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
+    """Another driver has written this entry of the checkpoint location's log."""
+
+
+class SinkLog(Struct):
+    """The content of a query's checkpoint location, and the options that its user has added after errors: both survive the driver.
+
+    Args:
+        batches: The rows of each batch by partition: every repetition of a batch has the same rows.
+        committed_count: Batches that Spark has noted as done.
+        more_options: The options that its user has added to the sink's.
+    """
+
+    batches: list[list[list[SinkRow]]] = field(default_factory=list)
+    committed_count: int = 0
+    more_options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no batch is under way."""
+        return self.committed_count == len(self.batches)
+
+
+def sink_options(plan: SinkPlan, name: str, log: SinkLog) -> SinkOptions:
+    """Return the sink's options, as its user gives them and Spark adds to them."""
+    given = {"region": "sim-1", **plan.options, **log.more_options}
+    if not plan.routes:
+        given["streamName"] = STREAM_NAME
+    if "deadLetterPath" in log.more_options:
+        given.pop("deadLetterStream", None)
+    return parse_sink({**given, "checkpointLocation": f"checkpoint of {name}"})[0]
+
+
+class SimSinkQuery(SimProcess):
+    """One life of the driver of a query with a sink.
+
+    Args:
+        world: Its surroundings.
+        name: The query's name.
+        incarnation: Names this life.
+        on_gone: Called when it has ended, with how.
+        plan: Its rows, and its faults.
+        log: Its checkpoint location.
+        executors: Returns the processes that run its tasks now.
+        files: The files of all folders.
+    """
+
+    def __init__(
+        self,
+        world: Environment,
+        name: str,
+        incarnation: int,
+        *,
+        on_gone: Callable[[SimProcess, str], None],
+        plan: SinkPlan,
+        log: SinkLog,
+        executors: Callable[[], list[SinkExecutor]],
+        files: dict[str, bytes],
+    ) -> None:
+        super().__init__(world, name, incarnation)
+        self.on_gone = on_gone
+        self.log = log
+        self._plan = plan
+        self._executors = executors
+        self._files = files
+        self._options = sink_options(plan, name, log)
+        self._clock = SimClock(self)
+        self._main: Fiber | None = None
+        self._is_stopping = False
+        self._attempt_count = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._main = self.spawn(self._live)
+
+    def request_stop(self) -> None:
+        """Stop as `query.stop()` does: wherever it is."""
+        if self._main is not None and not self._is_stopping:
+            self._is_stopping = True
+            self._main.interrupt(SystemExit(0))
+
+    def _live(self) -> None:
+        how = "stopped"
+        try:
+            self._run()
+        except SystemExit:
+            pass
+        except (PenstockError, LogConflict, JobFailed) as error:
+            how = f"failed: {type(error).__name__}"
+            self.world.note("sink_query_failed", self.who, type(error).__name__, str(error))
+            self._change_options_after(str(error))
+        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
+            how = "crashed"
+            self.world.note("log", self.who, "CRITICAL", "the driver crashed", repr(error))
+        self.on_gone(self, how)
+
+    def _change_options_after(self, error_text: str) -> None:
+        """Do as an error says: a person sets the option that it names."""
+        does_not_fit = "deadLetterPath" in error_text and "does not fit" in error_text
+        if does_not_fit or ("RecordError" in error_text and not self._options.keeps_dead_letters):
+            self.log.more_options = {"onError": "deadLetter", "deadLetterPath": LETTERS}
+
+    def _happens(self, fault: str) -> bool:
+        likelihood: float = getattr(self._plan, fault)
+        happens = not self.world.is_healed and self.world.chance.random() < likelihood
+        if happens:
+            self.world.met[f"fault: {fault}"] += 1
+        return happens
+
+    # --- Spark's loop -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        log, world = self.log, self.world
+        index = log.committed_count
+        while True:
+            if index == len(log.batches):
+                self._clock.sleep(world.chance.uniform(0.05, _TRIGGER_MAX_S))
+                if world.is_healed and index:
+                    continue
+                self._clock.sleep(world.latency_s())
+                self._plan_batch(index)
+            self._run_batch(index, log.batches[index])
+            index += 1
+
+    def _plan_batch(self, index: int) -> None:
+        if index != len(self.log.batches):
+            raise LogConflict(f"offsets/{index} is there already")
+        world = self.world
+        rows = draw_rows(self._plan, self.name, index, world.chance)
+        self.log.batches.append(rows)
+        for part, of_part in enumerate(rows):
+            for row in of_part:
+                # The order of a key is promised as a whole only if its rows stay in one task; otherwise for the rows of each task.
+                group = row.key if self._plan.keys_stay else f"{row.key}@{index}.{part}"
+                if not row.bad:
+                    world.note("added", row.text, group)
+                else:
+                    world.note("sink_bad", row.text, row.bad)
+        texts = tuple(tuple(row.text for row in of_part) for of_part in rows)
+        world.note("sink_planned", self.name, index, texts)
+
+    def _run_batch(self, index: int, rows: list[list[SinkRow]]) -> None:
+        world, log = self.world, self.log
+        world.note("sink_batch", self.who, index)
+        write_id = f"{self.who.replace('/', '-')}-{index}" if self._plan.in_foreach_batch else None
+        written = self._run_tasks(index, rows, write_id)
+        world.note("sink_tasks_done", self.who, index, tuple(each.attempt for each in written))
+        if self._happens("driver_dies_before_commit"):
+            self._die()
+        reports = [each.report for each in written]
+        if self._plan.in_foreach_batch:
+            sum_up(reports, "batch write")
+        else:
+            commit_batch(reports, index, self._options.checkpoint_location, self._open_folder)
+        world.note("sink_committed", self.who, index)
+        if self._happens("driver_dies_after_commit"):
+            self._die()
+        self._clock.sleep(world.latency_s())
+        if index != log.committed_count:
+            raise LogConflict(f"commits/{index} is there already")
+        log.committed_count += 1
+        world.note("sink_logged", self.name, index, tuple(each.attempt for each in written))
+
+    def _die(self) -> None:
+        self.later(0.0, self.on_gone, self, "crashed")
+        self._clock.sleep(1.0)
+
+    def _open_folder(self, location: str) -> SinkFolder:
+        return SinkFolder(self, location, self._files, self._plan)
+
+    def _run_tasks(self, index: int, rows: list[list[SinkRow]], write_id: str | None) -> list[WrittenTask]:
+        def start(part: int, on_end: OnEnd[WrittenTask]) -> bool:
+            executors = self._executors()
+            if executors:
+                self._attempt_count += 1
+                name = f"{self.who} {index}.{part} attempt {self._attempt_count}"
+                place = AttemptPlace(name, self.name, index, part)
+                attempt = SinkAttempt(self, place, self._options, rows[part], write_id, on_end)
+                self.world.chance.choice(executors).run(attempt)
+            return bool(executors)
+
+        job = SparkJob[WrittenTask](self, len(rows), start, lambda: self._happens("second_attempt"))
+        try:
+            return job.run()
+        except JobFailed:
+            finished = [each.report for each in job.finished()]
+            self.world.note("sink_aborted", self.who, index, len(finished))
+            if self._plan.in_foreach_batch:
+                sum_up(finished, "failed batch write, acknowledged before the failure")
+            else:
+                abort_batch(finished, index)
+            raise

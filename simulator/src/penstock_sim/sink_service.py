@@ -1,0 +1,258 @@
+"""The service of a simulated sink's tasks: streams that refuse, fall silent, are deleted, and a folder of files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
+
+from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX
+from penstock.core.put_entry import PutAnswer, PutEntry
+from penstock.core.shard import StreamSummary
+from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, ServiceError
+from penstock.ports.kinesis import ShardFilter, ShardListing
+from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
+from penstock_sim.faults import STREAM
+from penstock_sim.producer import SimPuts
+from penstock_sim.sink_plan import SinkPlan
+from penstock_sim.sink_rows import text_of
+
+if TYPE_CHECKING:
+    from penstock_sim.environment import Environment
+    from penstock_sim.process import SimProcess
+    from penstock_sim.stream import SimStream
+
+LETTERS: Final = "letters"
+"""The stream, and the folder, of dead letters."""
+_SLOW_MAX_S: Final = 20.0
+
+
+class SinkStream(Struct):
+    """A stream that sinks write to.
+
+    Args:
+        name: Its name.
+        stream: Its shards and records.
+        deleted_until: Until then it does not exist.
+        silent_until: Until when each shard refuses every record.
+    """
+
+    name: str
+    stream: SimStream
+    deleted_until: float = 0.0
+    silent_until: dict[str, float] = field(default_factory=dict)
+
+
+class AttemptPlace(Struct, frozen=True):
+    """Which attempt of which task writes.
+
+    Args:
+        name: Its unique name.
+        query: The query's name.
+        batch: Spark's number of the batch.
+        part: The partition.
+    """
+
+    name: str
+    query: str
+    batch: int
+    part: int
+
+    def text_of(self, row_number: int) -> str:
+        """Return the name of a row of the task."""
+        return f"{self.query}:{self.batch}.{self.part}.{row_number}"
+
+
+class SinkPuts(SimPuts):
+    """The service's side of one attempt's calls to one stream."""
+
+    def __init__(self, world: Environment, plan: SinkPlan, target: SinkStream, attempt: AttemptPlace) -> None:
+        super().__init__(world, plan, target.stream)
+        self._sink_plan = plan
+        self._target = target
+        self._attempt = attempt
+
+    def serve(self, entries: Sequence[PutEntry]) -> Any:
+        """Answer one call."""
+        answer = refusal(self._world, self._target) or self._check_limits(entries) or super().serve(entries)
+        refused = isinstance(answer, list) and any(each.error_code for each in answer)
+        if refused or isinstance(answer, PenstockError):
+            self._world.note("sink_refused", self._attempt.name, self._target.name)
+        return answer
+
+    def _check_limits(self, entries: Sequence[PutEntry]) -> PenstockError | None:
+        sizes = [len(entry.data) + len(entry.partition_key.encode()) for entry in entries]
+        if (
+            0 < len(entries) <= PUT_RECORDS_COUNT_MAX
+            and sum(sizes) <= PUT_RECORDS_BYTES_MAX
+            and max(sizes) <= self._sink_plan.record_bytes_max
+            and all(1 <= len(entry.partition_key) <= 256 for entry in entries)
+        ):
+            return None
+        self._world.note("sink_over_limits", self._attempt.name, len(entries), max(sizes, default=0))
+        return Rejected("one or more parameters are invalid", code="ValidationException")
+
+    def take_one(self, entry: PutEntry) -> PutAnswer:
+        """Take or refuse one entry; a silent shard refuses each."""
+        world, target = self._world, self._target
+        if any(world.now < until for until in target.silent_until.values()):
+            shard = self.shard_of(entry)
+            if world.now < target.silent_until.get(shard.shard_id, 0.0):
+                world.met["fault: outages_per_min"] += 1
+                return PutAnswer(error_code="InternalFailure", error_message="out of order")
+        return super().take_one(entry)
+
+    # --- the history --------------------------------------------------------------------------------------
+
+    def text_of(self, data: bytes) -> str:
+        """Return the name of a row, given its data or its dead letter."""
+        return self._attempt.text_of(json.loads(data)["row"]) if data[:1] == b"{" else text_of(data)
+
+    def note_unanswered(self, texts: tuple[str, ...]) -> None:
+        """Write the rows to the history under the attempt's name."""
+        self._world.note("sink_unanswered", self._attempt.name, texts)
+
+    def note_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
+        """Write the rows to the history under the attempt's name."""
+        self._world.note("sink_misrouted", self._attempt.name, texts, is_read)
+
+    def note_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
+        """Write the rows to the history under the attempt's name, and as records for the stream's consumers."""
+        name = self._target.name
+        kind = "sink_letter" if name == LETTERS else "sink_stored"
+        self._world.note(kind, self._attempt.name, name, texts, is_read)
+        if name == STREAM_NAME:
+            super().note_stored(shard_id, numbers, texts, is_read)
+        elif name != LETTERS:
+            self._world.note("stored", f"{name}/{shard_id}", numbers[0], texts, is_read)
+
+
+def refusal(world: Environment, target: SinkStream) -> PenstockError | None:
+    """Return the error of any call to a stream at this moment, or None."""
+    if world.is_denied("stream"):
+        return AccessDenied(f"{world.denial}: stream {target.name}", code=world.denial, resource=target.name)
+    if world.now < target.deleted_until:
+        world.met["fault: deletions_per_min (call)"] += 1
+        return NotFound(
+            f"stream {target.name} does not exist", code="ResourceNotFoundException", resource=target.name
+        )
+    return None
+
+
+class SinkKinesis(SimKinesis):
+    """The service as one attempt sees it.
+
+    Args:
+        process: The executor.
+        streams: By name.
+        plan: The faults.
+        attempt: Which attempt it is.
+    """
+
+    def __init__(
+        self, process: SimProcess, streams: dict[str, SinkStream], plan: SinkPlan, attempt: AttemptPlace
+    ) -> None:
+        super().__init__(process, "sink ", process.world.stream, STREAM)
+        self._streams = streams
+        self._plan = plan
+        self._puts = {
+            name: SinkPuts(process.world, plan, target, attempt) for name, target in streams.items()
+        }
+        self._attempt = attempt
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the process, as the adapter compares its options: one attempt's knowledge serves the next."""
+        return isinstance(other, SinkKinesis) and self.process is other.process
+
+    def __hash__(self) -> int:
+        """Agree with equality."""
+        return hash(self.process)
+
+    def fetch_summary(self, stream: str) -> StreamSummary:
+        """Describe a stream."""
+        target, world = self._streams[stream], self._world
+
+        def serve() -> Any:
+            error = refusal(world, target) or world.serve_summary()
+            if isinstance(error, AccessDenied) and self._plan.large_row:
+                # If the policy forbids the call, a large row cannot be distinguished from one that is too large.
+                error = AccessDenied("ExpiredTokenException", code="ExpiredTokenException")
+            if isinstance(error, ServiceError):
+                return type(error)(f"stream {stream}: {error}", code=error.code, resource=stream)
+            return error
+
+        self._caller.call("describe", serve)
+        return StreamSummary(
+            stream,
+            f"arn:{stream}",
+            "ACTIVE",
+            1,
+            open_shard_count=len(target.stream.open_shards()),
+            record_bytes_max=self._plan.record_bytes_max,
+        )
+
+    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
+        """List the shards, if the policy permits it."""
+        target, world = self._streams[stream], self._world
+        kind = None if shard_filter is None else shard_filter.type
+
+        def serve() -> Any:
+            if self._plan.listing_denied:
+                world.met["fault: listing_denied"] += 1
+                return AccessDenied("ListShards is not permitted", code="AccessDeniedException")
+            return refusal(world, target) or world.serve_listing(kind, None, target.stream)
+
+        shards, server_ms = self._caller.call("list shards", serve)
+        return ShardListing(shards, server_ms)
+
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+        """Send entries once; a retry is the batcher's to plan."""
+        puts = self._puts[stream]
+        answers: Sequence[PutAnswer] = self._caller.call(
+            "put", lambda: puts.serve(entries), self._attempt.name, retried=False
+        )
+        if puts.happens("slow_put"):
+            SimClock(self.process).sleep(self._world.chance.uniform(1.0, _SLOW_MAX_S))
+        return answers
+
+
+class SinkFolder:
+    """Implements `penstock.spark.sink.folder.FileFolder`: files that outlive their writers.
+
+    Args:
+        process: Who reads and writes.
+        location: Which folder it is.
+        files: The files of all folders.
+        plan: The faults.
+    """
+
+    def __init__(self, process: SimProcess, location: str, files: dict[str, bytes], plan: SinkPlan) -> None:
+        self._process = process
+        self._location = location
+        self._files = files
+        self._plan = plan
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+        self._take_time("read")
+        content = self._files.get(f"{self._location}/{name}")
+        if content is None:
+            raise FileNotFoundError(name)
+        return content
+
+    def replace(self, name: str, content: IO[bytes]) -> None:
+        """Write a file as a whole."""
+        content.seek(0)
+        data = content.read()
+        self._take_time("written")
+        self._files[f"{self._location}/{name}"] = data
+        self._process.world.note("sink_file", self._process.who, self._location, name, data.decode())
+
+    def _take_time(self, what: str) -> None:
+        world = self._process.world
+        SimClock(self._process).sleep(world.latency_s())
+        if not world.is_healed and world.chance.random() < self._plan.folder_failure:
+            world.met["fault: folder_failure"] += 1
+            raise OSError(f"{self._location} cannot be {what} just now")

@@ -1,0 +1,156 @@
+"""Checkers for several streams in one lease table: each keeps to itself, and a failing one holds up no other."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Create
+from penstock.core.position import Position
+from penstock_sim.checker import Broken, Checker
+from penstock_sim.faults import EPOCH_MS
+from penstock_sim.history import History
+
+READ_WITHIN_S: Final = 60.0
+"""A record is handled so long after it was put where nothing goes wrong but in other streams."""
+
+
+def _stream_id(key: str) -> str:
+    return key.rpartition(":")[0]
+
+
+class OwnStreamOnly(Checker):
+    """T1: a worker writes and reads leases of the streams in its list, and each lease stays with its stream."""
+
+    invariant = "T1"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._read_by: dict[str, tuple[str, ...]] = {}
+
+    def on_reads(self, who: str, stream_ids: tuple[str, ...]) -> None:
+        """Remember the streams that a process reads."""
+        self._read_by[who] = stream_ids
+
+    def on_write(self, who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
+        """Check the lease's stream, and those of the shards that it names."""
+        key = write.key
+        if key not in self.history.shards:
+            raise Broken(f"{type(write).__name__} of {who} is of {key}, which is no shard")
+        if who not in self._read_by:
+            return  # rows that were in the table before
+        stream_id = _stream_id(key)
+        if stream_id not in self._read_by[who]:
+            raise Broken(f"{type(write).__name__} of {who} is of {key}, whose stream it does not read")
+        if after is None:
+            return
+        for other in sorted(after.parents | after.children):
+            if _stream_id(other) != stream_id:
+                raise Broken(f"{type(write).__name__} of {who} lets {key} name {other}, of another stream")
+        identity = self.history.streams[stream_id].identity
+        if after.stream is not None and str(after.stream) != identity:
+            raise Broken(f"{type(write).__name__} of {who} marks {key} as of {after.stream}")
+
+    def on_start(self, who: str, key: str, _epoch: int, _position: Position) -> None:
+        """Check the stream of the shard that is read."""
+        if _stream_id(key) not in self._read_by[who]:
+            raise Broken(f"{who} reads {key}, whose stream is not in its list")
+
+    def on_named(self, who: str, key: str, _epoch: int, named: tuple[tuple[str, str], ...]) -> None:
+        """Records show the handler their stream and shard."""
+        stream_id, _, shard_id = key.rpartition(":")
+        if named != ((self.history.streams[stream_id].name, shard_id),):
+            raise Broken(f"{who} hands over records of {key} as those of {named}")
+
+
+class DeletedStaysAsItWas(Checker):
+    """T2: no lease of a stream is begun or deleted once the stream is gone, and nothing of its leases is taken for another's.
+
+    Leases of an earlier list may still be written, also by a worker that was paused: it has not noticed the change.
+    """
+
+    invariant = "T2"
+    _UNDER_WAY_S: Final = 20.0  # leases of an earlier list may still be written
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._gone_s: dict[str, float] = {}
+        self._pauses: dict[str, list[tuple[float, float]]] = {}
+
+    def on_pause(self, who: str, until_s: float) -> None:
+        """Remember when a worker is paused."""
+        self._pauses.setdefault(who, []).append((self.history.now, until_s))
+
+    def _written_until_s(self, who: str, gone_s: float) -> float:
+        until_s = gone_s + self._UNDER_WAY_S
+        for paused_s, resumed_s in self._pauses.get(who, ()):
+            if paused_s <= until_s:
+                until_s = max(until_s, resumed_s + self._UNDER_WAY_S)
+        return until_s
+
+    def on_stream_deleted(self, stream_id: str, _name: str) -> None:
+        """Remember when it went."""
+        self._gone_s[stream_id] = self.history.now
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Check leases that are created and deleted."""
+        gone_s = self._gone_s.get(_stream_id(write.key))
+        if gone_s is None or self.history.now < self._written_until_s(who, gone_s):
+            return
+        is_new = isinstance(write, Create) and before is None and write.key not in self.history.created
+        if is_new and not self.history.is_forgiven(write.key):
+            raise Broken(f"{who} creates {write.key} at {after and after.checkpoint}, whose stream is gone")
+
+
+class OthersGoOn(Checker):
+    """T3: if only one stream has faults, every record of the others is handled soon."""
+
+    invariant = "T3"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._read_since_s: dict[str, float] = {}
+        self._in_trouble: set[str] = set()
+        self._due: deque[tuple[float, str, int, int]] = deque()
+
+    def on_reads(self, _who: str, stream_ids: tuple[str, ...]) -> None:
+        """From the first worker on that has a stream in its list, its records are owed."""
+        for stream_id in stream_ids:
+            self._read_since_s.setdefault(stream_id, self.history.now)
+
+    def on_stream_refused(self, stream_id: str, _until_s: float) -> None:
+        """It owes nothing more."""
+        self._in_trouble.add(stream_id)
+
+    def on_stream_deleted(self, stream_id: str, _name: str) -> None:
+        """As above."""
+        self._in_trouble.add(stream_id)
+
+    def on_list(self, _name: str, names: tuple[str, ...]) -> None:
+        """A stream left out of a worker's list is not owed until all have it again."""
+        self._in_trouble.update(
+            stream_id for stream_id, stream in self.history.streams.items() if stream.name not in names
+        )
+
+    def on_put(self, key: str, sequence: int, arrival_ms: int) -> None:
+        """Check the records whose time is over."""
+        self._due.append((self.history.now + READ_WITHIN_S, key, sequence, arrival_ms))
+        while self._due and self._due[0][0] <= self.history.now:
+            _, put_into, number, came_ms = self._due.popleft()
+            self._judge(put_into, number, came_ms)
+
+    def _judge(self, key: str, sequence: int, arrival_ms: int) -> None:
+        shard, stream_id = self.history.shards[key], _stream_id(key)
+        since_s = self._read_since_s.get(stream_id)
+        if since_s is None or stream_id in self._in_trouble or sequence in shard.done:
+            return
+        start_ms = shard.stream.start_ms
+        is_owed = start_ms is not None and arrival_ms >= start_ms
+        put_s = (arrival_ms - EPOCH_MS) / 1000
+        if is_owed and put_s >= since_s and sequence not in shard.sequences[: shard.trimmed]:
+            raise Broken(f"record {sequence} of {key} is not handled {READ_WITHIN_S:.0f} s after it was put")
+
+
+STREAMS: Final = (DeletedStaysAsItWas,)

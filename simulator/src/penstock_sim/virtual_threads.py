@@ -1,0 +1,93 @@
+"""Implements the threads of `penstock.runtime.threads` with fibers, so that production code waits in virtual time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.ports.clock import Clock
+from penstock.runtime.loop import Loop, LoopThread, Task
+from penstock_sim.fibers import VirtualCondition
+from penstock_sim.process import SimProcess
+
+if TYPE_CHECKING:
+    from penstock.runtime.loop import Condition, Pool
+
+
+class _VirtualPool:
+    """As `penstock.runtime.loop.ThreadPool`."""
+
+    def __init__(self, process: SimProcess, fiber_count: int) -> None:
+        self._process = process
+        self._fiber_count = fiber_count
+        self._tasks: deque[Task] = deque()
+        self._running = 0
+        self._is_closed = False
+
+    def submit(self, task: Task) -> None:
+        """Run a task on the next free fiber."""
+        if self._is_closed:
+            return
+        self._tasks.append(task)
+        if self._running < self._fiber_count:
+            self._running += 1
+            self._process.spawn(self._work)
+
+    def close(self) -> None:
+        """Take nothing new."""
+        self._is_closed = True
+
+    def _work(self) -> None:
+        while self._tasks and not self._is_closed:
+            self._tasks.popleft()()
+        self._running -= 1
+
+
+class _Driving:
+    """A fiber that drives a loop."""
+
+    def __init__(self, ended: VirtualCondition) -> None:
+        self.has_ended = False
+        self._ended = ended
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+        self._ended.wait_for(lambda: not self.is_alive(), timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self.has_ended
+
+
+class VirtualThreads:
+    """Implements `penstock.runtime.threads.Threads` for one simulated process."""
+
+    def __init__(self, process: SimProcess) -> None:
+        self._process = process
+
+    def condition(self) -> Condition:
+        """Return a condition in virtual time."""
+        return VirtualCondition(self._process.fibers)
+
+    def pool(self, name: str, thread_count: int) -> Pool:
+        """Return a pool of fibers."""
+        del name
+        return _VirtualPool(self._process, thread_count)
+
+    def drive(
+        self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
+    ) -> _Driving:
+        """Drive a loop by the production's own code, on a fiber."""
+        self._process.watch_loop(loop)
+        ended = VirtualCondition(self._process.fibers)
+        thread = LoopThread(name, loop, clock, on_crash)
+
+        def body() -> None:
+            thread.run()
+            driving.has_ended = True
+            ended.notify_all()
+
+        driving = _Driving(ended)
+        self._process.spawn(body)
+        return driving
