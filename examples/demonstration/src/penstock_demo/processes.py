@@ -87,7 +87,7 @@ def _list_proc() -> list[tuple[int, str]]:
 
 def _list_ps() -> list[tuple[int, str]]:
     shown = subprocess.run(
-        ["ps", "-A", "-ww", "-o", "pid=,stat=,command="],  # noqa: S607 - the system's own
+        ["ps", "-A", "-ww", "-o", "pid=,stat=,command="],
         check=True,
         capture_output=True,
         text=True,

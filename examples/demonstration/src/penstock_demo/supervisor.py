@@ -73,7 +73,7 @@ class QueryProcess:
         """Start it, or start it again; returns at once."""
         self.has_started.clear()
         with self._log_path.open("a") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own program, our own arguments
+            self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,  # closes when this process ends, which ends the program
                 stdout=subprocess.PIPE,
