@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others coverage screenshots soak format docs site clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others coverage screenshots soak format docs site test-site clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -154,6 +154,9 @@ site: ## build the documentation as a site into build/site; every link and ancho
 	@$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check $(SITE_PACKAGES)
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
 	@echo "build/site/index.html"
+
+test-site: site $(STAMP) ## search, links to other hosts, tables and Markdown twins of the built site; needs node, and a browser for the tables
+	@$(PY) -m pytest -q -p no:cacheprovider $(PYTEST_ARGS) tests/site
 
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .

@@ -1,7 +1,7 @@
 """The marks of the tests, by folder. A test sets none itself, except `soak` on the longer one of its cases.
 
 `spark` starts a JVM, `slow` is left to `make test-slow`. `interop` builds programs against libraries of others and runs
-them, with a JVM too, or fetches their jars: only by `make test-interop` and `make test-lakehouse`.
+them, with a JVM too, or fetches their jars: only by `make test-interop`, `make test-lakehouse` and `make test-site`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "producer/test_crowd.py": ("slow",),
     "sim/test_large_fleet.py": ("slow",),
     "sim/test_many_seeds.py": ("slow",),
+    "site": ("interop",),
     "spark/queries": ("slow",),
     "spark/test_pushed_tasks.py": ("slow",),
     "spark/session": ("spark", "slow"),

@@ -1,7 +1,12 @@
-"""Adds pages at the repository's root, and links to its files, to the site of docs/. Called by MkDocs."""
+"""Hooks of MkDocs for the site of docs/.
+
+They add the pages at the repository's root, point links to its files, weigh pages in the search, and write `llms.txt` and a
+Markdown twin of each page: `spark.md` beside `spark/`.
+"""
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
 from pathlib import Path
@@ -16,13 +21,31 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = [ROOT / "src", *sorted(ROOT.glob("*/src"))]
 PAGES = {
-    "README.md": "index.md",
+    "README.md": "overview.md",
     "CHANGELOG.md": "changes.md",
     "SECURITY.md": "security.md",
     "CONTRIBUTING.md": "contributing.md",
     "examples/README.md": "examples.md",
 }
+SEARCH_BOOSTS = {
+    "api.md": 0.1,
+    "changes.md": 0.1,
+    "comparison.md": 0.3,
+    "contributing.md": 0.3,
+    "internals-used.md": 0.3,
+    "performance.md": 0.3,
+    "index.md": 0.5,
+    "overview.md": 0.5,
+    "fleet.md": 0.5,
+    "lease-algorithm.md": 0.5,
+    "spark-batches.md": 0.5,
+    "options.md": 0.5,
+}
+"""How much a page counts in the search. A guide counts 1: a reader with a question looks for a guide first."""
+WIDE = frozenset({"options.md"})
+"""Pages without a table of contents beside them, for the width of their tables."""
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 _ELSEWHERE = re.compile(
     r'<(?:script|img|iframe|link rel="?(?:stylesheet|preconnect|icon))\b[^>]*?\b(?:src|href)="?https?://[^>]*>'
@@ -30,6 +53,10 @@ _ELSEWHERE = re.compile(
 )
 """Files that a browser, or the theme's script, would fetch from another host."""
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
+_DIRECTIVE = re.compile(r"^::: (\S+)\n(?:    .*\n)*", re.MULTILINE)
+_twins: dict[str, tuple[str, str]] = {}
+"""Title and Markdown of each page, by its name below docs/."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -55,12 +82,65 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{config.extra['repository']}/{kind}/main/{path}{match[2] or ''}"
 
     parts = _FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else _LINK.sub(resolve, part) for part in parts)
+    text = "".join(part if part.startswith("```") else _LINK.sub(resolve, part) for part in parts)
+    name = page.file.src_uri
+    page.meta.setdefault("search", {})["boost"] = SEARCH_BOOSTS.get(name, 1)
+    if name in WIDE:
+        page.meta["hide"] = ["toc"]
+    _twins[name] = str(page.title), _DIRECTIVE.sub(_described, _COMMENT.sub("", text))
+    return text
+
+
+def _described(match: re.Match[str]) -> str:
+    """Return a name of the Python API with its docstring, for a page that has no HTML."""
+    path = match[1]
+    return f"### `{path}`\n\n{_docstring(path)}\n"
+
+
+def _docstring(path: str) -> str:
+    """Return the docstring of a module, or of a class or function in one."""
+    for module, name in ((path, ""), path.rsplit(".", 1)):
+        for source in SOURCES:
+            file = source / f"{module.replace('.', '/')}.py"
+            if file.is_file():
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+                kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+                found = [each for each in tree.body if isinstance(each, kinds) and each.name == name]
+                return ast.get_docstring(found[0] if found else tree) or ""
+    raise PluginError(f"api.md: there is no {path}")
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the Markdown twins and `llms.txt`."""
+    site = Path(config.site_dir)
+    for name, (_, text) in _twins.items():
+        (site / name).write_text(text, encoding="utf-8")
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for section in config.nav or []:
+        for heading, pages in section.items():
+            lines += [f"## {heading}", ""]
+            for page in pages:
+                name = next(iter(page.values())) if isinstance(page, dict) else page
+                title, text = _twins[name]
+                lines.append(f"- [{title}]({name}): {_summary(text)}")
+            lines.append("")
+    (site / "llms.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _summary(text: str) -> str:
+    """Return the first two sentences of a page's first paragraph, without links, in one line."""
+    paragraphs = (
+        part for part in _FENCE.sub("", text).split("\n\n") if part[:1].isalnum() or part[:1] in "[`"
+    )
+    paragraph = " ".join(next(paragraphs, "").split())
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraph)
+    return " ".join(re.split(r"(?<=[.:]) ", plain)[:2])
 
 
 def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Refuse a page that would load files from another host."""
+    """Refuse a page that would load files from another host, and name its Markdown twin."""
     found = _ELSEWHERE.search(output)
     if found is not None:
         raise PluginError(f"{page.file.src_uri} would be loaded from another host: {found[0][:200]}")
-    return output
+    twin = posixpath.relpath(page.file.src_uri, posixpath.dirname(page.file.dest_uri) or ".")
+    return output.replace("</head>", f'<link rel="alternate" type="text/markdown" href="{twin}"></head>', 1)

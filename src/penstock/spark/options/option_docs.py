@@ -36,16 +36,18 @@ def render_markdown() -> str:
         "Generated from the code by `make docs`; `penstock options` prints the same. Names are case-insensitive.",
         "An unknown name is an error that suggests the nearest known one.",
         "",
-        "| option | form | default | for | meaning | also accepted as |",
-        "|---|---|---|---|---|---|",
+        "| option | form | for | meaning |",
+        "|---|---|---|---|",
     ]
     for row in option_rows():
         where = ", ".join(row["scopes"])
-        default = "" if row["default"] is None else f"`{row['default']}`"
-        aliases = ", ".join(f"`{alias}`" for alias in row["aliases"])
-        lines.append(
-            f"| `{row['name']}` | {_UNBOUNDED.get(row['form'], row['form'])} | {default} | {where} | {row['meaning']} | {aliases} |"
-        )
+        form = _UNBOUNDED.get(row["form"], row["form"])
+        if row["default"] is not None:
+            form += f"; default `{row['default']}`"
+        meaning = row["meaning"]
+        if row["aliases"]:
+            meaning += " Also accepted as " + ", ".join(f"`{alias}`" for alias in row["aliases"]) + "."
+        lines.append(f"| `{row['name']}` | {form} | {where} | {_as_text(meaning)} |")
     lines += [
         "",
         "`source` is `spark.readStream`, `batch` is `spark.read`, `sink` is `write` and `writeStream`. Write durations as",
@@ -71,6 +73,12 @@ def render_markdown() -> str:
     ]
     lines += _rows({f"{name}*" if name.endswith(".") else name: way_out for name, way_out in REFUSED.items()})
     return "\n".join(lines) + "\n"
+
+
+def _as_text(meaning: str) -> str:
+    """Escape what Markdown reads as an HTML tag, except in code."""
+    parts = meaning.split("`")
+    return "`".join(part if place % 2 else part.replace("<", "&lt;") for place, part in enumerate(parts))
 
 
 def _rows(options: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,50 @@
+"""A reader's words find the page that answers, in the search of the built site."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "build" / "site"
+FOUND = {
+    "IAM": "cluster/#iam-permissions",
+    "permissions": "cluster/#iam-permissions",
+    "stuck": "operations/#lag",
+    "lag": "operations/#lag",
+    "replay": "operations/#replay",
+    "parallelism": "spark/#parallelism",
+    "back-pressure": "spark/#back-pressure",
+    "backpressure": "spark/#back-pressure",
+    "time zone": "operations/#timestamps-and-time-zones",
+    "timezone": "operations/#timestamps-and-time-zones",
+    "poison": "operations/#poison-records",
+}
+"""For each query: the page, and its section."""
+
+
+@pytest.fixture(scope="module")
+def found():
+    if not (SITE / "search").is_dir():
+        pytest.fail("the site is not built: run `make test-site`")
+    if shutil.which("node") is None:
+        pytest.skip("the theme's search runs in node, which is not here")
+    said = subprocess.run(
+        ["node", str(ROOT / "tools" / "site_search.cjs"), str(SITE), *FOUND],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(said.stdout)
+
+
+@pytest.mark.parametrize("query", FOUND)
+def test_a_query_finds_its_section_first(query, found):
+    assert [sections[0] for sections in found[query]][:1] == [FOUND[query]]
+
+
+def test_a_page_of_the_python_api_is_first_for_no_query(found):
+    assert not [query for query, pages in found.items() if pages[0][0].startswith("api/")]
