@@ -34,6 +34,7 @@ from penstock_local.journal import FileJournal
 from penstock_local.moto_bridge import MotoBridge
 from penstock_local.operations import dispatch
 from penstock_local.operations.call import Service, ServiceCall
+from penstock_local.queues.long_polls import LongPolls
 from penstock_local.quotas import Quotas
 from penstock_local.service_errors import RequestRefused
 from penstock_local.state_folder import StateFolder
@@ -131,6 +132,7 @@ class Streams:
             FaultBook(),
             Subscriptions(self.store, VirtualClock(0), metrics, limits=False),
             metrics,
+            LongPolls(self.store.queues, VirtualClock(0)),
         )
         try:
             self.journal.load(self.store)

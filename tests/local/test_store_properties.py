@@ -15,6 +15,7 @@ from penstock_local import sequence, subscriptions
 from penstock_local.faults import FaultBook
 from penstock_local.operations import dispatch
 from penstock_local.operations.call import Service, ServiceCall
+from penstock_local.queues.long_polls import LongPolls
 from penstock_local.quotas import Quotas
 from penstock_local.service_errors import RequestRefused
 from penstock_local.store import Store, StoreOptions
@@ -41,6 +42,7 @@ class Direct:
             FaultBook(),
             Subscriptions(store, VirtualClock(0), metrics, limits=False),
             metrics,
+            LongPolls(store.queues, VirtualClock(0)),
         )
         self.now_ms = 1_700_000_000_000
 

@@ -102,36 +102,38 @@ class KinesisApplication:
         wire = wire_for(request.headers.get("content-type", ""))
         credential = credential_of(request.headers.get("authorization", ""))
         call = ServiceCall(self._service, operation, wire, self._clock.now_ms(), credential.region)
-        outcome = "ok"
         try:
             answer = dispatch.answer(call, request.body)
-            if isinstance(answer, EventStream):
-                response = _event_stream(answer)
-            else:
-                response = Response(200, answer, [("Content-Type", wire.content_type)])
-        except RequestRefused as refusal:
-            outcome = refusal.code
-            response = kinesis_error(wire, refusal)
-        except DropConnection:
-            outcome = "drop_before"
-            response = Response(drop=True)
-        except Exception:
-            # a fault of this server or its disk: the client gets the service's error, the log has the cause
-            log.exception("Kinesis %s failed", operation)
-            outcome = "InternalFailure"
-            response = kinesis_error(
-                wire, RequestRefused(outcome, f"penstock-local failed in {operation}; see its log", 500)
-            )
+        except Exception as error:  # noqa: BLE001 - each is answered
+            return self._finished(call, credential.access_key, error)
+        if isinstance(answer, Awaitable):
+            return self._finished_later(call, credential.access_key, answer)
+        return self._finished(call, credential.access_key, answer)
+
+    async def _finished_later(self, call: ServiceCall, caller: str, answer: Awaitable[bytes]) -> Response:
+        result: bytes | Exception
+        try:
+            result = await answer
+        except Exception as error:  # noqa: BLE001 - each is answered
+            result = error
+        response = self._finished(call, caller, result)
+        return response if isinstance(response, Response) else await response
+
+    def _finished(
+        self, call: ServiceCall, caller: str, result: bytes | EventStream | Exception
+    ) -> Response | Awaitable[Response]:
+        """Return the response of a call, and log the call."""
+        outcome, response = _response(call, result)
         if outcome == "ok" and call.sending:
             outcome = "+".join(hit.fault.kind for hit in call.sending)
         self._calls.add(
             call.now_ms,
             "kinesis",
-            operation,
+            call.operation,
             resource=call.resource,
             shards=call.shards,
             outcome=outcome,
-            caller=credential.access_key,
+            caller=caller,
         )
         self._dated(response)
         return _sent(response, call.sending) if call.sending else response
@@ -169,6 +171,25 @@ class KinesisApplication:
         response.headers.append(("x-amzn-RequestId", str(uuid.uuid4())))
         response.headers.append(("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)))
         return response
+
+
+def _response(call: ServiceCall, result: bytes | EventStream | Exception) -> tuple[str, Response]:
+    """Return the outcome of a call, and its response."""
+    match result:
+        case bytes():
+            return "ok", Response(200, result, [("Content-Type", call.wire.content_type)])
+        case EventStream():
+            return "ok", _event_stream(result)
+        case RequestRefused():
+            return result.code, kinesis_error(call.wire, result)
+        case DropConnection():
+            return "drop_before", Response(drop=True)
+    # a fault of this server or its disk: the client gets the service's error, the log has the cause
+    log.error("Kinesis %s failed", call.operation, exc_info=result)
+    failure = RequestRefused(
+        "InternalFailure", f"penstock-local failed in {call.operation}; see its log", 500
+    )
+    return failure.code, kinesis_error(call.wire, failure)
 
 
 def _event_stream(answer: EventStream) -> Response:

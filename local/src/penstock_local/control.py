@@ -78,6 +78,7 @@ class Control:
         self._service.store.journal.clock_moved(now_ms)
         self._service.store.settle_all(now_ms)
         self._service.subscriptions.wake_all()
+        self._service.polls.wake_all()
         return self._clock_state()
 
     def _add_fault(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -130,6 +131,13 @@ class Control:
                     "shards": {
                         shard.id: {"records": len(shard), "stored_bytes": shard.stored_bytes}
                         for shard in stream.shards.values()
+                    },
+                    "queues": {
+                        queue.name: {
+                            "status": queue.settings.status,
+                            **queue.counts(stream, self._clock.now_ms()),
+                        }
+                        for queue in store.queues.of_stream(stream, self._clock.now_ms())
                     },
                     "consumers": {
                         consumer.name: {

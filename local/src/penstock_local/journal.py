@@ -18,6 +18,10 @@ import msgspec
 
 from penstock_local.errors import OptionError
 from penstock_local.frames import Frame, FrameFile
+from penstock_local.queues import queue_frames
+from penstock_local.queues.deliveries import Delivery
+from penstock_local.queues.queue import Queue, QueueSettings
+from penstock_local.queues.queue_frames import QueueReplay
 from penstock_local.service_errors import RequestRefused
 from penstock_local.shard import Shard, shard_id
 from penstock_local.state_folder import StateFolder
@@ -74,10 +78,13 @@ class FileJournal:
                 raise self._file.damaged(at, f"a record does not fit those before it ({error})") from error
         # a file that was truncated as the error of a damaged file advises may have no key left
         self.key = replay.key or self.key
-        self.clock_ms = replay.clock_ms
+        self.clock_ms = max(replay.clock_ms, replay.queues.clock_ms)
         for stream in replay.streams.values():
             store.adopt(stream)
             self._written[stream.uid] = stream.saved()
+        for queue in replay.queues.queues.values():
+            queue.deliveries.settle(self.clock_ms)
+            store.adopt_queue(queue)
 
     def close(self, now_ms: int | None) -> None:
         """Write the clock, if there is a reading, and close the file."""
@@ -150,6 +157,38 @@ class FileJournal:
         self._file.append(_CLOCK, _CLOCK_READING.pack(now_ms))
         self.clock_ms = now_ms
 
+    def queue_changed(self, queue: Queue, settings: QueueSettings) -> None:
+        """Write a queue, with the settings that it does not have yet.
+
+        Raises:
+            RequestRefused: It cannot be written.
+        """
+        self._file.append(queue_frames.QUEUE, queue_frames.saved(queue, settings))
+
+    def queue_deleted(self, queue: Queue) -> None:
+        """Write that a queue is gone.
+
+        Raises:
+            RequestRefused: It cannot be written.
+        """
+        self._file.append(queue_frames.QUEUE_DELETED, queue_frames.deleted(queue))
+
+    def deliveries_changed(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Write deliveries that the queue does not have yet.
+
+        Raises:
+            RequestRefused: They cannot be written.
+        """
+        self._file.append(queue_frames.DELIVERED, queue_frames.delivered(queue, deliveries, now_ms))
+
+    def acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Write that records are about to be forgotten by their queue.
+
+        Raises:
+            RequestRefused: It cannot be written.
+        """
+        self._file.append(queue_frames.ACKNOWLEDGED, queue_frames.acknowledged(queue, deliveries, now_ms))
+
     def _put_back(self, stream: Stream) -> None:
         # a stream that was never written is for the store to forget
         if stream.uid in self._written:
@@ -177,6 +216,12 @@ class FileJournal:
             for shard in stream.shards.values():
                 for payload in _kept_frames(stream, shard):
                     yield _ADDED, payload
+        yield from _queue_frames(store)
+
+
+def _queue_frames(store: Store) -> Iterator[Frame]:
+    for queue in store.queues.by_id.values():
+        yield from queue_frames.frames(queue)
 
 
 class _Replay:
@@ -186,6 +231,7 @@ class _Replay:
         streams: By uid.
         clock_ms: Latest moment in any frame.
         key: The key in the first frame; None before it.
+        queues: Builds the queues.
     """
 
     def __init__(self, store: Store) -> None:
@@ -193,6 +239,7 @@ class _Replay:
         self.streams: dict[int, Stream] = {}
         self.clock_ms = 0
         self.key: bytes | None = None
+        self.queues = QueueReplay()
 
     def apply(self, kind: bytes, payload: bytes) -> None:
         """Apply one frame.
@@ -216,6 +263,8 @@ class _Replay:
             self.clock_ms = max(self.clock_ms, document["at_ms"])
         elif kind == _ADDED:
             self._add_records(payload)
+        elif kind in QueueReplay.KINDS:
+            self.queues.apply(kind, payload)
         else:
             raise ValueError(f"unknown kind {kind!r}")
 
@@ -240,12 +289,16 @@ def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> boo
     accounts: dict[str, AccountSettings] = {}
     marks: dict[bytes, bytes] = {}
     records = _RecordsReadBack(store)
+    expected_queues = _queue_frames(store)
     for kind, payload in frames:
         if kind == _STREAM:
             document = msgspec.json.decode(payload)
             found[document["uid"]] = document
         elif kind == _ADDED:
             if not records.go_on_with(payload):
+                return False
+        elif kind in QueueReplay.KINDS:
+            if next(expected_queues, None) != (kind, payload):
                 return False
         elif kind == _ACCOUNT:
             region, settings = _account(payload)
@@ -260,7 +313,8 @@ def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> boo
     }
     same_documents = found == msgspec.json.decode(msgspec.json.encode(documents), type=dict[int, Any])
     same_rest = marks == expected and accounts == store.accounts
-    return records.are_complete() and same_documents and same_rest
+    no_queue_is_missing = next(expected_queues, None) is None
+    return records.are_complete() and same_documents and same_rest and no_queue_is_missing
 
 
 class _RecordsReadBack:

@@ -32,6 +32,7 @@ from penstock_local.http import Connections
 from penstock_local.journal import FileJournal
 from penstock_local.moto_bridge import MotoBridge
 from penstock_local.operations.call import Service
+from penstock_local.queues.long_polls import LongPolls
 from penstock_local.quotas import Quotas
 from penstock_local.service_errors import RequestRefused
 from penstock_local.state_folder import StateFolder
@@ -131,7 +132,8 @@ class Server:
         quotas = Quotas(enforced=options.limits)
         metrics = StreamMetrics()
         subscriptions = Subscriptions(self._store, self.clock, metrics, limits=options.limits)
-        self._service = Service(self._store, quotas, tokens, FaultBook(), subscriptions, metrics)
+        polls = LongPolls(self._store.queues, self.clock)
+        self._service = Service(self._store, quotas, tokens, FaultBook(), subscriptions, metrics, polls)
         self._bridge = MotoBridge(options.region, metrics, self._folder, self.clock.now_ms)
         self._application = KinesisApplication(
             self._service, self.clock, CallLog(), self._bridge, self.about, allow_hosts=options.allow_hosts

@@ -51,6 +51,11 @@ def throughput_exceeded(message: str) -> RequestRefused:
     return RequestRefused(THROUGHPUT_EXCEEDED, message)
 
 
+def throttling(message: str) -> RequestRefused:
+    """A call on a queue's records is over its rate."""
+    return RequestRefused("ThrottlingException", message)
+
+
 def serialization(message: str) -> RequestRefused:
     """The body is not a document of the expected types."""
     return RequestRefused("SerializationException", message)

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Any, Protocol
 
+from penstock_local.queues.deliveries import Delivery
+from penstock_local.queues.queue import Queue, QueueSettings
+from penstock_local.queues.registry import QueueJournal, Queues
 from penstock_local.sequence import TAG_MAX
 from penstock_local.service_errors import RequestRefused, in_use, invalid_argument, limit_exceeded, not_found
 from penstock_local.shard import Shard
@@ -47,7 +50,7 @@ OnChange = Callable[[Stream, Sequence[Shard]], None]
 log = logging.getLogger("penstock_local")
 
 
-class Journal(Protocol):
+class Journal(QueueJournal, Protocol):
     """Is called for every change; implemented by `journal.FileJournal` and by `NullJournal`.
 
     Each method raises `RequestRefused` when the change cannot be kept. A stream that had been kept before is then
@@ -88,6 +91,18 @@ class NullJournal:
     def clock_moved(self, now_ms: int) -> None:
         """Do nothing."""
 
+    def queue_changed(self, queue: Queue, settings: QueueSettings) -> None:
+        """Do nothing."""
+
+    def queue_deleted(self, queue: Queue) -> None:
+        """Do nothing."""
+
+    def deliveries_changed(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Do nothing."""
+
+    def acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Do nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
@@ -112,6 +127,7 @@ class Store:
     Attributes:
         streams: By region and name.
         accounts: The account's settings, by region.
+        queues: The queues on the streams.
         on_change: Called with each change.
     """
 
@@ -122,6 +138,7 @@ class Store:
         self.by_uid: dict[int, Stream] = {}
         self.accounts: dict[str, AccountSettings] = {}
         self.stored_bytes = 0
+        self.queues = Queues(self.by_uid, self.journal, self.options.settle_ms)
         self.on_change: OnChange = lambda _stream, _shards: None
         self._uid_last = 0
         self._stamps: dict[tuple[str, str], int] = {}
@@ -195,6 +212,7 @@ class Store:
                 for shard in stream.shards.values():
                     self.trim(stream, shard, now_ms)
                 self.forget_expired(stream, now_ms)
+        self.queues.settle_all(now_ms)
 
     def forget_expired(self, stream: Stream, now_ms: int) -> None:
         """Drop the closed shards of a stream that are past its retention."""
@@ -265,9 +283,9 @@ class Store:
         region = region or self.options.region
         if self.get(region, name, now_ms) is not None:
             raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
-        self._uid_last = max(self._uid_last + 1, now_ms)
+        uid = self.next_uid(now_ms)
         stamp_s = max(now_ms // 1000, self._stamps.get((region, name), 0) + 1)
-        stream = self.blank_stream(name, self._uid_last, now_ms, stamp_s, mode, region=region)
+        stream = self.blank_stream(name, uid, now_ms, stamp_s, mode, region=region)
         stream.tag = self._free_tag(stream)
         for attribute, value in attributes.items():
             setattr(stream, attribute, value)
@@ -279,6 +297,11 @@ class Store:
             del self.streams[region, name], self.by_uid[stream.uid]
             raise
         return stream
+
+    def next_uid(self, now_ms: int) -> int:
+        """Return a number that no stream, queue or channel of this store has had."""
+        self._uid_last = max(self._uid_last + 1, now_ms)
+        return self._uid_last
 
     def blank_stream(
         self, name: str, uid: int, created_ms: int, stamp_s: int, mode: str, *, region: str = ""
@@ -347,6 +370,11 @@ class Store:
         self._uid_last = max(self._uid_last, stream.uid)
         self.stored_bytes += sum(shard.stored_bytes for shard in stream.shards.values())
 
+    def adopt_queue(self, queue: Queue) -> None:
+        """Add a queue that was loaded from a state folder."""
+        self._uid_last = max(self._uid_last, queue.uid)
+        self.queues.adopt(queue)
+
     def set_account(self, region: str, settings: AccountSettings) -> None:
         """Change the account's settings in a region, journal first."""
         self.journal.account_changed(region, settings)
@@ -380,7 +408,9 @@ class Store:
         self.journal.records_added(stream, batches, arrival_ms)
         for shard, texts, sizes in batches:
             self.stored_bytes += shard.extend(texts, sizes, arrival_ms)
-        self.on_change(stream, [shard for shard, _, _ in batches])
+        shards = [shard for shard, _, _ in batches]
+        self.queues.on_stream_change(stream, shards)
+        self.on_change(stream, shards)
 
     def _drop(self, stream: Stream) -> None:
         self.journal.stream_deleted(stream)

@@ -18,6 +18,8 @@ from penstock_local.service_errors import RequestRefused, invalid_argument
 
 LIFETIME_MS = 300_000
 _ITERATOR = struct.Struct(">BQIQQI")
+_RECEIPT = struct.Struct(">BQIQQ")
+_NORMAL, _DEAD = 2, 3
 _MAC_BYTES = 8
 
 
@@ -27,6 +29,15 @@ class IteratorState(NamedTuple):
     stream_uid: int
     shard_index: int
     ordinal: int
+
+
+class Receipt(NamedTuple):
+    """The delivery that a receipt handle names."""
+
+    queue_uid: int
+    shard_index: int
+    ordinal: int
+    number: int
 
 
 class Tokens:
@@ -63,6 +74,18 @@ class Tokens:
                 f"which is further in the future than the tolerated delay of {LIFETIME_MS} milliseconds.",
             )
         return IteratorState(uid, index, ordinal)
+
+    def receipt(self, receipt: Receipt, *, dead: bool) -> str:
+        """Return the receipt handle of a delivery, as a dead letter or not."""
+        return self._seal(_RECEIPT.pack(_DEAD if dead else _NORMAL, *receipt))
+
+    def read_receipt(self, text: str) -> tuple[Receipt, bool] | None:
+        """Open a receipt handle: its delivery, and whether it is that of a dead letter; None if it is not one of ours."""
+        raw = self._open(text)
+        if raw is None or len(raw) != _RECEIPT.size or raw[0] not in (_NORMAL, _DEAD):
+            return None
+        kind, *fields = _RECEIPT.unpack(raw)
+        return Receipt(*fields), kind == _DEAD
 
     def page(self, kind: str, fields: dict[str, Any], now_ms: int) -> str:
         """Return a NextToken of this kind that carries the fields, valid for five minutes from now."""

@@ -8,6 +8,7 @@ arrival times have fixed widths.
 from __future__ import annotations
 
 import binascii
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from penstock_local.service_errors import serialization
 
 _NUMBER_AT = len('{"SequenceNumber":"')
 _NUMBER_END = _NUMBER_AT + 56
+_AFTER_NUMBER = _NUMBER_END + len('",')
 _TIME_AT = _NUMBER_END + len('","ApproximateArrivalTimestamp":')
 _TIME_END = _TIME_AT + len("1700000000.123")
 _DATA_AT = _TIME_END + len(',"Data":"')
@@ -49,6 +51,15 @@ class EntryResult(NamedTuple):
     message: str = ""
 
 
+class QueueRecord(NamedTuple):
+    """A record that a queue delivers: its stored text, and the members that belong to the delivery."""
+
+    text: bytes
+    handle: str
+    first_ms: int
+    receives: int
+
+
 class Wire(Protocol):
     """One encoding."""
 
@@ -71,6 +82,9 @@ class Wire(Protocol):
 
     def get_records_answer(self, texts: Sequence[bytes], rest: dict[str, Any]) -> bytes:
         """Write the answer of GetRecords: stored records, and the other members."""
+
+    def queue_records_answer(self, records: Sequence[QueueRecord]) -> bytes:
+        """Write the answer of ReceiveQueueRecords and of its twin for dead letters."""
 
 
 def record_text(
@@ -95,6 +109,12 @@ def record_text(
 def number_of(text: bytes) -> str:
     """Return the sequence number of a stored record."""
     return text[_NUMBER_AT:_NUMBER_END].decode()
+
+
+def record_id(text: bytes) -> str:
+    """Return the RecordId of a stored record: the same in every delivery and queue, and of its stream only."""
+    number = text[_NUMBER_AT:_NUMBER_END]
+    return hashlib.blake2b(number, digest_size=20).hexdigest()
 
 
 def arrival_text(at_ms: int) -> bytes:
@@ -169,6 +189,20 @@ class JsonWire:
         """Join the stored records."""
         return b'{"Records":[%b],%b' % (b",".join(texts), self.encode(rest)[1:])
 
+    def queue_records_answer(self, records: Sequence[QueueRecord]) -> bytes:
+        """Put the members of each delivery before those of the stored record, without its sequence number."""
+        return b'{"QueueRecords":[%b]}' % b",".join(
+            b'{"ReceiptHandle":"%b","RecordId":"%b","FirstReceiveTimestamp":%b,"ReceiveCount":%d,%b}'
+            % (
+                each.handle.encode(),
+                record_id(each.text).encode(),
+                arrival_text(each.first_ms),
+                each.receives,
+                each.text[_AFTER_NUMBER : -len(_ENCRYPTED) if each.text.endswith(_ENCRYPTED) else -1],
+            )
+            for each in records
+        )
+
 
 class CborWire:
     """`application/x-amz-cbor-1.1`, as the AWS SDK for Java speaks it."""
@@ -233,6 +267,26 @@ class CborWire:
             pieces += (_text(key), cbor.encode(value))
         return b"".join(pieces)
 
+    def queue_records_answer(self, records: Sequence[QueueRecord]) -> bytes:
+        """Rewrite the stored records as CBOR, with the members of each delivery."""
+        pieces = [cbor.head(5, 1), _text("QueueRecords"), cbor.head(4, len(records))]
+        for each in records:
+            arrival_ms, data, key, _ = _parts(each.text)
+            pieces.append(
+                cbor.encode(
+                    {
+                        "ReceiptHandle": each.handle,
+                        "RecordId": record_id(each.text),
+                        "FirstReceiveTimestamp": Timestamp(each.first_ms),
+                        "ReceiveCount": each.receives,
+                        "ApproximateArrivalTimestamp": Timestamp(arrival_ms),
+                        "Data": data,
+                        "PartitionKey": key,
+                    }
+                )
+            )
+        return b"".join(pieces)
+
 
 def _text(value: str) -> bytes:
     raw = value.encode()
@@ -247,15 +301,23 @@ _CBOR_DATA = _text("Data")
 _CBOR_KEY = _text("PartitionKey")
 
 
+_DATA = msgspec.json.Decoder(bytes)
+
+
+def _parts(text: bytes) -> tuple[int, bytes, str, bool]:
+    """Return a stored record's arrival in milliseconds, data, partition key, and whether it is encrypted."""
+    data_end = text.index(b'"', _DATA_AT)
+    data = _DATA.decode(text[_DATA_AT - 1 : data_end + 1])
+    encrypted = text.endswith(_ENCRYPTED)
+    key: str = msgspec.json.decode(text[data_end + _KEY_GAP : -len(_ENCRYPTED) if encrypted else -1])
+    time_ms = int(text[_TIME_AT : _TIME_AT + 10]) * 1000 + int(text[_TIME_END - 3 : _TIME_END])
+    return time_ms, data, key, encrypted
+
+
 def _cbor_records(texts: Iterable[bytes]) -> Iterable[bytes]:
     head = cbor.head
-    data_decoder = msgspec.json.Decoder(bytes)
     for text in texts:
-        data_end = text.index(b'"', _DATA_AT)
-        data = data_decoder.decode(text[_DATA_AT - 1 : data_end + 1])
-        encrypted = text.endswith(_ENCRYPTED)
-        key: str = msgspec.json.decode(text[data_end + _KEY_GAP : -len(_ENCRYPTED) if encrypted else -1])
-        time_ms = int(text[_TIME_AT : _TIME_AT + 10]) * 1000 + int(text[_TIME_END - 3 : _TIME_END])
+        time_ms, data, key, encrypted = _parts(text)
         yield b"".join(
             (
                 _CBOR_HEAD_ENCRYPTED if encrypted else _CBOR_HEAD,

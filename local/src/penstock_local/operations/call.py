@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_local.faults import EVENT_KINDS, FaultBook, Hit
+from penstock_local.queues.long_polls import LongPolls
+from penstock_local.queues.queue import Queue
 from penstock_local.quotas import Quotas
 from penstock_local.service_errors import (
     THROUGHPUT_EXCEEDED,
@@ -15,6 +17,7 @@ from penstock_local.service_errors import (
     invalid_argument,
     limit_exceeded,
     not_found,
+    throttling,
     throughput_exceeded,
 )
 from penstock_local.store import ACCOUNT, Store
@@ -25,6 +28,15 @@ from penstock_local.tokens import Tokens
 from penstock_local.wire import Wire
 
 _DATA_OPERATIONS = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator"}
+_QUEUE_DATA_OPERATIONS = {
+    "AcknowledgeDeadLetterQueueRecords",
+    "AcknowledgeQueueRecords",
+    "ReceiveDeadLetterQueueRecords",
+    "ReceiveQueueRecords",
+    "RestoreDeadLetterQueueRecords",
+    "UpdateDeadLetterQueueRecordsVisibility",
+    "UpdateQueueRecordsVisibility",
+}
 _REFUSED_METRICS = {
     "PutRecord": "WriteProvisionedThroughputExceeded",
     "GetRecords": "ReadProvisionedThroughputExceeded",
@@ -32,6 +44,7 @@ _REFUSED_METRICS = {
 _ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", *EVENT_KINDS}
 
 
+_QUEUE_ARN = re.compile(r"arn:[^:]*:kinesis:([^:]*):(\d{12}):queue/([^/:\s]+)")
 _CONSUMER_ARN = re.compile(r"(arn:.*:stream/[^/:]+)/consumer/([^/:]+):(\d+)")
 
 
@@ -49,6 +62,7 @@ class Service:
     faults: FaultBook
     subscriptions: Subscriptions
     metrics: StreamMetrics
+    polls: LongPolls
 
 
 @dataclass(slots=True)
@@ -138,6 +152,31 @@ class ServiceCall:
             )
         return stream, found
 
+    def queue(self, arn: str) -> Queue:
+        """Return the queue with this ARN after applying its due changes.
+
+        Raises:
+            RequestRefused: There is no such queue in the region that the call is for.
+        """
+        parts = _QUEUE_ARN.fullmatch(arn)
+        if parts is None:
+            raise invalid_argument(f"QueueARN {arn} is not the ARN of a queue.")
+        queues = self.service.store.queues
+        found = queues.get(parts[3], self.now_ms)
+        if found is None or found.arn != arn or found.region != self.region:
+            raise not_found(f"Queue {arn} under account {ACCOUNT} not found.")
+        self.resource = queues.stream_of(found).name
+        return found
+
+    def delivering_queue(self, arn: str) -> Queue:
+        """Return the queue with this ARN; refuse one that is being created or deleted: its records are not there."""
+        found = self.queue(arn)
+        if not found.may_deliver:
+            raise not_found(
+                f"Queue {found.name} under account {ACCOUNT} not ACTIVE, instead in state {found.settings.status}"
+            )
+        return found
+
     def admit(self, stream: Stream | None = None, shards: Sequence[str] = ()) -> None:
         """Apply the scripted faults; every operation calls this once, before it changes anything.
 
@@ -185,6 +224,8 @@ class ServiceCall:
         text = message or f"Rate exceeded{shard} in stream {self.resource} under account {ACCOUNT}."
         if code is not None:
             return RequestRefused(code, text)
+        if self.operation in _QUEUE_DATA_OPERATIONS:
+            return throttling(text)
         return throughput_exceeded(text) if self.operation in _DATA_OPERATIONS else limit_exceeded(text)
 
     def count_refusal(self, refusal: RequestRefused) -> None:

@@ -42,7 +42,8 @@ def RegisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
     if name in stream.consumers:
         raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {ACCOUNT}.")
     if call.service.quotas.enforced:
-        _require_room(call, stream)
+        _require_room_in_creating(call)
+        require_consumer_room(call, stream)
     created_s = call.now_ms // 1000
     if name in stream.consumers_gone:
         created_s = max(created_s, stream.consumers_gone[name] + 1)
@@ -58,7 +59,7 @@ def RegisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
     return {"Consumer": answer}
 
 
-def _require_room(call: ServiceCall, stream: Stream) -> None:
+def _require_room_in_creating(call: ServiceCall) -> None:
     streams = call.service.store.settled(call.region, call.now_ms)
     creating = sum(consumer.status == CREATING for each in streams for consumer in each.consumers.values())
     if creating >= quotas.CREATING_CONSUMERS_MAX:
@@ -66,12 +67,17 @@ def _require_room(call: ServiceCall, stream: Stream) -> None:
             f"Account {ACCOUNT} has {creating} consumers in CREATING; "
             f"at most {quotas.CREATING_CONSUMERS_MAX} may be."
         )
+
+
+def require_consumer_room(call: ServiceCall, stream: Stream) -> None:
+    """Refuse one more consumer with enhanced fan-out, or queue, if a stream has as many as it may have."""
     has_advantage = stream.mode == "ON_DEMAND" and is_committed(call)
     most = quotas.COMMITTED_CONSUMERS_MAX if has_advantage else quotas.CONSUMERS_MAX
-    if len(stream.consumers) >= most:
+    queue_count = len(call.service.store.queues.of_stream(stream, call.now_ms))
+    if len(stream.consumers) + queue_count >= most:
         raise limit_exceeded(
-            f"Stream {stream.name} under account {ACCOUNT} has {len(stream.consumers)} registered consumers; "
-            f"at most {most} are allowed."
+            f"Stream {stream.name} under account {ACCOUNT} has {len(stream.consumers)} registered consumers and "
+            f"{queue_count} queues; at most {most} together are allowed."
         )
 
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock_local import request_model
 from penstock_local.credentials import is_region
-from penstock_local.operations import account, consumers, records, settings, shards, streams, tags
+from penstock_local.operations import (
+    account,
+    consumers,
+    queue_records,
+    queues,
+    records,
+    settings,
+    shards,
+    streams,
+    tags,
+)
 from penstock_local.operations.call import ServiceCall
 from penstock_local.operations.consumers import EventStream
 from penstock_local.quotas import STREAM_CALLS_PER_S
 from penstock_local.service_errors import RequestRefused, not_served
 
-Operation = Callable[[ServiceCall, dict[str, Any]], dict[str, Any] | bytes | EventStream]
+Answer = bytes | EventStream | Awaitable[bytes]
+Operation = Callable[[ServiceCall, dict[str, Any]], dict[str, Any] | Answer]
 
 OPERATIONS: dict[str, Operation] = {
     function.__name__: function
@@ -34,6 +45,18 @@ OPERATIONS: dict[str, Operation] = {
         consumers.ListStreamConsumers,
         consumers.RegisterStreamConsumer,
         consumers.SubscribeToShard,
+        queues.CreateQueue,
+        queues.DeleteQueue,
+        queues.DescribeQueue,
+        queues.ListQueues,
+        queues.UpdateQueue,
+        queue_records.AcknowledgeDeadLetterQueueRecords,
+        queue_records.AcknowledgeQueueRecords,
+        queue_records.ReceiveDeadLetterQueueRecords,
+        queue_records.ReceiveQueueRecords,
+        queue_records.RestoreDeadLetterQueueRecords,
+        queue_records.UpdateDeadLetterQueueRecordsVisibility,
+        queue_records.UpdateQueueRecordsVisibility,
         records.GetRecords,
         records.GetShardIterator,
         records.PutRecord,
@@ -65,16 +88,16 @@ SERVED = frozenset({*OPERATIONS, "PutRecords"})
 
 _NOT_SERVED = {
     "Channel": "channels (delivery to S3 by the service) are not there",
-    "Queue": "queues on streams are not there",
 }
 """Missing features, by a part of the names of their operations."""
 
 
-def answer(call: ServiceCall, body: bytes) -> bytes | EventStream:
+def answer(call: ServiceCall, body: bytes) -> Answer:
     """Carry out one call.
 
     Returns:
-        The body of the answer, in the call's encoding; of SubscribeToShard, the stream of its events.
+        The body of the answer, in the call's encoding; of SubscribeToShard, the stream of its events. A receive from a
+        queue that has to wait returns an awaitable of its body.
 
     Raises:
         RequestRefused: The service's error, or HTTP 501 for an operation that this server does not have.

@@ -15,7 +15,14 @@ import msgspec
 from penstock_local import quotas
 from penstock_local.operations.account import is_committed
 from penstock_local.operations.call import ServiceCall
-from penstock_local.service_errors import invalid_argument, limit_exceeded, not_found, not_served, validation
+from penstock_local.service_errors import (
+    in_use,
+    invalid_argument,
+    limit_exceeded,
+    not_found,
+    not_served,
+    validation,
+)
 from penstock_local.store import ACCOUNT
 from penstock_local.stream import Stream
 
@@ -176,6 +183,11 @@ def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
             )
         if mode == "ON_DEMAND":
             require_on_demand_room(call)
+        elif queues := call.service.store.queues.of_stream(stream, call.now_ms):
+            raise in_use(
+                f"Stream {stream.name} under account {ACCOUNT} has {len(queues)} queues, which are for streams in "
+                "ON_DEMAND mode only: delete them with DeleteQueue."
+            )
         _require_warm_room(call, stream, warm_mibps or 0)
         stream.mode_switched_ms = [*recent, call.now_ms]
         stream.mode = mode

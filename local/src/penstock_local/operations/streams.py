@@ -65,6 +65,7 @@ def DeleteStream(call: ServiceCall, request: Document) -> Document:
     """Begin to delete a stream with all its records."""
     stream = call.stream(request)
     call.admit(stream)
+    _require_no_queues(call, stream)
     if stream.consumers and not request.get("EnforceConsumerDeletion"):
         raise in_use(
             f"Stream {stream.name} under account {ACCOUNT} has {len(stream.consumers)} registered consumers: "
@@ -75,6 +76,15 @@ def DeleteStream(call: ServiceCall, request: Document) -> Document:
         store.begin(stream, "delete", (), "DELETING", call.now_ms)
         call.service.quotas.forget(stream.uid)
     return {}
+
+
+def _require_no_queues(call: ServiceCall, stream: Stream) -> None:
+    """Refuse to delete a stream that has queues, whatever EnforceConsumerDeletion says."""
+    queues = call.service.store.queues.of_stream(stream, call.now_ms)
+    if queues:
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} has {len(queues)} queues: delete them with DeleteQueue."
+        )
 
 
 def _described(stream: Stream) -> Document:
@@ -120,6 +130,7 @@ def DescribeStreamSummary(call: ServiceCall, request: Document) -> Document:
             **_described(stream),
             "OpenShardCount": len(stream.open_shards),
             "ConsumerCount": len(stream.consumers),
+            "QueueCount": len(call.service.store.queues.of_stream(stream, call.now_ms)),
             "MaxRecordSizeInKiB": stream.record_kib_max,
             **settings.warm_throughput(stream),
         }

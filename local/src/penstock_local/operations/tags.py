@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock_local.operations.call import ServiceCall
+from penstock_local.queues.queue import Queue
 from penstock_local.service_errors import invalid_argument
 from penstock_local.stream import Consumer, Stream
 
@@ -15,7 +16,7 @@ Document = dict[str, Any]
 
 
 def check_tags(tags: dict[str, str]) -> None:
-    """Refuse tags that a stream or consumer cannot have."""
+    """Refuse tags that a resource cannot have."""
     reserved = sorted(key for key in tags if key.lower().startswith("aws:"))
     if reserved:
         raise invalid_argument(f"Tag keys that begin with aws: are reserved: {', '.join(reserved)}.")
@@ -24,13 +25,22 @@ def check_tags(tags: dict[str, str]) -> None:
 
 
 class _Tagged:
-    """A stream, or a consumer of one, and its tags."""
+    """A stream, or a consumer or queue of one, and its tags."""
 
-    def __init__(self, call: ServiceCall, stream: Stream, consumer: Consumer | None = None) -> None:
+    def __init__(
+        self,
+        call: ServiceCall,
+        stream: Stream,
+        consumer: Consumer | None = None,
+        queue: Queue | None = None,
+    ) -> None:
         self._call = call
         self._stream = stream
         self._consumer = consumer
+        self._queue = queue
         self.tags = stream.tags if consumer is None else consumer.tags
+        if queue is not None:
+            self.tags = queue.settings.tags
         call.admit(stream)
 
     def add(self, tags: dict[str, str]) -> None:
@@ -45,7 +55,9 @@ class _Tagged:
 
     def _replace(self, tags: dict[str, str]) -> None:
         store = self._call.service.store
-        if self._consumer is None:
+        if self._queue is not None:
+            store.queues.tag(self._queue, tags)
+        elif self._consumer is None:
             self._stream.tags = tags
             store.journal.stream_changed(self._stream)
         else:
@@ -53,6 +65,9 @@ class _Tagged:
 
 
 def _named(call: ServiceCall, arn: str) -> _Tagged:
+    if ":queue/" in arn:
+        queue = call.queue(arn)
+        return _Tagged(call, call.service.store.queues.stream_of(queue), queue=queue)
     if "/consumer/" in arn:
         return _Tagged(call, *call.consumer({"ConsumerARN": arn}))
     return _Tagged(call, call.stream({"StreamARN": arn}))
@@ -84,17 +99,17 @@ def ListTagsForStream(call: ServiceCall, request: Document) -> Document:
 
 
 def TagResource(call: ServiceCall, request: Document) -> Document:
-    """Add or change tags of a stream or consumer, by ARN."""
+    """Add or change tags of a stream, consumer or queue, by ARN."""
     _named(call, request["ResourceARN"]).add(request["Tags"])
     return {}
 
 
 def UntagResource(call: ServiceCall, request: Document) -> Document:
-    """Remove tags of a stream or consumer, by ARN."""
+    """Remove tags of a stream, consumer or queue, by ARN."""
     _named(call, request["ResourceARN"]).remove(request["TagKeys"])
     return {}
 
 
 def ListTagsForResource(call: ServiceCall, request: Document) -> Document:
-    """List all tags of a stream or consumer, by ARN."""
+    """List all tags of a stream, consumer or queue, by ARN."""
     return {"Tags": _tag_list(sorted(_named(call, request["ResourceARN"]).tags.items()))}

@@ -1,0 +1,216 @@
+"""Operations on the records of a queue: receive, acknowledge, change visibility, restore."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
+
+from penstock_local.operations.call import ServiceCall
+from penstock_local.queues.deliveries import Delivery
+from penstock_local.queues.queue import Queue
+from penstock_local.queues.registry import IN_FLIGHT_MAX
+from penstock_local.tokens import Receipt
+from penstock_local.wire import QueueRecord
+
+Document = dict[str, Any]
+
+_LIMIT = 10
+_WAIT_S = 9
+Apply = Callable[[ServiceCall, Queue, list[tuple[Document, Delivery]]], None]
+
+
+class EntryRefused(Exception):  # noqa: N818 - it is an answer of the service, not a fault of this program
+    """An entry of a request fails; the others are carried out.
+
+    Attributes:
+        code: The service's error code.
+        message: Its text.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+# -- receive ------------------------------------------------------------------------------------------------
+
+
+class Receive(Awaitable[bytes]):
+    """A receive that found nothing at once and waits; await it for the answer's body."""
+
+    def __init__(self, call: ServiceCall, request: Document, queue: Queue, *, dead: bool) -> None:
+        self._call = call
+        self._request = request
+        self._queue = queue
+        self._dead = dead
+        self._until_ms = call.now_ms + request.get("WaitTimeSeconds", _WAIT_S) * 1000
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        return self._answer().__await__()
+
+    async def _answer(self) -> bytes:
+        polls = self._call.service.polls
+        found = await polls.wait(self._queue, self._until_ms, self.attempt, dead=self._dead)
+        return found or self._call.wire.queue_records_answer([])
+
+    def attempt(self, now_ms: int) -> bytes | None:
+        """Return the answer with the records that are visible now; None if none is.
+
+        Raises:
+            RequestRefused: The queue is being deleted, or its records cannot be delivered.
+        """
+        call, queue = self._call, self._queue
+        call.now_ms = now_ms
+        call.delivering_queue(queue.arn)
+        received = call.service.store.queues.receive(
+            queue,
+            now_ms,
+            self._request.get("Limit", _LIMIT),
+            self._request.get("VisibilityTimeoutSeconds"),
+            dead=self._dead,
+            in_flight_max=IN_FLIGHT_MAX if call.service.quotas.enforced else None,
+        )
+        if not received:
+            return None
+        return call.wire.queue_records_answer(
+            [
+                QueueRecord(text, _handle(call, queue, each, dead=self._dead), each.first_ms, each.receives)
+                for each, text in received
+            ]
+        )
+
+
+def _handle(call: ServiceCall, queue: Queue, delivery: Delivery, *, dead: bool) -> str:
+    receipt = Receipt(queue.uid, delivery.shard_index, delivery.ordinal, delivery.number)
+    return call.service.tokens.receipt(receipt, dead=dead)
+
+
+def ReceiveQueueRecords(call: ServiceCall, request: Document) -> bytes | Receive:
+    """Deliver visible records; wait if there are none."""
+    return _receive(call, request, dead=False)
+
+
+def ReceiveDeadLetterQueueRecords(call: ServiceCall, request: Document) -> bytes | Receive:
+    """Deliver visible dead letters; wait if there are none."""
+    return _receive(call, request, dead=True)
+
+
+def _receive(call: ServiceCall, request: Document, *, dead: bool) -> bytes | Receive:
+    queue = call.delivering_queue(request["QueueARN"])
+    call.admit(call.service.store.queues.stream_of(queue))
+    if call.has("empty"):
+        return call.wire.queue_records_answer([])
+    receive = Receive(call, request, queue, dead=dead)
+    return receive.attempt(call.now_ms) or receive
+
+
+# -- by receipt handle --------------------------------------------------------------------------------------
+
+
+def AcknowledgeQueueRecords(call: ServiceCall, request: Document) -> Document:
+    """Forget records whose processing is done; each handle is answered by itself."""
+    return _by_handle(call, request, _acknowledge, dead=False)
+
+
+def AcknowledgeDeadLetterQueueRecords(call: ServiceCall, request: Document) -> Document:
+    """Forget dead letters; each handle is answered by itself."""
+    return _by_handle(call, request, _acknowledge, dead=True)
+
+
+def UpdateQueueRecordsVisibility(call: ServiceCall, request: Document) -> Document:
+    """Set for how long records stay in flight from now on; each handle is answered by itself."""
+    return _by_handle(call, request, _set_visibility, dead=False)
+
+
+def UpdateDeadLetterQueueRecordsVisibility(call: ServiceCall, request: Document) -> Document:
+    """Set for how long dead letters stay in flight from now on; each handle is answered by itself."""
+    return _by_handle(call, request, _set_visibility, dead=True)
+
+
+def RestoreDeadLetterQueueRecords(call: ServiceCall, request: Document) -> Document:
+    """Return dead letters to the normal receive path; each handle is answered by itself."""
+    return _by_handle(call, request, _restore, dead=True)
+
+
+def _acknowledge(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
+    call.service.store.queues.acknowledge(queue, [delivery for _, delivery in found], call.now_ms)
+
+
+def _set_visibility(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
+    following = [
+        delivery._replace(visible_ms=call.now_ms + entry["VisibilityTimeoutSeconds"] * 1000)
+        for entry, delivery in found
+    ]
+    call.service.store.queues.change(queue, following, call.now_ms)
+
+
+def _restore(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
+    following = [
+        # a number that no handle has: the handles of the dead letter end here
+        delivery._replace(number=queue.number_last + i, receives=0, visible_ms=call.now_ms, is_dead=False)
+        for i, (_, delivery) in enumerate(found, 1)
+    ]
+    call.service.store.queues.change(queue, following, call.now_ms)
+
+
+def _by_handle(call: ServiceCall, request: Document, apply: Apply, *, dead: bool) -> Document:
+    queue = call.delivering_queue(request["QueueARN"])
+    stream = call.service.store.queues.stream_of(queue)
+    call.admit(stream)
+    queue.deliveries.settle(call.now_ms)
+    successful: list[Document] = []
+    failed: list[Document] = []
+    found: list[tuple[Document, Delivery]] = []
+    places: set[tuple[int, int]] = set()
+    for entry in request["Entries"]:
+        handle = entry["ReceiptHandle"]
+        try:
+            delivery = _delivery(call, queue, handle, dead=dead)
+            place = (delivery.shard_index, delivery.ordinal)
+            _require_new(place, places)
+        except EntryRefused as refusal:
+            failed.append(
+                {"ReceiptHandle": handle, "ErrorCode": refusal.code, "ErrorMessage": refusal.message}
+            )
+            continue
+        places.add(place)
+        found.append((entry, delivery))
+        successful.append({"ReceiptHandle": handle})
+    if found:
+        apply(call, queue, found)
+    return {"Successful": successful, "Failed": failed}
+
+
+def _require_new(place: tuple[int, int], places: set[tuple[int, int]]) -> None:
+    if place in places:
+        raise EntryRefused("InvalidArgumentException", "ReceiptHandle is in the request twice.")
+
+
+def _delivery(call: ServiceCall, queue: Queue, handle: str, *, dead: bool) -> Delivery:
+    """Return the delivery that a handle names.
+
+    Raises:
+        EntryRefused: It is none of this queue's handles, or its delivery is over.
+    """
+    opened = call.service.tokens.read_receipt(handle)
+    if opened is None or opened[0].queue_uid != queue.uid:
+        raise EntryRefused("InvalidArgumentException", f"ReceiptHandle is not one of queue {queue.name}.")
+    receipt, is_of_dead = opened
+    if is_of_dead != dead:
+        kind, other = ("dead-letter", "normal") if is_of_dead else ("normal", "dead-letter")
+        raise EntryRefused(
+            "InvalidArgumentException",
+            f"ReceiptHandle is of a {kind} receive, and {call.operation} is for {other} records.",
+        )
+    delivery = queue.deliveries.get(receipt.shard_index, receipt.ordinal)
+    stream = call.service.store.queues.stream_of(queue)
+    if delivery is None or queue.record(stream, delivery, call.now_ms) is None:
+        raise EntryRefused(
+            "ResourceNotFoundException", "The record is acknowledged, or past the stream's retention."
+        )
+    if delivery.number != receipt.number:
+        raise EntryRefused("ResourceNotFoundException", "The record was received again with another handle.")
+    if delivery.is_dead != dead:
+        raise EntryRefused("ResourceNotFoundException", "The record has become a dead letter.")
+    return delivery

@@ -1,0 +1,204 @@
+"""Control operations on queues: create, describe, list, update, delete."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock_local import quotas
+from penstock_local.documents import Timestamp
+from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.consumers import require_consumer_room
+from penstock_local.operations.tags import check_tags
+from penstock_local.queues.queue import ACTIVE, CREATING, DELETING, Queue, QueueAttributes
+from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
+from penstock_local.store import ACCOUNT
+from penstock_local.stream import DELETING as STREAM_DELETING
+from penstock_local.stream import Stream
+
+Document = dict[str, Any]
+
+_LIST_PAGE_MAX = 100
+
+
+def CreateQueue(call: ServiceCall, request: Document) -> Document:
+    """Begin to create a queue on an on-demand stream."""
+    name, configurations = request["QueueName"], request["StreamConfigurationList"]
+    if len(configurations) != 1:
+        raise validation(
+            f"StreamConfigurationList must contain exactly one entry; it contains {len(configurations)}."
+        )
+    configuration = configurations[0]
+    start = _start(call, configuration.get("StartingPosition", {"Type": "LATEST"}))
+    attributes = _attributes(request.get("QueueAttributes", {}), QueueAttributes())
+    check_tags(request.get("Tags", {}))
+    stream = call.stream(configuration)
+    call.admit(stream)
+    if stream.mode != "ON_DEMAND":
+        raise validation(
+            f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in {stream.mode} mode: "
+            "queues are for streams in ON_DEMAND mode only."
+        )
+    if stream.status in (CREATING, STREAM_DELETING):
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}"
+        )
+    queues = call.service.store.queues
+    present = queues.settled(call.region, call.now_ms)
+    if any(each.name == name for each in present):
+        raise in_use(f"Queue {name} under account {ACCOUNT} already exists.")
+    if call.service.quotas.enforced:
+        _require_room(call, stream, present)
+    uid = call.service.store.next_uid(call.now_ms)
+    queue = queues.create(
+        name,
+        stream,
+        uid,
+        call.now_ms,
+        start=start,
+        attributes=attributes,
+        tags=dict(request.get("Tags", {})),
+    )
+    return {"QueueDescription": _described(call, queue)}
+
+
+def _start(call: ServiceCall, position: Document) -> tuple[str, int | None]:
+    kind, at_ms = position["Type"], position.get("Timestamp")
+    if kind != "AT_TIMESTAMP":
+        if at_ms is not None:
+            raise validation(f"Timestamp must not be given for a StartingPosition of Type {kind}.")
+    elif at_ms is None:
+        raise validation("Timestamp must be given for a StartingPosition of Type AT_TIMESTAMP.")
+    elif at_ms > call.now_ms:
+        raise invalid_argument(
+            f"Timestamp of StartingPosition is in the future: {at_ms} ms, and it is {call.now_ms} ms now."
+        )
+    return kind, at_ms
+
+
+def _attributes(asked: Document, before: QueueAttributes) -> QueueAttributes:
+    """Return attributes with those of a request; the others stay."""
+    after = before
+    if "VisibilityTimeoutSeconds" in asked:
+        after = replace(after, visibility_s=asked["VisibilityTimeoutSeconds"])
+    dead_letters = asked.get("DeadLetterConfiguration")
+    if dead_letters is not None:
+        limit = dead_letters.get("MaxReceiveCount")
+        if dead_letters["TargetType"] == "BUILT_IN" and limit is None:
+            raise validation("MaxReceiveCount must be given for a TargetType of BUILT_IN.")
+        if dead_letters["TargetType"] == "NONE" and limit is not None:
+            raise validation("MaxReceiveCount must not be given for a TargetType of NONE.")
+        after = replace(after, receive_count_max=limit)
+    return after
+
+
+def _require_room(call: ServiceCall, stream: Stream, present: list[Queue]) -> None:
+    changing = sum(each.settings.status in (CREATING, DELETING) for each in present)
+    if changing >= quotas.CHANGING_QUEUES_MAX:
+        raise limit_exceeded(
+            f"Account {ACCOUNT} has {changing} queues in CREATING or DELETING; "
+            f"at most {quotas.CHANGING_QUEUES_MAX} may be."
+        )
+    require_consumer_room(call, stream)
+
+
+def DescribeQueue(call: ServiceCall, request: Document) -> Document:
+    """Describe a queue."""
+    queue = _named(call, request)
+    return {"QueueDescription": _described(call, queue)}
+
+
+def ListQueues(call: ServiceCall, request: Document) -> Document:
+    """List the region's queues by name, or those of streams, a page at a time."""
+    call.admit()
+    after = ""
+    if "NextToken" in request:
+        after = call.service.tokens.read_page("ListQueues", request["NextToken"], call.now_ms)["after"]
+    limit = min(request.get("MaxResults", _LIST_PAGE_MAX), _LIST_PAGE_MAX)
+    queues = call.service.store.queues
+    filters = request.get("StreamFilter")
+    found = [
+        queue
+        for queue in queues.settled(call.region, call.now_ms)
+        if queue.name > after
+        and (filters is None or any(_is_on(queues.stream_of(queue), each) for each in filters))
+    ]
+    answer: Document = {"QueueSummaries": [_summary(call, queue) for queue in found[:limit]]}
+    if len(found) > limit:
+        page = {"after": found[limit - 1].name}
+        answer["NextToken"] = call.service.tokens.page("ListQueues", page, call.now_ms)
+    return answer
+
+
+def _is_on(stream: Stream, stream_filter: Document) -> bool:
+    created_ms = stream_filter.get("StreamCreationTimestamp")
+    # clients may send whole seconds
+    return stream_filter["StreamARN"] == stream.arn and (
+        created_ms is None or created_ms // 1000 == stream.created_ms // 1000
+    )
+
+
+def UpdateQueue(call: ServiceCall, request: Document) -> Document:
+    """Begin to change a queue's attributes; those that are not named stay."""
+    queue = _named(call, request)
+    if queue.settings.status != ACTIVE:
+        raise in_use(
+            f"Queue {queue.name} under account {ACCOUNT} not ACTIVE, instead in state {queue.settings.status}"
+        )
+    attributes = _attributes(request["QueueAttributes"], queue.settings.attributes)
+    call.service.store.queues.update(queue, attributes, call.now_ms)
+    return {"QueueDescription": _described(call, queue)}
+
+
+def DeleteQueue(call: ServiceCall, request: Document) -> Document:
+    """Begin to delete a queue, whatever its state."""
+    queue = _named(call, request)
+    if queue.settings.status != DELETING:
+        call.service.store.queues.delete(queue, call.now_ms)
+    return {}
+
+
+def _named(call: ServiceCall, request: Document) -> Queue:
+    queue = call.queue(request["QueueARN"])
+    call.admit(call.service.store.queues.stream_of(queue))
+    return queue
+
+
+def _described(call: ServiceCall, queue: Queue) -> Document:
+    settings = queue.settings
+    position: Document = {"Type": queue.start_kind}
+    start_ms = queue.start_ms if settings.effective_ms is None else settings.effective_ms
+    if start_ms is not None:
+        position["Timestamp"] = Timestamp(start_ms)
+    limit = settings.shown.receive_count_max
+    return {
+        "QueueName": queue.name,
+        "QueueARN": queue.arn,
+        "QueueStatus": settings.status,
+        "QueueCreationTimestamp": Timestamp(queue.created_ms),
+        "StreamConfigurationList": [
+            {
+                "StreamARN": call.service.store.queues.stream_of(queue).arn,
+                "StartingPosition": position,
+            }
+        ],
+        "QueueAttributes": {
+            "VisibilityTimeoutSeconds": settings.shown.visibility_s,
+            "DeadLetterConfiguration": {"TargetType": "NONE"}
+            if limit is None
+            else {"TargetType": "BUILT_IN", "MaxReceiveCount": limit},
+        },
+    }
+
+
+def _summary(call: ServiceCall, queue: Queue) -> Document:
+    stream = call.service.store.queues.stream_of(queue)
+    return {
+        "QueueName": queue.name,
+        "QueueARN": queue.arn,
+        "QueueStatus": queue.settings.status,
+        "QueueCreationTimestamp": Timestamp(queue.created_ms),
+        "Streams": [
+            {"StreamARN": stream.arn, "StreamCreationTimestamp": Timestamp(stream.created_ms)},
+        ],
+    }

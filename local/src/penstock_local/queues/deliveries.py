@@ -1,0 +1,182 @@
+"""The records of one queue that were received and not acknowledged: in flight, visible again, or dead letters.
+
+Pure given a clock reading. Every step costs O(log n), so that 100,000 records in flight are as fast as ten.
+
+A delivery is a value and is replaced as a whole. The heap and the two lines hold deliveries that may have been
+replaced since; such an entry is skipped when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+_STALE_MIN = 1000
+"""Entries that a heap or line may hold before the replaced ones among them are removed."""
+
+
+class Delivery(NamedTuple):
+    """The delivery state of one record.
+
+    Attributes:
+        shard_index: Index of the shard that holds the record.
+        ordinal: The record's ordinal in the shard.
+        number: Number of the delivery in its queue; a receipt handle is valid for one number only.
+        receives: How often the record was received.
+        first_ms: When it was first received.
+        visible_ms: Until when it is in flight.
+        is_dead: Whether it is a dead letter.
+    """
+
+    shard_index: int
+    ordinal: int
+    number: int
+    receives: int
+    first_ms: int
+    visible_ms: int
+    is_dead: bool = False
+
+
+class Deliveries:
+    """The deliveries of one queue.
+
+    Attributes:
+        receive_count_max: Receives after which a record becomes a dead letter; None if it never does.
+        in_flight: How many records are in flight, dead letters included.
+        now_ms: The moment up to which visibility timeouts have been applied.
+    """
+
+    def __init__(self, receive_count_max: int | None) -> None:
+        self.receive_count_max = receive_count_max
+        self.in_flight = 0
+        self.now_ms = 0
+        self._known: dict[int, dict[int, Delivery]] = {}
+        self._flights: list[tuple[int, Delivery]] = []
+        self._visible: deque[Delivery] = deque()
+        self._dead: deque[Delivery] = deque()
+        self._count = 0
+        self._first: dict[int, int] = {}
+
+    def __iter__(self) -> Iterator[Delivery]:
+        for of_shard in self._known.values():
+            yield from of_shard.values()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, shard_index: int, ordinal: int) -> Delivery | None:
+        """Return the delivery of a record; None if it was not received, or is acknowledged."""
+        return self._known.get(shard_index, {}).get(ordinal)
+
+    def is_in_flight(self, delivery: Delivery) -> bool:
+        """Return whether a current delivery is in flight."""
+        return delivery.visible_ms > self.now_ms
+
+    def settle(self, now_ms: int) -> None:
+        """Apply the visibility timeouts that are over."""
+        self.now_ms = max(self.now_ms, now_ms)
+        flights = self._flights
+        while flights and flights[0][0] <= self.now_ms:
+            delivery = heappop(flights)[1]
+            if self._is_current(delivery):
+                self.in_flight -= 1
+                self._land(delivery)
+
+    def next_visible_ms(self) -> int | None:
+        """Return when the next record in flight becomes visible; None if there is none."""
+        flights = self._flights
+        while flights and not self._is_current(flights[0][1]):
+            heappop(flights)
+        return flights[0][0] if flights else None
+
+    def put(self, delivery: Delivery) -> None:
+        """Add a delivery, or replace that of the same record."""
+        of_shard = self._known.setdefault(delivery.shard_index, {})
+        before = of_shard.get(delivery.ordinal)
+        if before is None:
+            self._count += 1
+        elif self.is_in_flight(before):
+            self.in_flight -= 1
+        of_shard[delivery.ordinal] = delivery
+        if not self.is_in_flight(delivery):
+            self._land(delivery)
+            return
+        self.in_flight += 1
+        heappush(self._flights, (delivery.visible_ms, delivery))
+        if len(self._flights) > max(_STALE_MIN, 2 * self.in_flight):
+            self._flights = [(each.visible_ms, each) for each in self if self.is_in_flight(each)]
+            heapify(self._flights)
+
+    def remove(self, shard_index: int, ordinal: int) -> None:
+        """Forget the delivery of a record: it is acknowledged, or past the retention."""
+        of_shard = self._known[shard_index]
+        if self.is_in_flight(of_shard.pop(ordinal)):
+            self.in_flight -= 1
+        self._count -= 1
+        if not of_shard:
+            del self._known[shard_index]
+
+    def take_visible(self, *, dead: bool) -> Delivery | None:
+        """Take the first visible record out of its line; None if there is none. `put` or `give_back` it."""
+        line = self._dead if dead else self._visible
+        while line:
+            delivery = line.popleft()
+            if self._is_current(delivery):
+                return delivery
+        return None
+
+    def give_back(self, deliveries: Iterable[Delivery], *, dead: bool) -> None:
+        """Put records that were taken back to the front of their line, in their order."""
+        (self._dead if dead else self._visible).extendleft(reversed(list(deliveries)))
+
+    def any_visible(self, *, dead: bool) -> bool:
+        """Return whether a record of this kind is visible."""
+        line = self._dead if dead else self._visible
+        while line and not self._is_current(line[0]):
+            line.popleft()
+        return bool(line)
+
+    def visible_counts(self) -> tuple[int, int]:
+        """Return how many records are visible again, and how many dead letters are visible."""
+        landed = [each for each in self if not self.is_in_flight(each)]
+        dead = sum(each.is_dead for each in landed)
+        return len(landed) - dead, dead
+
+    def set_receive_count_max(self, receive_count_max: int | None) -> None:
+        """Change after how many receives a record becomes a dead letter; visible records may become some now."""
+        self.receive_count_max = receive_count_max
+        line, self._visible = self._visible, deque()
+        for delivery in line:
+            if self._is_current(delivery):
+                self._land(delivery)
+
+    def forget_before(self, shard_index: int, ordinal: int) -> None:
+        """Forget the records of a shard before an ordinal: they are past the retention."""
+        if self._first.get(shard_index) == ordinal:
+            return
+        self._first[shard_index] = ordinal
+        of_shard = self._known.get(shard_index, {})
+        for each in [each for each in of_shard if each < ordinal]:
+            self.remove(shard_index, each)
+
+    def shards(self) -> list[int]:
+        """Return the indexes of the shards that have deliveries."""
+        return list(self._known)
+
+    def _is_current(self, delivery: Delivery) -> bool:
+        return self.get(delivery.shard_index, delivery.ordinal) is delivery
+
+    def _land(self, delivery: Delivery) -> None:
+        """Put a record that is not in flight into its line."""
+        limit = self.receive_count_max
+        if not delivery.is_dead and limit is not None and delivery.receives >= limit:
+            delivery = delivery._replace(is_dead=True)
+            self._known[delivery.shard_index][delivery.ordinal] = delivery
+        line = self._dead if delivery.is_dead else self._visible
+        line.append(delivery)
+        if len(line) > max(_STALE_MIN, 2 * self._count):
+            kept = [each for each in line if self._is_current(each)]
+            line.clear()
+            line.extend(kept)

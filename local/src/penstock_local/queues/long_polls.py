@@ -1,0 +1,91 @@
+"""Receives that wait until a record is visible."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from penstock_local.queues.queue import Queue
+from penstock_local.queues.registry import Queues
+from penstock_local.virtual_clock import VirtualClock
+
+_SLEEP_MIN_S = 0.001
+Answer = TypeVar("Answer")
+
+
+class LongPolls:
+    """All receives of one server that wait; owned by its loop.
+
+    A record wakes one of them. The one that has taken records wakes the next if there are more.
+
+    Args:
+        queues: The queues; this object becomes their listener.
+        clock: The server's clock.
+    """
+
+    def __init__(self, queues: Queues, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._waiting: dict[tuple[str, bool], dict[asyncio.Event, None]] = {}
+        queues.on_visible = self.wake_one
+        queues.on_change = self._wake_queue
+
+    def wake_one(self, queue: Queue) -> None:
+        """Wake the receive of a queue, and that of its dead letters, that has waited longest."""
+        for dead in (False, True):
+            waiting = self._waiting.get((queue.id, dead), {})
+            first = next((event for event in waiting if not event.is_set()), None)
+            if first is not None:
+                first.set()
+
+    def _wake_queue(self, queue: Queue) -> None:
+        for dead in (False, True):
+            for event in self._waiting.get((queue.id, dead), {}):
+                event.set()
+
+    def wake_all(self) -> None:
+        """Wake all receives: the clock was moved."""
+        for waiting in self._waiting.values():
+            for event in waiting:
+                event.set()
+
+    async def wait(
+        self, queue: Queue, until_ms: int, attempt: Callable[[int], Answer | None], *, dead: bool
+    ) -> Answer | None:
+        """Repeat an attempt whenever its result may have changed, until it has one.
+
+        Args:
+            queue: The queue to receive from.
+            until_ms: When to give up.
+            attempt: Takes a reading of the clock; returns None if no record is visible.
+            dead: Whether it receives dead letters.
+
+        Returns:
+            The attempt's result; None when the time is over.
+        """
+        woken = asyncio.Event()
+        waiting = self._waiting.setdefault((queue.id, dead), {})
+        waiting[woken] = None
+        try:
+            while True:
+                woken.clear()
+                now_ms = self._clock.now_ms()
+                found = attempt(now_ms)
+                if found is not None or now_ms >= until_ms:
+                    return found
+                visible_ms = queue.deliveries.next_visible_ms()
+                await self._until(woken, until_ms if visible_ms is None else min(visible_ms, until_ms))
+        finally:
+            del waiting[woken]
+            if not waiting:
+                self._waiting.pop((queue.id, dead), None)
+            if woken.is_set():
+                # this one was woken for a record that it will not take
+                self.wake_one(queue)
+
+    async def _until(self, woken: asyncio.Event, due_ms: int) -> None:
+        delay_s = self._clock.real_s_until(due_ms)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if delay_s is None else max(delay_s, _SLEEP_MIN_S)):
+                await woken.wait()

@@ -1,0 +1,246 @@
+"""The queues of a store: finding, creating and changing them, and their records' deliveries, journal first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import md5
+from typing import Protocol
+
+from penstock_local.queues.deliveries import Delivery
+from penstock_local.queues.queue import DELETING, UPDATING, Queue, QueueAttributes, QueueSettings, Received
+from penstock_local.service_errors import RequestRefused
+from penstock_local.shard import Shard
+from penstock_local.stream import Stream
+
+IN_FLIGHT_MAX = 120_000
+"""Source: the developer guide's quotas for queues."""
+
+log = logging.getLogger("penstock_local")
+
+
+class QueueJournal(Protocol):
+    """Is called for every change of a queue, before the change takes effect.
+
+    Each method raises `RequestRefused` when the change cannot be kept.
+    """
+
+    def queue_changed(self, queue: Queue, settings: QueueSettings) -> None:
+        """Record the settings that a queue, new or known, is about to have."""
+
+    def queue_deleted(self, queue: Queue) -> None:
+        """Record that this queue is gone."""
+
+    def deliveries_changed(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Record deliveries that are about to be added or replaced."""
+
+    def acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Record that these records are about to be forgotten."""
+
+
+class Queues:
+    """All queues of one store; not thread-safe, owned by the server's loop.
+
+    Args:
+        streams: The store's streams by uid.
+        journal: Receives every change.
+        settle_ms: How long CREATING, UPDATING and DELETING last.
+
+    Attributes:
+        by_id: The queues by the resource identifier in their ARN.
+        on_visible: Called with a queue that may have a record to receive.
+        on_change: Called with a queue whose state has changed.
+    """
+
+    def __init__(self, streams: Mapping[int, Stream], journal: QueueJournal, settle_ms: int) -> None:
+        self.by_id: dict[str, Queue] = {}
+        self.on_visible: Callable[[Queue], None] = lambda _: None
+        self.on_change: Callable[[Queue], None] = lambda _: None
+        self._streams = streams
+        self._journal = journal
+        self._settle_ms = settle_ms
+        self._by_stream: dict[int, dict[str, Queue]] = {}
+
+    # -- finding --------------------------------------------------------------------------------------------
+
+    def get(self, queue_id: str, now_ms: int) -> Queue | None:
+        """Return a queue by its identifier after applying its due changes; None if there is none."""
+        queue = self.by_id.get(queue_id)
+        if queue is not None:
+            self.settle(queue, now_ms)
+        return self.by_id.get(queue_id)
+
+    def settled(self, region: str, now_ms: int) -> list[Queue]:
+        """Return the queues of a region by name, after applying their due changes."""
+        for queue in list(self.by_id.values()):
+            self.settle(queue, now_ms)
+        return sorted((q for q in self.by_id.values() if q.region == region), key=lambda queue: queue.name)
+
+    def of_stream(self, stream: Stream, now_ms: int) -> list[Queue]:
+        """Return the queues of a stream after applying their due changes."""
+        for queue in list(self._by_stream.get(stream.uid, {}).values()):
+            self.settle(queue, now_ms)
+        return list(self._by_stream.get(stream.uid, {}).values())
+
+    def stream_of(self, queue: Queue) -> Stream:
+        """Return a queue's stream."""
+        return self._streams[queue.stream_uid]
+
+    # -- settings -------------------------------------------------------------------------------------------
+
+    def settle(self, queue: Queue, now_ms: int) -> None:
+        """Apply the due change of a queue's state; one that is deleted is forgotten.
+
+        No caller waits for this change: if the journal cannot take it, it stays due.
+        """
+        settings = queue.settings
+        try:
+            if settings.status == DELETING and settings.due_ms <= now_ms:
+                self._journal.queue_deleted(queue)
+                self._drop(queue)
+                return
+            following = queue.settled(self.stream_of(queue), now_ms)
+            if following is None:
+                return
+            if settings.status == UPDATING:
+                # with another limit, a restart would no longer tell which records had become dead letters
+                queue.deliveries.settle(now_ms)
+                dead = [delivery for delivery in queue.deliveries if delivery.is_dead]
+                self._journal.deliveries_changed(queue, dead, now_ms)
+            self._journal.queue_changed(queue, following)
+        except RequestRefused as refusal:
+            log.debug("the change of queue %s stays due: %s", queue.name, refusal)
+            return
+        queue.apply(following)
+        self.on_change(queue)
+
+    def settle_all(self, now_ms: int) -> None:
+        """Apply the due changes of all queues, and forget the records that their streams have dropped."""
+        for queue in list(self.by_id.values()):
+            self.settle(queue, now_ms)
+            queue.deliveries.settle(now_ms)
+            queue.forget_expired(self.stream_of(queue))
+
+    def create(
+        self,
+        name: str,
+        stream: Stream,
+        uid: int,
+        now_ms: int,
+        *,
+        start: tuple[str, int | None],
+        attributes: QueueAttributes,
+        tags: dict[str, str],
+    ) -> Queue:
+        """Begin to create a queue.
+
+        Args:
+            name: Its name, which no queue of the region has.
+            stream: Its stream.
+            uid: Its number, which no queue of the store has had.
+            now_ms: Reading of the clock.
+            start: Kind and timestamp of its starting position.
+            attributes: Its attributes.
+            tags: Its tags.
+        """
+        identity = md5(f"{stream.arn} {name} {uid}".encode(), usedforsecurity=False).hexdigest()
+        queue = Queue(
+            name=name,
+            id=identity,
+            uid=uid,
+            region=stream.region,
+            arn=stream.arn.partition(":stream/")[0] + f":queue/{identity}",
+            stream_uid=stream.uid,
+            created_ms=now_ms,
+            start_kind=start[0],
+            start_ms=start[1],
+            settings=QueueSettings("CREATING", now_ms + self._settle_ms, attributes, tags=tags),
+        )
+        queue.begin_at(stream)
+        self._journal.queue_changed(queue, queue.settings)
+        self.adopt(queue)
+        self.settle(queue, now_ms)
+        return queue
+
+    def update(self, queue: Queue, attributes: QueueAttributes, now_ms: int) -> None:
+        """Begin to change a queue's attributes."""
+        self._begin(queue, replace(queue.settings, status=UPDATING, following=attributes), now_ms)
+
+    def delete(self, queue: Queue, now_ms: int) -> None:
+        """Begin to delete a queue."""
+        self._begin(queue, replace(queue.settings, status=DELETING), now_ms)
+
+    def tag(self, queue: Queue, tags: dict[str, str]) -> None:
+        """Replace a queue's tags."""
+        settings = replace(queue.settings, tags=tags)
+        self._journal.queue_changed(queue, settings)
+        queue.apply(settings)
+
+    def _begin(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
+        settings = replace(settings, due_ms=now_ms + self._settle_ms)
+        self._journal.queue_changed(queue, settings)
+        queue.apply(settings)
+        self.on_change(queue)
+        self.settle(queue, now_ms)
+
+    def adopt(self, queue: Queue) -> None:
+        """Add a queue that is new, or was loaded from a state folder."""
+        self.by_id[queue.id] = queue
+        self._by_stream.setdefault(queue.stream_uid, {})[queue.id] = queue
+        queue.on_records(self.stream_of(queue).shards.values())
+
+    def _drop(self, queue: Queue) -> None:
+        del self.by_id[queue.id]
+        of_stream = self._by_stream[queue.stream_uid]
+        del of_stream[queue.id]
+        if not of_stream:
+            del self._by_stream[queue.stream_uid]
+        self.on_change(queue)
+
+    # -- records --------------------------------------------------------------------------------------------
+
+    def on_stream_change(self, stream: Stream, shards: Sequence[Shard]) -> None:
+        """Tell a stream's queues about records that were added to shards."""
+        for queue in self._by_stream.get(stream.uid, {}).values():
+            queue.on_records(shards)
+            if shards:
+                self.on_visible(queue)
+
+    def receive(
+        self,
+        queue: Queue,
+        now_ms: int,
+        limit: int,
+        visibility_s: int | None,
+        *,
+        dead: bool,
+        in_flight_max: int | None,
+    ) -> list[Received]:
+        """Deliver the records that are visible now, at most `limit`."""
+        picked = queue.pick(self.stream_of(queue), now_ms, limit, in_flight_max, dead=dead)
+        if not picked.received:
+            return []
+        seconds = queue.settings.attributes.visibility_s if visibility_s is None else visibility_s
+        received = queue.delivered(picked, now_ms, seconds * 1000)
+        try:
+            self._journal.deliveries_changed(queue, [each.delivery for each in received], now_ms)
+        except RequestRefused:
+            queue.give_back(picked, dead=dead)
+            raise
+        queue.commit(picked, received)
+        if queue.any_visible(dead=dead):
+            self.on_visible(queue)
+        return received
+
+    def acknowledge(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Forget records: their processing is done. They are current."""
+        self._journal.acknowledged(queue, deliveries, now_ms)
+        for delivery in deliveries:
+            queue.deliveries.remove(delivery.shard_index, delivery.ordinal)
+
+    def change(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Replace the deliveries of records that were received and are not acknowledged."""
+        self._journal.deliveries_changed(queue, deliveries, now_ms)
+        queue.put(deliveries)
+        self.on_visible(queue)
