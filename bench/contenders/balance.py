@@ -43,12 +43,12 @@ def join(turn: int, before: int, after: int, shard_count: int, policy: str) -> F
     readers: dict[str, str | None] = {}
     moves: list[float] = []
 
-    def see(entry: tuple[Any, ...]) -> None:
-        if entry[1] == "write" and entry[5] is not None and not entry[5].is_ended:
-            key, reader = entry[5].key, entry[5].reader
-            if reader is not None and reader != readers.get(key):
-                moves.append(entry[0])
-            readers[key] = reader
+    def see(entry: Any) -> None:
+        after = getattr(entry.event, "after", None)  # the row after a write
+        if after is not None and not after.is_ended:
+            if after.reader is not None and after.reader != readers.get(after.key):
+                moves.append(entry.at_s)
+            readers[after.key] = after.reader
 
     world = world_of(before, shard_count, policy, turn, see)
     world.run_until(SETTLED_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock_sim.seed_kinds import SeedKind
+from penstock_sim.kinds import SeedKind
 from sim.kcl3_mutants import KCL3_MUTANTS
 from sim.mutants import MUTANTS, Mutant
 from sim.producer_mutants import PRODUCER_MUTANTS

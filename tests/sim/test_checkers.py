@@ -19,6 +19,28 @@ from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
 from penstock_sim.checker import Broken
 from penstock_sim.checkers import Suite
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
+from penstock_sim.events.processes import (
+    CallMade,
+    CoordinatorReported,
+    ProcessExited,
+    ProcessStarted,
+    TimeStoodStill,
+)
+from penstock_sim.events.reading import (
+    HandlerRaised,
+    LossReported,
+    ReaderEnded,
+    ReaderStarted,
+    RecordsDeadLettered,
+    RecordsDelivered,
+    RecordsHandled,
+    RecordsRedelivered,
+    ShardStopped,
+    TipReached,
+)
+from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardClosed, ShardCreated
 from penstock_sim.faults import EPOCH_MS
 from penstock_sim.liveness_checkers import must_be_even
 from penstock_sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
@@ -33,42 +55,43 @@ def row(key="s", **more):
 def taken(who=A, key="s", counter=1, **more):
     """A worker takes an unowned lease."""
     name = who.partition("#")[0]
-    return (
-        "write",
-        who,
-        Take(key, counter - 1, name),
-        row(key, **more),
-        row(key, owner=name, counter=counter, **more),
+    return LeaseWritten(
+        who, Take(key, counter - 1, name), row(key, **more), row(key, owner=name, counter=counter, **more)
     )
 
 
 def stream(*sequences, key="s", parents=()):
-    return [("shard", key, parents), *[("put", key, sequence, 1000 + sequence) for sequence in sequences]]
+    return [
+        ShardCreated(key, parents),
+        *[RecordPut(key, sequence, 1000 + sequence) for sequence in sequences],
+    ]
 
 
 def reading(who=A, key="s", epoch=1, position=TRIM_HORIZON):
-    return ("start", who, key, epoch, position)
+    return ReaderStarted(who, key, epoch, position)
 
 
 def handled(*sequences, who=A, key="s", epoch=1):
-    return [("deliver", who, key, epoch, sequences), ("done", who, key, epoch, sequences)]
+    return [RecordsDelivered(who, key, epoch, sequences), RecordsHandled(who, key, epoch, sequences)]
 
 
 def checkpoint(sequence, who=A, counter=1, key="s", before=TRIM_HORIZON):
     name = who.partition("#")[0]
     old = row(key, owner=name, counter=counter, checkpoint=before)
     new = row(key, owner=name, counter=counter + 1, checkpoint=at_record(str(sequence)))
-    return ("write", who, Checkpoint(key, counter, name, at_record(str(sequence))), old, new)
+    return LeaseWritten(who, Checkpoint(key, counter, name, at_record(str(sequence))), old, new)
 
 
 def ended(who=A, key="s", counter=1, parents=()):
     name = who.partition("#")[0]
     old = row(key, owner=name, counter=counter, parents=frozenset(parents))
-    return ("write", who, End(key, counter, name), old, row(key, counter=counter + 1, checkpoint=SHARD_END))
+    return LeaseWritten(
+        who, End(key, counter, name), old, row(key, counter=counter + 1, checkpoint=SHARD_END)
+    )
 
 
 def created(key):
-    return ("write", A, Create(row(key)), None, row(key))
+    return LeaseWritten(A, Create(row(key)), None, row(key))
 
 
 def judge(*lines, start=TRIM_HORIZON, at_end=False, quiet=False, only=None, **options):
@@ -85,16 +108,16 @@ def judge(*lines, start=TRIM_HORIZON, at_end=False, quiet=False, only=None, **op
         if isinstance(line, int | float):
             now = float(line)
         else:
-            suite.see((now, *line))
+            suite.see(HistoryEntry(now, line))
             now += 0.001
     if at_end:
         suite.finish()
     return None if suite.violation is None else suite.violation.invariant
 
 
-UP = [("up", A), ("up", B)]
-RELEASED_BEHIND = [*UP, *stream(5, 6), taken(), reading(), *handled(5, 6), ("gone", A, "s", 1)]
-RELEASE = ("write", A, Release("s", 1, "a"), row(owner="a", counter=1), row(counter=2))
+UP = [ProcessStarted(A), ProcessStarted(B)]
+RELEASED_BEHIND = [*UP, *stream(5, 6), taken(), reading(), *handled(5, 6), ReaderEnded(A, "s", 1)]
+RELEASE = LeaseWritten(A, Release("s", 1, "a"), row(owner="a", counter=1), row(counter=2))
 
 BROKEN = {
     "S1 a checkpoint passes what was not handled": (
@@ -137,14 +160,14 @@ BROKEN = {
             *stream(),
             taken(A),
             3,
-            ("write", B, Take("s", 1, "b"), row(owner="a", counter=1), row(owner="b", counter=2)),
+            LeaseWritten(B, Take("s", 1, "b"), row(owner="a", counter=1), row(owner="b", counter=2)),
         ],
         [
             *UP,
             *stream(),
             taken(A),
             11,
-            ("write", B, Take("s", 1, "b"), row(owner="a", counter=1), row(owner="b", counter=2)),
+            LeaseWritten(B, Take("s", 1, "b"), row(owner="a", counter=1), row(owner="b", counter=2)),
         ],
     ),
     "S2 a hand-over is cut short": (
@@ -153,16 +176,14 @@ BROKEN = {
             *UP,
             *stream(),
             taken(A),
-            (
-                "write",
+            LeaseWritten(
                 B,
                 RequestHandover("s", "a", "b"),
                 row(owner="a", counter=1),
                 row(owner="b", checkpoint_owner="a", counter=1),
             ),
             3,
-            (
-                "write",
+            LeaseWritten(
                 B,
                 Take("s", 1, "b"),
                 row(owner="b", checkpoint_owner="a", counter=1),
@@ -173,16 +194,14 @@ BROKEN = {
             *UP,
             *stream(),
             taken(A),
-            (
-                "write",
+            LeaseWritten(
                 B,
                 RequestHandover("s", "a", "b"),
                 row(owner="a", counter=1),
                 row(owner="b", checkpoint_owner="a", counter=1),
             ),
             31,
-            (
-                "write",
+            LeaseWritten(
                 B,
                 Take("s", 1, "b"),
                 row(owner="b", checkpoint_owner="a", counter=1),
@@ -192,8 +211,8 @@ BROKEN = {
     ),
     "S2 a lease is given up though nobody took it": (
         "S2",
-        [*UP, *stream(), taken(A), ("report", A, "LOST", "taken", "s")],
-        [*UP, *stream(), taken(A), 20, taken(B, counter=2), ("report", A, "LOST", "taken", "s")],
+        [*UP, *stream(), taken(A), CoordinatorReported(A, "LOST", "taken", "s")],
+        [*UP, *stream(), taken(A), 20, taken(B, counter=2), CoordinatorReported(A, "LOST", "taken", "s")],
     ),
     "S3 a checkpoint moves back": (
         "S3",
@@ -204,8 +223,7 @@ BROKEN = {
             reading(),
             *handled(5, 10),
             checkpoint(10),
-            (
-                "write",
+            LeaseWritten(
                 B,
                 LateCheckpoint("s", at_record("5")),
                 row(checkpoint=at_record("10")),
@@ -219,8 +237,7 @@ BROKEN = {
             reading(),
             *handled(5, 10),
             checkpoint(5),
-            (
-                "write",
+            LeaseWritten(
                 B,
                 LateCheckpoint("s", at_record("10")),
                 row(checkpoint=at_record("5")),
@@ -243,7 +260,7 @@ BROKEN = {
             *UP,
             *stream(5),
             *stream(6, key="c", parents=("s",)),
-            ("closed", "s"),
+            ShardClosed("s"),
             taken(),
             reading(),
             *handled(5),
@@ -275,13 +292,13 @@ BROKEN = {
     ),
     "S5 the end comes before the last record": (
         "S5",
-        [*UP, *stream(5, 6), ("closed", "s"), taken(), reading(), *handled(5), ended()],
-        [*UP, *stream(5, 6), ("closed", "s"), taken(), reading(), *handled(5, 6), ended()],
+        [*UP, *stream(5, 6), ShardClosed("s"), taken(), reading(), *handled(5), ended()],
+        [*UP, *stream(5, 6), ShardClosed("s"), taken(), reading(), *handled(5, 6), ended()],
     ),
     "S5 the end of an open shard": (
         "S5",
         [*UP, *stream(5), taken(), reading(), *handled(5), ended()],
-        [*UP, *stream(5), taken(), reading(), *handled(5), ("closed", "s"), ended()],
+        [*UP, *stream(5), taken(), reading(), *handled(5), ShardClosed("s"), ended()],
     ),
     "S5 the end comes before the children's leases": (
         "S5",
@@ -289,7 +306,7 @@ BROKEN = {
             *UP,
             *stream(5),
             *stream(key="c", parents=("s",)),
-            ("closed", "s"),
+            ShardClosed("s"),
             taken(),
             reading(),
             *handled(5),
@@ -299,7 +316,7 @@ BROKEN = {
             *UP,
             *stream(5),
             *stream(key="c", parents=("s",)),
-            ("closed", "s"),
+            ShardClosed("s"),
             taken(),
             reading(),
             *handled(5),
@@ -325,7 +342,7 @@ BROKEN = {
     "S6 two readers of a shard in one process": (
         "S6",
         [*UP, *stream(5), taken(), reading(epoch=1), reading(epoch=2)],
-        [*UP, *stream(5), taken(), reading(epoch=1), ("gone", A, "s", 1), reading(epoch=2)],
+        [*UP, *stream(5), taken(), reading(epoch=1), ReaderEnded(A, "s", 1), reading(epoch=2)],
     ),
     "S7 a graceful release and a start before it": (
         "S7",
@@ -335,8 +352,8 @@ BROKEN = {
             taken(),
             reading(),
             *handled(5, 6),
-            ("gone", A, "s", 1),
-            ("write", A, Release("s", 1, "a"), row(owner="a", counter=1), row(counter=2)),
+            ReaderEnded(A, "s", 1),
+            LeaseWritten(A, Release("s", 1, "a"), row(owner="a", counter=1), row(counter=2)),
             taken(B, counter=3),
             reading(B),
         ],
@@ -346,9 +363,8 @@ BROKEN = {
             taken(),
             reading(),
             *handled(5, 6),
-            ("gone", A, "s", 1),
-            (
-                "write",
+            ReaderEnded(A, "s", 1),
+            LeaseWritten(
                 A,
                 Release("s", 1, "a", at_record("6")),
                 row(owner="a", counter=1),
@@ -360,8 +376,20 @@ BROKEN = {
     ),
     "S7 a release after a stop that waited for everything": (
         "S7",
-        [*RELEASED_BEHIND, ("report", B, "SHUTDOWN", "", None), RELEASE, taken(B, counter=3), reading(B)],
-        [*RELEASED_BEHIND, ("report", A, "SHUTDOWN", "", None), RELEASE, taken(B, counter=3), reading(B)],
+        [
+            *RELEASED_BEHIND,
+            CoordinatorReported(B, "SHUTDOWN", "", None),
+            RELEASE,
+            taken(B, counter=3),
+            reading(B),
+        ],
+        [
+            *RELEASED_BEHIND,
+            CoordinatorReported(A, "SHUTDOWN", "", None),
+            RELEASE,
+            taken(B, counter=3),
+            reading(B),
+        ],
     ),
     "S7 a start before the row's checkpoint": (
         "S7",
@@ -373,7 +401,7 @@ BROKEN = {
             *handled(5),
             checkpoint(5),
             2,
-            ("gone", A, "s", 1),
+            ReaderEnded(A, "s", 1),
             reading(epoch=2),
         ],
         [
@@ -384,7 +412,7 @@ BROKEN = {
             *handled(5),
             checkpoint(5),
             2,
-            ("gone", A, "s", 1),
+            ReaderEnded(A, "s", 1),
             reading(epoch=2, position=at_record("5")),
         ],
     ),
@@ -397,25 +425,25 @@ BROKEN = {
             taken(),
             reading(),
             8,
-            ("write", A, Renew("s", 1, "a"), row(owner="a", counter=1), row(owner="a", counter=2)),
+            LeaseWritten(A, Renew("s", 1, "a"), row(owner="a", counter=1), row(owner="a", counter=2)),
             11,
             *handled(5),
         ],
     ),
     "S9 a skipped row is reported again and again": (
         "S9",
-        [*UP, ("report", A, "ROW_SKIPPED", "", "x"), ("report", A, "ROW_SKIPPED", "", "x")],
-        [*UP, ("report", A, "ROW_SKIPPED", "", "x"), ("report", B, "ROW_SKIPPED", "", "x")],
+        [*UP, CoordinatorReported(A, "ROW_SKIPPED", "", "x"), CoordinatorReported(A, "ROW_SKIPPED", "", "x")],
+        [*UP, CoordinatorReported(A, "ROW_SKIPPED", "", "x"), CoordinatorReported(B, "ROW_SKIPPED", "", "x")],
     ),
     "L5 a herd of listings": (
         "L5",
-        [*UP, *[("call", A, "list shards", "")] * 15],
-        [*UP, *[("call", A, "list shards", "")] * 14],
+        [*UP, *[CallMade(A, "list shards", "")] * 15],
+        [*UP, *[CallMade(A, "list shards", "")] * 14],
     ),
     "L5 a retry storm": (
         "L5",
-        [*UP, *[("call", A, "write Renew", "s")] * 17],
-        [*UP, *[("call", A, "write Renew", "s")] * 16],
+        [*UP, *[CallMade(A, "write Renew", "s")] * 17],
+        [*UP, *[CallMade(A, "write Renew", "s")] * 16],
     ),
 }
 
@@ -427,37 +455,37 @@ def test_a_history_that_breaks_it_is_found_and_one_that_keeps_it_is_not(name):
     assert judge(kept) is None
 
 
-SETTLED = [("up", A), *stream(5), taken(), reading(), *handled(5), checkpoint(5)]
+SETTLED = [ProcessStarted(A), *stream(5), taken(), reading(), *handled(5), checkpoint(5)]
 AT_THE_END = {
-    "S1 a record was never handled": ("S1", [("up", A), *stream(5), taken(), reading()]),
+    "S1 a record was never handled": ("S1", [ProcessStarted(A), *stream(5), taken(), reading()]),
     "L1 the owner is dead": (
         "L1",
-        [*SETTLED, ("up", B), ("down", A, "crashed")],
+        [*SETTLED, ProcessStarted(B), ProcessExited(A, "crashed")],
     ),
-    "L1 the owner does not read": ("L1", [*SETTLED, ("gone", A, "s", 1)]),
+    "L1 the owner does not read": ("L1", [*SETTLED, ReaderEnded(A, "s", 1)]),
     "L2 one has all": (
         "L2",
         [
-            ("up", A),
-            ("up", B),
+            ProcessStarted(A),
+            ProcessStarted(B),
             *[line for key in "xyz" for line in (*stream(key=key), taken(key=key), reading(key=key))],
         ],
     ),
     "L3 an open shard without a lease": ("L3", [*SETTLED, *stream(key="t")]),
-    "L3 a closed shard that is not finished": ("L3", [*SETTLED, ("closed", "s")]),
+    "L3 a closed shard that is not finished": ("L3", [*SETTLED, ShardClosed("s")]),
     "L3 handled records without a checkpoint": (
         "L3",
-        [("up", A), *stream(5, 6), taken(), reading(), *handled(5, 6), checkpoint(5)],
+        [ProcessStarted(A), *stream(5, 6), taken(), reading(), *handled(5, 6), checkpoint(5)],
     ),
     "S9 a deleted row in silence": (
         "S9",
         [
             *SETTLED,
-            ("row_deleted", "s", "a"),
+            LeaseDeleted("s", "a"),
             60,
             created("s"),
             taken(key="s", counter=1),
-            ("gone", A, "s", 1),
+            ReaderEnded(A, "s", 1),
             reading(epoch=2),
         ],
     ),
@@ -465,11 +493,11 @@ AT_THE_END = {
         "S9",
         [
             *SETTLED,
-            ("table_dropped",),
+            TableDropped(),
             60,
             created("s"),
             taken(key="s", counter=1),
-            ("gone", A, "s", 1),
+            ReaderEnded(A, "s", 1),
             reading(epoch=2),
         ],
     ),
@@ -489,7 +517,7 @@ def judge_losses(*lines, retention_ms=30_000):
         if isinstance(line, int | float):
             now = float(line)
         else:
-            suite.see((now, *line))
+            suite.see(HistoryEntry(now, line))
             now += 0.001
     return None if suite.violation is None else suite.violation.invariant
 
@@ -498,59 +526,67 @@ RESUMED = [*UP, *stream(5, 6, 7), taken(checkpoint=at_record("5")), reading(posi
 
 
 def test_unread_records_that_left_the_stream_are_not_passed_over_in_silence():
-    gone = [*RESUMED, ("trimmed", "s", 2, 6)]
+    gone = [*RESUMED, RecordsTrimmed("s", 2, 6)]
     assert judge_losses(gone, handled(7)) == "S9"
-    assert judge_losses(gone, ("loss", A, "s", 1), handled(7)) is None
+    assert judge_losses(gone, LossReported(A, "s", 1), handled(7)) is None
 
 
 def test_a_loss_that_was_told_need_not_be_told_again_unless_its_reader_stopped_at_it():
-    told = [*RESUMED, ("trimmed", "s", 2, 6), ("loss", A, "s", 1)]
-    follows = [("gone", A, "s", 1), taken(B, checkpoint=at_record("5")), reading(B, position=at_record("5"))]
+    told = [*RESUMED, RecordsTrimmed("s", 2, 6), LossReported(A, "s", 1)]
+    follows = [
+        ReaderEnded(A, "s", 1),
+        taken(B, checkpoint=at_record("5")),
+        reading(B, position=at_record("5")),
+    ]
     follows += handled(7, who=B)
     assert judge_losses(told, follows) is None
-    assert judge_losses(told, ("failed", A, "s", 1, "data_loss"), follows) == "S9"
+    assert judge_losses(told, ShardStopped(A, "s", 1, "data_loss"), follows) == "S9"
 
 
 def test_a_loss_is_not_covered_by_an_earlier_one():
-    earlier = [*RESUMED, ("put", "s", 8, 1008), ("trimmed", "s", 2, 6), ("loss", A, "s", 1)]
-    assert judge_losses(earlier, ("trimmed", "s", 3, 7), handled(8)) == "S9"
+    earlier = [*RESUMED, RecordPut("s", 8, 1008), RecordsTrimmed("s", 2, 6), LossReported(A, "s", 1)]
+    assert judge_losses(earlier, RecordsTrimmed("s", 3, 7), handled(8)) == "S9"
 
 
 def test_a_loss_where_the_reader_was_at_the_tip_is_a_false_alarm():
-    at_tip = [*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 5, ("trimmed", "s", 3, 7)]
-    assert judge_losses(at_tip, ("loss", A, "s", 1)) == "S9"
-    assert judge_losses(at_tip, 60, ("loss", A, "s", 1)) is None
+    at_tip = [*RESUMED, *handled(6, 7), TipReached(A, "s", 1, EPOCH_MS), 5, RecordsTrimmed("s", 3, 7)]
+    assert judge_losses(at_tip, LossReported(A, "s", 1)) == "S9"
+    assert judge_losses(at_tip, 60, LossReported(A, "s", 1)) is None
 
 
 def test_a_reader_away_for_a_retention_may_ask_thrice_before_it_reports_a_loss():
-    away = [*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 60, ("trimmed", "s", 3, 7)]
-    asked = [("tip", A, "s", 1, EPOCH_MS + 60_000)]
-    assert judge_losses(away, asked * 3, ("loss", A, "s", 1)) is None
-    assert judge_losses(away, asked * 4, ("loss", A, "s", 1)) == "S9"
-    assert judge_losses(away, ("loss", A, "s", 1), asked, ("loss", A, "s", 1)) == "S9"
+    away = [*RESUMED, *handled(6, 7), TipReached(A, "s", 1, EPOCH_MS), 60, RecordsTrimmed("s", 3, 7)]
+    asked = [TipReached(A, "s", 1, EPOCH_MS + 60_000)]
+    assert judge_losses(away, asked * 3, LossReported(A, "s", 1)) is None
+    assert judge_losses(away, asked * 4, LossReported(A, "s", 1)) == "S9"
+    assert judge_losses(away, LossReported(A, "s", 1), asked, LossReported(A, "s", 1)) == "S9"
 
 
 def test_a_loss_where_the_row_notes_the_tip_is_a_false_alarm():
     row_at = row(owner="a", counter=1, checkpoint=at_record("7"))
     noted = [
-        *[*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 20],
-        ("write", A, Renew("s", 1, "a"), row_at, row_at),
-        *[("gone", A, "s", 1), ("trimmed", "s", 3, 7), reading(B, position=at_record("7"))],
+        *[*RESUMED, *handled(6, 7), TipReached(A, "s", 1, EPOCH_MS), 20],
+        LeaseWritten(A, Renew("s", 1, "a"), row_at, row_at),
+        *[ReaderEnded(A, "s", 1), RecordsTrimmed("s", 3, 7), reading(B, position=at_record("7"))],
     ]
-    assert judge_losses(noted, ("loss", B, "s", 1)) == "S9"
-    assert judge_losses(noted, 60, ("loss", B, "s", 1)) is None
+    assert judge_losses(noted, LossReported(B, "s", 1)) == "S9"
+    assert judge_losses(noted, 60, LossReported(B, "s", 1)) is None
 
 
 def test_a_dead_letter_that_did_not_fail_alone_is_found():
-    begun = [*RESUMED, ("deliver", A, "s", 1, (6, 7)), ("raised", A, "s", 1, (6, 7))]
-    assert judge_losses(begun, ("dead", A, "s", 1, (6,))) == "S1"
-    alone = [("redeliver", A, "s", 1, (6,)), ("raised", A, "s", 1, (6,)), ("dead", A, "s", 1, (6,))]
+    begun = [*RESUMED, RecordsDelivered(A, "s", 1, (6, 7)), HandlerRaised(A, "s", 1, (6, 7))]
+    assert judge_losses(begun, RecordsDeadLettered(A, "s", 1, (6,))) == "S1"
+    alone = [
+        RecordsRedelivered(A, "s", 1, (6,)),
+        HandlerRaised(A, "s", 1, (6,)),
+        RecordsDeadLettered(A, "s", 1, (6,)),
+    ]
     assert judge_losses(begun, alone) is None
 
 
 def test_what_did_not_fail_is_not_delivered_again():
     done = [*RESUMED, *handled(6, 7)]
-    assert judge_losses(done, ("redeliver", A, "s", 1, (6,))) == "S6"
+    assert judge_losses(done, RecordsRedelivered(A, "s", 1, (6,))) == "S6"
 
 
 @pytest.mark.parametrize(
@@ -573,29 +609,34 @@ def test_leases_are_spread_evenly_as_far_as_limits_allow(counts, limits, found):
 
 
 def test_what_an_earlier_reader_of_the_worker_left_undone_is_not_released():
-    again = [*RELEASED_BEHIND, reading(epoch=2), ("gone", A, "s", 2), RELEASE]
+    again = [*RELEASED_BEHIND, reading(epoch=2), ReaderEnded(A, "s", 2), RELEASE]
     assert judge(again, taken(B, counter=3), reading(B), only="S7") is None
     assert judge(RELEASED_BEHIND, RELEASE, taken(B, counter=3), reading(B), only="S7") == "S7"
-    lost = ("report", A, "LOST", "expired", None)
+    lost = CoordinatorReported(A, "LOST", "expired", None)
     assert judge(RELEASED_BEHIND, lost, RELEASE, taken(B, counter=3), reading(B), only="S7") is None
 
 
 def test_a_world_that_does_not_rest_is_found():
-    assert judge(*UP, ("restless", 5001)) == "L5"
+    assert judge(*UP, TimeStoodStill(5001)) == "L5"
 
 
 def test_children_of_a_reset_shard_owe_no_order_until_it_is_finished_again():
     family = [*UP, *stream(5, key="p"), *stream(6, key="c", parents=("p",)), taken(key="p"), reading(key="p")]
-    family += [*handled(5, key="p"), ("closed", "p"), created("c"), ended(key="p"), taken(key="c")]
+    family += [*handled(5, key="p"), ShardClosed("p"), created("c"), ended(key="p"), taken(key="c")]
     finished = row("p", counter=2, checkpoint=SHARD_END)
-    set_back = ("write", B, Reset("p", 2, TRIM_HORIZON), finished, row("p", counter=3))
+    set_back = LeaseWritten(B, Reset("p", 2, TRIM_HORIZON), finished, row("p", counter=3))
     child = [reading(key="c"), *handled(6, key="c")]
     assert judge(family, child, only="S4") is None
     assert judge(family, set_back, child, only="S4") is None
     held = row("p", owner="a", counter=4)
     assert (
         judge(
-            family, set_back, ended(key="p"), ("write", A, Renew("p", 4, "a"), held, held), child, only="S4"
+            family,
+            set_back,
+            ended(key="p"),
+            LeaseWritten(A, Renew("p", 4, "a"), held, held),
+            child,
+            only="S4",
         )
         == "S4"
     )
@@ -603,11 +644,11 @@ def test_children_of_a_reset_shard_owe_no_order_until_it_is_finished_again():
 
 def test_a_worker_over_its_limit_is_found():
     suite = Suite(CoordinatorOptions(), limits={"a": 1})
-    lines = [("up", A), ("up", B)]
+    lines = [ProcessStarted(A), ProcessStarted(B)]
     for key in "xy":
         lines += [*stream(key=key), taken(key=key), reading(key=key)]
     for line in lines:
-        suite.see((0.0, *line))
+        suite.see(HistoryEntry(0.0, line))
     suite.finish()
     assert suite.violation is not None
     assert "over the limits" in suite.violation.what
@@ -617,10 +658,10 @@ def test_a_worker_over_its_limit_is_found():
 def test_a_lease_asked_for_by_a_worker_that_has_gone_counts_for_its_foreign_owner(foreign, found):
     suite = Suite(CoordinatorOptions(), foreign=frozenset(foreign))
     asked = row(owner="a", checkpoint_owner="b", counter=1)
-    lines = [("up", A), ("up", B), *stream(), taken(who=B), reading(who=B)]
-    lines += [("write", A, RequestHandover("s", "b", "a"), row(owner="b", counter=1), asked)]
-    for line in (*lines, ("down", A, "crashed")):
-        suite.see((0.0, *line))
+    lines = [ProcessStarted(A), ProcessStarted(B), *stream(), taken(who=B), reading(who=B)]
+    lines += [LeaseWritten(A, RequestHandover("s", "b", "a"), row(owner="b", counter=1), asked)]
+    for line in (*lines, ProcessExited(A, "crashed")):
+        suite.see(HistoryEntry(0.0, line))
     suite.finish()
     assert (None if suite.violation is None else suite.violation.invariant) == found
 
@@ -630,7 +671,13 @@ def test_a_settled_history_is_clean_at_the_end():
 
 
 def test_a_reported_deletion_is_clean_at_the_end():
-    lines = [*SETTLED, ("row_deleted", "s", "a"), ("report", A, "ROW_GONE", "", "s"), ("gone", A, "s", 1), 60]
+    lines = [
+        *SETTLED,
+        LeaseDeleted("s", "a"),
+        CoordinatorReported(A, "ROW_GONE", "", "s"),
+        ReaderEnded(A, "s", 1),
+        60,
+    ]
     assert judge(lines, created("s"), taken(), reading(epoch=2), at_end=True) is None
 
 

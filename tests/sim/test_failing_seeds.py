@@ -8,6 +8,10 @@ from penstock.core.leases.lease_writes import Renew, Take
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading.delivery_calls import DeliveryOptions
 from penstock_sim.checkers import Violation
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import CallMade, ProcessPaused, ProcessStarted
+from penstock_sim.events.reading import ReaderStarted, RecordsDelivered
 from penstock_sim.faults import FaultPlan, draw_query_scenario, draw_scenario
 from penstock_sim.run import run_scenario, run_seed
 from penstock_sim.shrinking import as_test, shrink
@@ -17,13 +21,13 @@ from sim.mutants import MUTANTS
 ONE, OTHER = "shardId-000000000001", "shardId-000000000002"
 BEFORE, AFTER = Lease(ONE, owner="b"), Lease(ONE, owner="a", counter=1)
 HISTORY = [
-    (1.0, "up", "a#1"),
-    (2.0, "write", "a#1", Take(ONE, 0, "a"), BEFORE, AFTER),
-    (3.0, "write", "a#1", Renew(ONE, 1, "a"), AFTER, AFTER),
-    (4.0, "start", "a#1", OTHER, 1, TRIM_HORIZON),
-    (4.5, "call", "a#1", "read", ONE),
-    (5.0, "deliver", "a#1", ONE, 1, (7, 8, 9)),
-    (6.0, "pause", "a#1", 30.0),
+    HistoryEntry(1.0, ProcessStarted("a#1")),
+    HistoryEntry(2.0, LeaseWritten("a#1", Take(ONE, 0, "a"), BEFORE, AFTER)),
+    HistoryEntry(3.0, LeaseWritten("a#1", Renew(ONE, 1, "a"), AFTER, AFTER)),
+    HistoryEntry(4.0, ReaderStarted("a#1", OTHER, 1, TRIM_HORIZON)),
+    HistoryEntry(4.5, CallMade("a#1", "read", ONE)),
+    HistoryEntry(5.0, RecordsDelivered("a#1", ONE, 1, (7, 8, 9))),
+    HistoryEntry(6.0, ProcessPaused("a#1", 30.0)),
 ]
 
 
@@ -32,8 +36,8 @@ def test_the_story_tells_of_the_shards_that_the_violation_names():
     assert told == [
         "    1.00 s  a#1 starts",
         f"    2.00 s  a#1 takes {ONE} from b at TRIM_HORIZON",
-        f"    5.00 s  a#1 is given 7 to 9 (3 records) of {ONE}",
-        "    6.00 s  a#1 stands still until 30.00 s",
+        f"    5.00 s  a#1 delivers 7 to 9 (3 records) of {ONE}",
+        "    6.00 s  a#1 is paused until 30.00 s",
     ]
     assert (
         tell_story(HISTORY, Violation("L2", 6.0, "uneven"), 3)[0]

@@ -10,6 +10,7 @@ from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.errors import Throttled
 from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
+from penstock_sim.events.processes import CallMade, CallRetried
 from penstock_sim.faults import STREAM, FaultPlan
 from penstock_sim.fibers import ProcessEnded
 from penstock_sim.process import SimProcess
@@ -143,7 +144,7 @@ def test_a_call_is_tried_again_until_it_may_no_more(world, process):
 
     process.spawn(body)
     world.run_until(60.0)
-    calls = [entry for entry in world.history if entry[1] in ("call", "retry")]
+    calls = [entry for entry in world.history if isinstance(entry.event, CallMade | CallRetried)]
     assert len(raised) == 1
     assert 1 < len(calls) <= 20
 

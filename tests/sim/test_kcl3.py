@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.cli import simulate_command
 from penstock.cli.main import main
@@ -11,6 +12,11 @@ from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
 from penstock.core.position import SHARD_END, TRIM_HORIZON
 from penstock_sim.checker import Broken
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, VersionChanged
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import CoordinatorReported, ProcessExited, ProcessStarted
+from penstock_sim.events.streams import ShardCreated
 from penstock_sim.history import History
 from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
@@ -82,17 +88,19 @@ def test_leaders_come_and_go_and_assign_and_leases_are_handed_over_both_ways(run
 # --- the checker ------------------------------------------------------------------------------------------------
 
 OTHERS = Lease("s", owner="w", counter=1)
-TAKE = ("write", "p#1", Take("s", 1, "p"), OTHERS, Lease("s", owner="p", counter=2))
-ASK = ("write", "p#1", RequestHandover("s", "w", "p"), OTHERS, Lease("s", owner="p", checkpoint_owner="w"))
-TAKE_FREE = ("write", "p#1", Take("s", 1, "p"), Lease("s", counter=1), Lease("s", owner="p", counter=2))
+TAKE = LeaseWritten("p#1", Take("s", 1, "p"), OTHERS, Lease("s", owner="p", counter=2))
+ASK = LeaseWritten("p#1", RequestHandover("s", "w", "p"), OTHERS, Lease("s", owner="p", checkpoint_owner="w"))
+TAKE_FREE = LeaseWritten("p#1", Take("s", 1, "p"), Lease("s", counter=1), Lease("s", owner="p", counter=2))
 ENDED = Lease("r", checkpoint=SHARD_END)
-END = ("write", "p#1", End("r", 1, "p", SHARD_END), Lease("r", owner="p", counter=1), ENDED)
-END_OF_TWIN = ("write", "p#2", *END[2:])
-FOUND_ENDED = ("report", "p#1", "ENDED", "", "r")
-LED, LEADERLESS, OWN = (("report", "p#1", "FLEET", mode, None) for mode in ("led", "leaderless", "own"))
-BACK = ("version", ROLLED_BACK)
-UP, LEADS = (0.5, ("up", "p#1")), ("leads", "j#1")
-SEEN = ("write", "w#1", Take("s", 0, "w"), Lease("s"), OTHERS)
+END = LeaseWritten("p#1", End("r", 1, "p", SHARD_END), Lease("r", owner="p", counter=1), ENDED)
+END_OF_TWIN = replace(END, who="p#2")
+FOUND_ENDED = CoordinatorReported("p#1", "ENDED", "", "r")
+LED, LEADERLESS, OWN = (
+    CoordinatorReported("p#1", "FLEET", mode, None) for mode in ("led", "leaderless", "own")
+)
+BACK = VersionChanged(ROLLED_BACK)
+UP, LEADS = (0.5, ProcessStarted("p#1")), LeaderElected("j#1")
+SEEN = LeaseWritten("w#1", Take("s", 0, "w"), Lease("s"), OTHERS)
 
 
 @pytest.mark.parametrize(
@@ -109,18 +117,18 @@ SEEN = ("write", "w#1", Take("s", 0, "w"), Lease("s"), OTHERS)
         ([(1.0, LED), (19.0, END), (20.0, TAKE_FREE)], None),
         ([(1.0, LED), (19.0, END_OF_TWIN), (20.0, TAKE_FREE)], "K1"),
         ([(1.0, LED), (19.0, END_OF_TWIN), (19.5, FOUND_ENDED), (20.0, TAKE_FREE)], None),
-        ([(1.0, LED), (19.0, ("leads", "p#1")), (20.0, TAKE)], None),
+        ([(1.0, LED), (19.0, LeaderElected("p#1")), (20.0, TAKE)], None),
         ([UP, (1.0, OWN), (2.0, LEADS), (80.0, SEEN)], "K1"),
         ([UP, (1.0, OWN), (2.0, LEADS), (3.0, LED), (80.0, SEEN)], None),
-        ([UP, (1.0, OWN), (2.0, LEADS), (3.0, ("leads_no_more", "j#1", "resigned")), (80.0, SEEN)], None),
-        ([UP, (1.0, OWN), (2.0, LEADS), (3.0, ("down", "j#1", "crashed")), (80.0, SEEN)], None),
+        ([UP, (1.0, OWN), (2.0, LEADS), (3.0, LeaderLost("j#1", "resigned")), (80.0, SEEN)], None),
+        ([UP, (1.0, OWN), (2.0, LEADS), (3.0, ProcessExited("j#1", "crashed")), (80.0, SEEN)], None),
         ([UP, (1.0, OWN), (2.0, LEADS), (50.0, SEEN)], None),
         ([UP, (1.0, LED), (2.0, BACK), (80.0, SEEN)], "K1"),
         ([UP, (1.0, LED), (2.0, BACK), (50.0, SEEN)], None),
         ([UP, (1.0, LED), (2.0, BACK), (40.0, OWN), (80.0, SEEN)], None),
-        ([UP, (1.0, LED), (2.0, ("version", NATIVE_FOR_NOW)), (80.0, SEEN)], None),
-        ([(1.0, ("unready", NATIVE)), (80.0, SEEN)], "K1"),
-        ([(1.0, ("unready", NATIVE)), (6.0, ("version", NATIVE)), (80.0, SEEN)], None),
+        ([UP, (1.0, LED), (2.0, VersionChanged(NATIVE_FOR_NOW)), (80.0, SEEN)], None),
+        ([(1.0, FleetUnready(NATIVE)), (80.0, SEEN)], "K1"),
+        ([(1.0, FleetUnready(NATIVE)), (6.0, VersionChanged(NATIVE)), (80.0, SEEN)], None),
     ],
 )
 def test_what_is_left_to_the_leader(lines, expected):
@@ -128,10 +136,10 @@ def test_what_is_left_to_the_leader(lines, expected):
     checker = LeftToTheLeader(history, CoordinatorOptions())
     found = None
     try:
-        for at_s, line in [(0.0, ("shard", "r", ())), (0.0, ("shard", "s", ("r",))), *lines]:
+        for at_s, line in [(0.0, ShardCreated("r", ())), (0.0, ShardCreated("s", ("r",))), *lines]:
             history.now = at_s
-            getattr(checker, f"on_{line[0]}", lambda *_: None)(*line[1:])
-            history.take_in((at_s, *line))
+            checker.handle(line)
+            history.take_in(HistoryEntry(at_s, line))
         checker.at_end()
     except Broken:
         found = checker.invariant

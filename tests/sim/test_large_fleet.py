@@ -3,9 +3,19 @@
 from collections import Counter
 
 from penstock.core.leases.coordinator_options import BalancePolicy
+from penstock.core.leases.lease_writes import Renew
 from penstock_sim.checkers import Suite
+from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.world import World
 from sim.calm import calm
+
+
+def moves(world):
+    return [
+        event
+        for _, event in world.history
+        if isinstance(event, LeaseWritten) and not isinstance(event.write, Renew)
+    ]
 
 
 def test_500_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250():
@@ -19,12 +29,8 @@ def test_500_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250():
     owners = [row.owner for row in suite.history.rows.values()]
     assert Counter(owner.partition("/")[0] for owner in owners) == {"east": 250, "west": 250}
     assert Counter(Counter(owners).values()) == {2: 100, 3: 100}
-    before = len(
-        [entry for entry in world.history if entry[1] == "write" and type(entry[3]).__name__ != "Renew"]
-    )
+    before = len(moves(world))
     world.run_until(90.0)
-    after = len(
-        [entry for entry in world.history if entry[1] == "write" and type(entry[3]).__name__ != "Renew"]
-    )
+    after = len(moves(world))
     assert after == before
     assert suite.violation is None

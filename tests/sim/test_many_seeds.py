@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from penstock_sim.kinds import SeedKind
 from penstock_sim.run import (
     run_kcl3_seed,
     run_producer_seed,
@@ -13,7 +14,6 @@ from penstock_sim.run import (
     run_sink_seed,
     run_streams_seed,
 )
-from penstock_sim.seed_kinds import SeedKind
 from penstock_sim.situations import never_met
 
 BLOCK = 5
@@ -26,7 +26,7 @@ STREAMS = range(8, 130, BLOCK)
 QUERIES = range(10, 240, BLOCK)
 RARE_WITH_STREAMS = {
     "fault: table_drops_per_min",
-    "situation: a worker stops for ever during a hand-over that it has requested",
+    "situation: a worker leaves for ever during a hand-over that it has requested",
 }
 """What one world in a hundred or fewer meets, and fleets of one stream meet more often."""
 

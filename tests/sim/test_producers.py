@@ -9,6 +9,18 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock_sim.checker import Broken
 from penstock_sim.checkers import Suite
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.processes import CallMade, MessageLogged, ProcessExited
+from penstock_sim.events.producers import (
+    RecordAdded,
+    RecordsAcknowledged,
+    RecordsGivenUp,
+    RecordsMisrouted,
+    RecordsStored,
+    RecordsUnanswered,
+)
+from penstock_sim.events.reading import DeliveredTexts
+from penstock_sim.events.streams import ShardCreated
 from penstock_sim.history import History
 from penstock_sim.producer_checkers import AcknowledgedIsThere, ArrivesInOrder, KeysInOrder, RarelyTwice
 from penstock_sim.run import run_producer_seed
@@ -59,19 +71,19 @@ def test_every_fault_and_situation_comes_up_within_a_few_seeds(runs):
 
 # --- the checkers -----------------------------------------------------------------------------------------------
 
-ADDED = [("added", "p#1:1", "k"), ("added", "p#1:2", "k")]
+ADDED = [RecordAdded("p#1:1", "k"), RecordAdded("p#1:2", "k")]
 
 
 def stored(number, *texts, is_read=True):
-    return ("stored", "s", number, texts, is_read)
+    return RecordsStored("s", number, texts, is_read)
 
 
 def acknowledged(number, *texts):
-    return ("acknowledged", "p#1", "s", number, texts)
+    return RecordsAcknowledged("p#1", "s", number, texts)
 
 
 def handed(*texts, key="k"):
-    return ("handed", "w#1", "s", 1, tuple((text, key) for text in texts))
+    return DeliveredTexts("w#1", "s", 1, tuple((text, key) for text in texts))
 
 
 ONE_STORED, TWO_STORED = stored(5, "p#1:1"), stored(6, "p#1:2")
@@ -83,15 +95,15 @@ BOTH = [ONE_STORED, TWO_STORED, acknowledged(5, "p#1:1"), acknowledged(6, "p#1:2
     [
         (AcknowledgedIsThere, BOTH, False),
         (AcknowledgedIsThere, BOTH[:3], True),
-        (AcknowledgedIsThere, [*BOTH[:3], ("down", "p#1", "crashed")], False),
-        (AcknowledgedIsThere, [*BOTH[:3], ("down", "p#1", "stopped")], True),
-        (AcknowledgedIsThere, [*BOTH, ("down", "p#1", "stopped")], False),
+        (AcknowledgedIsThere, [*BOTH[:3], ProcessExited("p#1", "crashed")], False),
+        (AcknowledgedIsThere, [*BOTH[:3], ProcessExited("p#1", "stopped")], True),
+        (AcknowledgedIsThere, [*BOTH, ProcessExited("p#1", "stopped")], False),
         (AcknowledgedIsThere, [acknowledged(5, "p#1:1")], True),
         (AcknowledgedIsThere, [stored(5, "p#1:1", is_read=False), acknowledged(5, "p#1:1")], True),
         (AcknowledgedIsThere, [ONE_STORED, acknowledged(5, "p#1:2")], True),
         (AcknowledgedIsThere, [*BOTH, acknowledged(6, "p#1:2")], True),
-        (AcknowledgedIsThere, [*BOTH, ("given_up", "p#1", ("p#1:2",), "refused")], True),
-        (AcknowledgedIsThere, [*BOTH, ("log", "p#1", "CRITICAL", "crashed", "KeyError()")], True),
+        (AcknowledgedIsThere, [*BOTH, RecordsGivenUp("p#1", ("p#1:2",), "refused")], True),
+        (AcknowledgedIsThere, [*BOTH, MessageLogged("p#1", "CRITICAL", "crashed", "KeyError()")], True),
         (KeysInOrder, [ONE_STORED, TWO_STORED], False),
         (KeysInOrder, [stored(5, "p#1:1", "p#1:2")], False),
         (KeysInOrder, [TWO_STORED], True),
@@ -99,9 +111,13 @@ BOTH = [ONE_STORED, TWO_STORED, acknowledged(5, "p#1:1"), acknowledged(6, "p#1:2
         (KeysInOrder, [ONE_STORED, TWO_STORED, stored(7, "p#1:1")], False),
         (RarelyTwice, [ONE_STORED, TWO_STORED], False),
         (RarelyTwice, [ONE_STORED, stored(7, "p#1:1")], True),
-        (RarelyTwice, [("unanswered", ("p#1:1",)), ONE_STORED, stored(7, "p#1:1")], False),
-        (RarelyTwice, [("unanswered", ("p#1:1",)), ONE_STORED, stored(7, "p#1:1"), stored(8, "p#1:1")], True),
-        (RarelyTwice, [("misrouted", ("p#1:1",), True), ONE_STORED, stored(7, "p#1:1")], False),
+        (RarelyTwice, [RecordsUnanswered(("p#1:1",)), ONE_STORED, stored(7, "p#1:1")], False),
+        (
+            RarelyTwice,
+            [RecordsUnanswered(("p#1:1",)), ONE_STORED, stored(7, "p#1:1"), stored(8, "p#1:1")],
+            True,
+        ),
+        (RarelyTwice, [RecordsMisrouted(("p#1:1",), True), ONE_STORED, stored(7, "p#1:1")], False),
         (RarelyTwice, [stored(5, "p#1:1", is_read=False), stored(7, "p#1:1")], False),
         (ArrivesInOrder, [ONE_STORED, TWO_STORED, handed("p#1:1"), handed("p#1:2")], False),
         (ArrivesInOrder, [ONE_STORED, handed("p#1:1"), handed("p#1:1")], False),
@@ -119,7 +135,7 @@ def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
 
     def judge():
         for line in [*ADDED, *lines]:
-            getattr(checker, f"on_{line[0]}", lambda *_: None)(*line[1:])
+            checker.handle(line)
         checker.at_end()
 
     if is_broken:
@@ -130,13 +146,13 @@ def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
 
 
 def test_a_producer_may_list_the_shards_once_more_for_each_reshard():
-    split = [("shard", "s", ()), ("shard", "left", ("s",)), ("shard", "right", ("s",))]
-    listings = [("call", "p#1", "list shards", "")] * 15
+    split = [ShardCreated("s", ()), ShardCreated("left", ("s",)), ShardCreated("right", ("s",))]
+    listings = [CallMade("p#1", "list shards", "")] * 15
 
     def judge(lines, producer):
         suite = Suite(CoordinatorOptions(), producers=frozenset({producer}))
         for line in lines:
-            suite.see((1.0, *line))
+            suite.see(HistoryEntry(1.0, line))
         return None if suite.violation is None else suite.violation.invariant
 
     assert judge([*split, *listings], "p") is None

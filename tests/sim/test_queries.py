@@ -19,13 +19,39 @@ from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
 from penstock.spark.tasks.task_subscription import TaskSubscription
 from penstock_sim.checkers import Suite
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.leases import LeaseDeleted, LeaseWritten
+from penstock_sim.events.processes import (
+    CoordinatorReported,
+    MessageLogged,
+    ProcessExited,
+    ProcessStarted,
+    WallClockJumped,
+)
+from penstock_sim.events.queries import (
+    BatchBounded,
+    BatchCommitted,
+    BatchPlanned,
+    BatchRead,
+    BatchReadInPart,
+    BatchUnread,
+    LocationCopied,
+    LocationRestored,
+    QueryFailed,
+    ReadTaskFailed,
+    ReadTaskStarted,
+    SecondDriverStarted,
+    TipProbed,
+)
+from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
+from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardCreated
 from penstock_sim.faults import EPOCH_MS, draw_query_scenario
-from penstock_sim.history import name_of
+from penstock_sim.kinds import SeedKind
+from penstock_sim.names import name_of
 from penstock_sim.query import LogConflict, QueryLog
 from penstock_sim.query_checkers import QUERIES
 from penstock_sim.query_loss_checkers import QueryLossesTold
 from penstock_sim.run import run_query_seed, run_seed
-from penstock_sim.seed_kinds import SeedKind
 from penstock_sim.situations import never_met
 
 SEEDS = 10  # test_many_seeds.py runs the following ones
@@ -101,7 +127,9 @@ def test_no_guarantee_of_a_query_is_broken():
         result = run_query_seed(seed)
         assert result.violation is None, show(result)
         committed += sum(
-            1 for entry in result.history if entry[1] == "committed" and any(rows for _, rows in entry[4])
+            1
+            for _, event in result.history
+            if isinstance(event, BatchCommitted) and any(rows for _, rows in event.results)
         )
     assert committed > 5 * SEEDS
 
@@ -189,57 +217,52 @@ def test_a_log_goes_back_to_an_earlier_state_and_a_copy_does_not():
 # --- the checkers fail on a history that is made to break them ---------------------------------------------------
 
 SHARDS = [
-    (0.0, "shard", "a", ()),
-    (0.0, "put", "a", 5, 1),
-    (0.0, "put", "a", 6, 1),
-    (0.0, "shard", "b", ("a",)),
-    (0.0, "put", "b", 9, 1),
+    HistoryEntry(0.0, ShardCreated("a", ())),
+    HistoryEntry(0.0, RecordPut("a", 5, 1)),
+    HistoryEntry(0.0, RecordPut("a", 6, 1)),
+    HistoryEntry(0.0, ShardCreated("b", ("a",))),
+    HistoryEntry(0.0, RecordPut("b", 9, 1)),
 ]
 AT5, AT6 = at_record("5"), at_record("6")
 MINE = Lease("a", owner="q", checkpoint=TRIM_HORIZON)
-TAKEN = ("write", "w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", checkpoint=TRIM_HORIZON))
-TAKEN_BEHIND = ("write", "w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", checkpoint=AT5))
-DONE = ("done", "q#1", "a", -1, (5,))
-UNREAD = ("unread", "q", 1, ("a",))
-OWNED = ("write", "q#1", Take("a", 0, "q"), Lease("a"), MINE)
+TAKEN = LeaseWritten("w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", checkpoint=TRIM_HORIZON))
+TAKEN_BEHIND = LeaseWritten("w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", checkpoint=AT5))
+DONE = RecordsHandled("q#1", "a", -1, (5,))
+UNREAD = BatchUnread("q", 1, ("a",))
+OWNED = LeaseWritten("q#1", Take("a", 0, "q"), Lease("a"), MINE)
 RESTORED = (
     "the checkpoint location has no record of claims on the leases in table t (it was restored from a copy)"
 )
-SET_BACK = ("log", "q#2", "WARNING", RESTORED, "")
+SET_BACK = MessageLogged("q#2", "WARNING", RESTORED, "")
 
 
 HANDLED = [
-    ("write", "w#1", Take("a", 0, "w"), Lease("a"), Lease("a", owner="w", checkpoint=TRIM_HORIZON)),
-    ("start", "w#1", "a", 1, TRIM_HORIZON),
-    ("done", "w#1", "a", 1, (5,)),
-    ("gone", "w#1", "a", 1),
+    LeaseWritten("w#1", Take("a", 0, "w"), Lease("a"), Lease("a", owner="w", checkpoint=TRIM_HORIZON)),
+    ReaderStarted("w#1", "a", 1, TRIM_HORIZON),
+    RecordsHandled("w#1", "a", 1, (5,)),
+    ReaderEnded("w#1", "a", 1),
 ]
 TAKEN_JUST_NOW = [
-    (
-        "write",
-        "p#1",
-        Take("a", 1, "p"),
-        Lease("a", owner="w"),
-        Lease("a", owner="p", checkpoint=TRIM_HORIZON),
+    LeaseWritten(
+        "p#1", Take("a", 1, "p"), Lease("a", owner="w"), Lease("a", owner="p", checkpoint=TRIM_HORIZON)
     ),
-    ("start", "p#1", "a", 1, TRIM_HORIZON),
-    ("done", "p#1", "a", 1, (5,)),
-    ("start", "w#2", "a", 1, TRIM_HORIZON),
+    ReaderStarted("p#1", "a", 1, TRIM_HORIZON),
+    RecordsHandled("p#1", "a", 1, (5,)),
+    ReaderStarted("w#2", "a", 1, TRIM_HORIZON),
 ]
 """Another worker takes a lease from one that is starting again, and both read for as long as the first does not know."""
-LATER = ("put", "a", 7, EPOCH_MS + 60_000)
+LATER = RecordPut("a", 7, EPOCH_MS + 60_000)
 """A record that comes long after all that happened before."""
 CLAIMED = (BatchClaim("q", 1, "run", TRIM_HORIZON, AT5),)
 BACK = [
-    ("write", "w#1", Take("a", 0, "w"), Lease("a"), Lease("a", owner="w", claims=CLAIMED)),
-    ("done", "w#1", "a", 1, (5,)),
-    ("write", "q#1", Take("a", 1, "q"), Lease("a"), Lease("a", owner="q", claims=CLAIMED)),
+    LeaseWritten("w#1", Take("a", 0, "w"), Lease("a"), Lease("a", owner="w", claims=CLAIMED)),
+    RecordsHandled("w#1", "a", 1, (5,)),
+    LeaseWritten("q#1", Take("a", 1, "q"), Lease("a"), Lease("a", owner="q", claims=CLAIMED)),
 ]
 """A worker handles once more what a query has claimed and given out, and the query comes back."""
 
 
-SET_BACK_BY_ANOTHER = (
-    "write",
+SET_BACK_BY_ANOTHER = LeaseWritten(
     "p#2",
     Reset("a", 0, TRIM_HORIZON, forget="p"),
     Lease("a", checkpoint=SHARD_END),
@@ -248,24 +271,24 @@ SET_BACK_BY_ANOTHER = (
 
 
 def executed(*rows, who="q#1", batch=1):
-    return ("executed", who, batch, "a", rows)
+    return BatchRead(who, batch, "a", rows)
 
 
 def committed(batch, **rows):
-    return ("committed", "q", batch, tuple(rows.items()))
+    return BatchCommitted("q", batch, tuple(rows.items()))
 
 
 def claims(before, end):
     made = BatchClaim("q", 1, "run", TRIM_HORIZON, end)
-    return ("write", "x#1", Claim("a", made, TRIM_HORIZON), before, replace(before, claims=(made,)))
+    return LeaseWritten("x#1", Claim("a", made, TRIM_HORIZON), before, replace(before, claims=(made,)))
 
 
 def bounded(until_ms, batch=1):
-    return ("bounded", "q#1", batch, until_ms, ("a",))
+    return BatchBounded("q#1", batch, until_ms, ("a",))
 
 
 def logged(batch, start, *read):
-    return ("logged", "q#1", batch, (("a", start),), read)
+    return BatchPlanned("q#1", batch, (("a", start),), read)
 
 
 @pytest.mark.parametrize(
@@ -275,51 +298,60 @@ def logged(batch, start, *read):
         ([executed(5), executed(5, 6)], "Q1"),
         ([executed(5), TAKEN, executed(5, 6)], "Q1"),
         ([executed(5), committed(1, a=(5,)), executed(who="q#1")], "Q1"),
-        ([executed(5), ("row_deleted", "a", "q"), executed()], None),
+        ([executed(5), LeaseDeleted("a", "q"), executed()], None),
         ([executed(5), SET_BACK, executed(5, 6, who="q#2")], None),
         ([executed(5), SET_BACK, executed(who="q#2"), executed(6, who="q#2")], "Q1"),
-        ([executed(5), ("log", "q#2", "WARNING", "another text", ""), executed(who="q#2")], "Q1"),
+        ([executed(5), MessageLogged("q#2", "WARNING", "another text", ""), executed(who="q#2")], "Q1"),
         ([executed(5), SET_BACK, executed(6, who="q#2"), executed(5)], None),
-        ([executed(5, 6), ("partly", "q#1", 1, "a", (5,))], None),
-        ([("partly", "q#1", 1, "a", (6,)), executed(5, 6)], "Q1"),
-        ([("partly", "q#1", 1, "a", (5,)), ("trimmed", "a", 1, 5), executed(6)], None),
-        ([("partly", "q#1", 1, "a", (5, 6)), ("trimmed", "a", 1, 5), executed(7)], "Q1"),
+        ([executed(5, 6), BatchReadInPart("q#1", 1, "a", (5,))], None),
+        ([BatchReadInPart("q#1", 1, "a", (6,)), executed(5, 6)], "Q1"),
+        ([BatchReadInPart("q#1", 1, "a", (5,)), RecordsTrimmed("a", 1, 5), executed(6)], None),
+        ([BatchReadInPart("q#1", 1, "a", (5, 6)), RecordsTrimmed("a", 1, 5), executed(7)], "Q1"),
         ([committed(1, a=(5,)), committed(2, a=(6,))], None),
         ([committed(1, a=(5,)), committed(1, a=(5,))], None),
         ([committed(1, a=(5,)), committed(2, a=(5, 6))], "Q2"),
-        ([OWNED, TAKEN, committed(1, a=(5,)), ("done", "w#1", "a", 1, (5,))], None),
-        ([DONE, committed(1, a=(5,)), OWNED, TAKEN_BEHIND, ("done", "w#1", "a", 1, (5,))], "Q2"),
-        ([OWNED, committed(1, a=(5,)), ("done", "w#1", "a", 1, (5,))], "Q2"),
-        ([*HANDLED, ("done", "w#2", "a", 1, (5,))], "Q2"),
-        ([*HANDLED, ("start", "w#2", "a", 1, TRIM_HORIZON), ("done", "w#2", "a", 1, (5,))], None),
-        ([*HANDLED, ("start", "w#2", "a", 1, AT5), ("done", "w#2", "a", 1, (5,))], "Q2"),
-        ([*HANDLED, *TAKEN_JUST_NOW, ("done", "w#2", "a", 1, (5,))], None),
-        ([*HANDLED, *TAKEN_JUST_NOW[:-1], ("done", "w#2", "a", 1, (5,))], "Q2"),
+        ([OWNED, TAKEN, committed(1, a=(5,)), RecordsHandled("w#1", "a", 1, (5,))], None),
+        ([DONE, committed(1, a=(5,)), OWNED, TAKEN_BEHIND, RecordsHandled("w#1", "a", 1, (5,))], "Q2"),
+        ([OWNED, committed(1, a=(5,)), RecordsHandled("w#1", "a", 1, (5,))], "Q2"),
+        ([*HANDLED, RecordsHandled("w#2", "a", 1, (5,))], "Q2"),
+        ([*HANDLED, ReaderStarted("w#2", "a", 1, TRIM_HORIZON), RecordsHandled("w#2", "a", 1, (5,))], None),
+        ([*HANDLED, ReaderStarted("w#2", "a", 1, AT5), RecordsHandled("w#2", "a", 1, (5,))], "Q2"),
+        ([*HANDLED, *TAKEN_JUST_NOW, RecordsHandled("w#2", "a", 1, (5,))], None),
+        ([*HANDLED, *TAKEN_JUST_NOW[:-1], RecordsHandled("w#2", "a", 1, (5,))], "Q2"),
         (
             [
                 *HANDLED,
                 *TAKEN_JUST_NOW[:-1],
-                ("start", "w#1", "a", 2, TRIM_HORIZON),
-                ("done", "w#1", "a", 2, (5,)),
+                ReaderStarted("w#1", "a", 2, TRIM_HORIZON),
+                RecordsHandled("w#1", "a", 2, (5,)),
             ],
             "Q2",
         ),
-        ([OWNED, TAKEN, LATER, ("done", "w#1", "a", 1, (7,)), ("committed", "p", 1, (("a", (7,)),))], "Q2"),
+        (
+            [
+                OWNED,
+                TAKEN,
+                LATER,
+                RecordsHandled("w#1", "a", 1, (7,)),
+                BatchCommitted("p", 1, (("a", (7,)),)),
+            ],
+            "Q2",
+        ),
         ([OWNED, committed(1, a=(5,)), *BACK, committed(2, a=(5,))], "Q2"),
-        ([OWNED, committed(1, a=(5,)), ("restored", "q"), *BACK, committed(2, a=(5,))], None),
-        ([OWNED, ("copied", "q", "q#2"), committed(1, a=(5,)), *BACK, committed(2, a=(5,))], None),
+        ([OWNED, committed(1, a=(5,)), LocationRestored("q"), *BACK, committed(2, a=(5,))], None),
+        ([OWNED, LocationCopied("q", "q#2"), committed(1, a=(5,)), *BACK, committed(2, a=(5,))], None),
         ([committed(1, a=(5, 6)), committed(2, b=(9,))], None),
         ([committed(1, a=(5, 6), b=(9,))], "Q3"),
         ([committed(1, a=(5, 6)), committed(1, b=(9,))], "Q3"),
-        ([("copied", "q", "q#2"), committed(1, a=(5, 6)), committed(1, b=(9,))], None),
-        ([("copied", "q", "q#2"), committed(1, a=(5, 6), b=(9,))], "Q3"),
+        ([LocationCopied("q", "q#2"), committed(1, a=(5, 6)), committed(1, b=(9,))], None),
+        ([LocationCopied("q", "q#2"), committed(1, a=(5, 6), b=(9,))], "Q3"),
         ([committed(1, b=(9,)), committed(2, a=(5,))], "Q3"),
         (
             [
                 committed(1, b=(9,)),
                 SET_BACK_BY_ANOTHER,
                 committed(2, a=(5,)),
-                ("put", "b", 10, 1),
+                RecordPut("b", 10, 1),
                 committed(3, b=(10,)),
             ],
             None,
@@ -327,17 +359,17 @@ def logged(batch, start, *read):
         ([logged(1, TRIM_HORIZON, "b")], "Q3"),
         ([logged(1, TRIM_HORIZON, "a")], None),
         ([logged(1, AT5, "a")], "Q4"),
-        ([("copied", "q", "q#2"), logged(1, AT5, "a")], None),
-        ([("copied", "q", "q#2"), executed(5), executed(6, who="q#2")], None),
-        ([("copied", "q", "q#2"), executed(5, who="q#2"), executed(6, who="q#2")], "Q1"),
-        ([("query_failed", "q#1", "AnotherDriver", "text")], "Q5"),
-        ([("query_failed", "q#1", "JobFailed", "AnotherDriver(...)")], "Q5"),
-        ([("second_driver", "q"), ("query_failed", "q#1", "AnotherDriver", "text")], None),
-        ([("query_failed", "q#1", "DataLossError", "text")], "Q5"),
-        ([("task_failed", "q#1", "x#1", "DataLossError", "text")], "Q5"),
-        ([("task_failed", "q#1", "x#1", "AnotherDriver", "text")], None),
-        ([("query_failed", "q#1", "OptionError", "text")], "Q5"),
-        ([("query_failed", "z/stranger#1", "OptionError", "text")], None),
+        ([LocationCopied("q", "q#2"), logged(1, AT5, "a")], None),
+        ([LocationCopied("q", "q#2"), executed(5), executed(6, who="q#2")], None),
+        ([LocationCopied("q", "q#2"), executed(5, who="q#2"), executed(6, who="q#2")], "Q1"),
+        ([QueryFailed("q#1", "AnotherDriver", "text")], "Q5"),
+        ([QueryFailed("q#1", "JobFailed", "AnotherDriver(...)")], "Q5"),
+        ([SecondDriverStarted("q"), QueryFailed("q#1", "AnotherDriver", "text")], None),
+        ([QueryFailed("q#1", "DataLossError", "text")], "Q5"),
+        ([ReadTaskFailed("q#1", "x#1", "DataLossError", "text")], "Q5"),
+        ([ReadTaskFailed("q#1", "x#1", "AnotherDriver", "text")], None),
+        ([QueryFailed("q#1", "OptionError", "text")], "Q5"),
+        ([QueryFailed("z/stranger#1", "OptionError", "text")], None),
         ([claims(MINE, AT5)], None),
         ([claims(MINE, TRIM_HORIZON)], None),
         ([claims(Lease("a", owner="w"), AT5)], "Q6"),
@@ -357,43 +389,55 @@ def logged(batch, start, *read):
         ([bounded(1), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], None),
         ([bounded(2), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], "Q8"),
         (
-            [("second_driver", "q"), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")],
+            [SecondDriverStarted("q"), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")],
             None,
         ),
-        ([("wall_jump", 9), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], None),
-        ([("log", "q#1", "WARNING", "text", "")], None),
-        ([("log", "q#1", "CRITICAL", "text", "KeyError()")], "Q5"),
+        ([WallClockJumped(9), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], None),
+        ([MessageLogged("q#1", "WARNING", "text", "")], None),
+        ([MessageLogged("q#1", "CRITICAL", "text", "KeyError()")], "Q5"),
     ],
 )
 def test_a_checker_finds_what_it_is_for(lines, expected):
     suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
-    for entry in [*SHARDS, *((1.0, *line) for line in lines)]:
+    for entry in [*SHARDS, *(HistoryEntry(1.0, line) for line in lines)]:
         suite.see(entry)
     assert (None if suite.violation is None else suite.violation.invariant) == expected
 
 
-NAMELESS = ("write", "z/namesake#1", Take("a", 0, "z/namesake"), Lease("a"), Lease("a", owner="z/namesake"))
-STRANGE = ("write", "z/stranger#1", *TAKEN[2:])
+NAMELESS = LeaseWritten(
+    "z/namesake#1", Take("a", 0, "z/namesake"), Lease("a"), Lease("a", owner="z/namesake")
+)
+STRANGE = replace(TAKEN, who="z/stranger#1")
 
 
 def renewed(at_s, who="w#1"):
     before = Lease("a", 1, name_of(who))
-    return (at_s, "write", who, Renew("a", 1, name_of(who)), before, replace(before, counter=2))
+    return HistoryEntry(
+        at_s, LeaseWritten(who, Renew("a", 1, name_of(who)), before, replace(before, counter=2))
+    )
 
 
 def up(at_s, who="z/namesake#1"):
-    return (at_s, "up", who)
+    return HistoryEntry(at_s, ProcessStarted(who))
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([renewed(1.0), renewed(4.0), up(5.0), renewed(7.0), (8.0, *NAMELESS)], "Q7"),
-        ([renewed(1.0), renewed(4.0), up(5.0), (18.0, *NAMELESS)], None),
-        ([renewed(1.0), renewed(4.0), up(5.0), renewed(19.0), (20.0, *NAMELESS)], None),
-        ([renewed(1.0), (4.0, "down", "w#1", "crashed"), up(5.0), (6.0, *NAMELESS)], None),
-        ([up(1.0), renewed(4.0), (5.0, *NAMELESS)], None),
-        ([(1.0, *STRANGE)], "Q5"),
+        ([renewed(1.0), renewed(4.0), up(5.0), renewed(7.0), HistoryEntry(8.0, NAMELESS)], "Q7"),
+        ([renewed(1.0), renewed(4.0), up(5.0), HistoryEntry(18.0, NAMELESS)], None),
+        ([renewed(1.0), renewed(4.0), up(5.0), renewed(19.0), HistoryEntry(20.0, NAMELESS)], None),
+        (
+            [
+                renewed(1.0),
+                HistoryEntry(4.0, ProcessExited("w#1", "crashed")),
+                up(5.0),
+                HistoryEntry(6.0, NAMELESS),
+            ],
+            None,
+        ),
+        ([up(1.0), renewed(4.0), HistoryEntry(5.0, NAMELESS)], None),
+        ([HistoryEntry(1.0, STRANGE)], "Q5"),
     ],
 )
 def test_who_names_no_application_takes_nothing_where_somebody_lives(lines, expected):
@@ -403,8 +447,8 @@ def test_who_names_no_application_takes_nothing_where_somebody_lives(lines, expe
     assert (None if suite.violation is None else suite.violation.invariant) == expected
 
 
-ALL_DONE_A = [("done", "q#1", "a", -1, (5, 6)), ("done", "q#1", "b", -1, (9,))]
-ENDS = ("down", "q#1", "done")
+ALL_DONE_A = [RecordsHandled("q#1", "a", -1, (5, 6)), RecordsHandled("q#1", "b", -1, (9,))]
+ENDS = ProcessExited("q#1", "done")
 
 
 @pytest.mark.parametrize(
@@ -414,16 +458,20 @@ ENDS = ("down", "q#1", "done")
         ([*ALL_DONE_A, ENDS], None),
         ([OWNED, ENDS], "Q10"),
         ([TAKEN, ENDS], "Q10"),
-        ([("up", "w#1"), TAKEN, ENDS], None),
-        ([("up", "w#1"), TAKEN, ("down", "w#1", "crashed"), ENDS], None),
-        ([("row_deleted", "a", "q"), ENDS], None),
-        ([("restored", "q"), ENDS], None),
-        ([("down", "q#1", "stopped")], None),
+        ([ProcessStarted("w#1"), TAKEN, ENDS], None),
+        ([ProcessStarted("w#1"), TAKEN, ProcessExited("w#1", "crashed"), ENDS], None),
+        ([LeaseDeleted("a", "q"), ENDS], None),
+        ([LocationRestored("q"), ENDS], None),
+        ([ProcessExited("q#1", "stopped")], None),
     ],
 )
 def test_a_query_that_reads_what_is_there_ends_when_all_of_it_is_read(lines, expected):
     suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
-    for entry in [*SHARDS, (100.0, "up", "q#1"), *((101.0, *line) for line in lines)]:
+    for entry in [
+        *SHARDS,
+        HistoryEntry(100.0, ProcessStarted("q#1")),
+        *(HistoryEntry(101.0, line) for line in lines),
+    ]:
         suite.see(entry)
     assert (None if suite.violation is None else suite.violation.invariant) == expected
 
@@ -435,9 +483,9 @@ def test_two_loads_of_one_query_do_not_go_on_beside_each_other():
         assert suite.violation is None
         for twin in ("z/twin0", "z/twin1"):
             number = next(numbers)
-            suite.see((1.0, "shard", f"s{number}", ()))
-            suite.see((1.0, "put", f"s{number}", 1, 1))
-            suite.see((1.0, "committed", twin, batch, ((f"s{number}", (1,)),)))
+            suite.see(HistoryEntry(1.0, ShardCreated(f"s{number}", ())))
+            suite.see(HistoryEntry(1.0, RecordPut(f"s{number}", 1, 1)))
+            suite.see(HistoryEntry(1.0, BatchCommitted(twin, batch, ((f"s{number}", (1,)),))))
     assert suite.violation is not None
     assert suite.violation.invariant == "Q7"
 
@@ -446,37 +494,65 @@ def test_two_loads_of_one_query_do_not_go_on_beside_each_other():
 
 KEY = "shardId-1"
 LOST = f"shard {KEY}: the record is gone. It goes on (failOnDataLoss=false)"
-TRIM_6 = (20.0, "trimmed", KEY, 2, 6)
-DONE_5 = [(1.0, "shard", KEY, ()), *((1.0, "put", KEY, each, EPOCH_MS) for each in (5, 6, 7))]
-DONE_5 += [(2.0, "done", "q#1", KEY, -1, (5,))]
-READS_ON = [
-    (40.0, "logged", "q#1", 2, ((KEY, AT5),), (KEY,)),
-    (41.0, "attempt", "q#1", "executor0#1", 2, KEY),
+TRIM_6 = HistoryEntry(20.0, RecordsTrimmed(KEY, 2, 6))
+DONE_5 = [
+    HistoryEntry(1.0, ShardCreated(KEY, ())),
+    *(HistoryEntry(1.0, RecordPut(KEY, each, EPOCH_MS)) for each in (5, 6, 7)),
 ]
-PASSED = (42.0, "committed", "q", 2, ((KEY, (7,)),))
-ALL_DONE = (3.0, "done", "q#1", KEY, -1, (6, 7))
-LATE_TIP = (39.0, "probed", "q#1", KEY, EPOCH_MS + 39_000)
+DONE_5 += [HistoryEntry(2.0, RecordsHandled("q#1", KEY, -1, (5,)))]
+READS_ON = [
+    HistoryEntry(40.0, BatchPlanned("q#1", 2, ((KEY, AT5),), (KEY,))),
+    HistoryEntry(41.0, ReadTaskStarted("q#1", "executor0#1", 2, KEY)),
+]
+PASSED = HistoryEntry(42.0, BatchCommitted("q", 2, ((KEY, (7,)),)))
+ALL_DONE = HistoryEntry(3.0, RecordsHandled("q#1", KEY, -1, (6, 7)))
+LATE_TIP = HistoryEntry(39.0, TipProbed("q#1", KEY, EPOCH_MS + 39_000))
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         ([TRIM_6, *READS_ON, PASSED], "S9"),
-        ([TRIM_6, *READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, ""), PASSED], None),
-        ([*READS_ON, (41.5, *TRIM_6[1:]), PASSED], None),
+        (
+            [
+                TRIM_6,
+                *READS_ON,
+                HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, "")),
+                PASSED,
+            ],
+            None,
+        ),
+        ([*READS_ON, TRIM_6._replace(at_s=41.5), PASSED], None),
         ([ALL_DONE, TRIM_6, *READS_ON, PASSED], None),
-        ([TRIM_6, *READS_ON, ("copied", "q", "q#2"), PASSED], None),
-        ([*READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], "S9"),
-        ([ALL_DONE, TRIM_6, LATE_TIP, *READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], "S9"),
-        ([ALL_DONE, TRIM_6, *READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], None),
+        ([TRIM_6, *READS_ON, LocationCopied("q", "q#2"), PASSED], None),
+        ([*READS_ON, HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, ""))], "S9"),
         (
             [
                 ALL_DONE,
                 TRIM_6,
                 LATE_TIP,
-                (39.5, "report", "q#1", "LOST", "same_name", KEY),
                 *READS_ON,
-                (41.5, "log", "executor0#1", "WARNING", LOST, ""),
+                HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, "")),
+            ],
+            "S9",
+        ),
+        (
+            [
+                ALL_DONE,
+                TRIM_6,
+                *READS_ON,
+                HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, "")),
+            ],
+            None,
+        ),
+        (
+            [
+                ALL_DONE,
+                TRIM_6,
+                LATE_TIP,
+                HistoryEntry(39.5, CoordinatorReported("q#1", "LOST", "same_name", KEY)),
+                *READS_ON,
+                HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, "")),
             ],
             None,
         ),
@@ -486,12 +562,17 @@ LATE_TIP = (39.0, "probed", "q#1", KEY, EPOCH_MS + 39_000)
                 TRIM_6,
                 LATE_TIP,
                 *READS_ON,
-                (41.5, "task_failed", "q#1", "executor0#1", "DataLossError", LOST),
+                HistoryEntry(41.5, ReadTaskFailed("q#1", "executor0#1", "DataLossError", LOST)),
             ],
             "S9",
         ),
         (
-            [TRIM_6, LATE_TIP, *READS_ON, (41.5, "task_failed", "q#1", "executor0#1", "DataLossError", LOST)],
+            [
+                TRIM_6,
+                LATE_TIP,
+                *READS_ON,
+                HistoryEntry(41.5, ReadTaskFailed("q#1", "executor0#1", "DataLossError", LOST)),
+            ],
             None,
         ),
     ],
@@ -500,39 +581,42 @@ def test_a_query_tells_losses_and_raises_no_false_alarm(lines, expected):
     options = CoordinatorOptions(start=StartingPosition(TRIM_HORIZON))
     suite = Suite(options, (QueryLossesTold,), retention_ms=30_000)
     for entry in [*DONE_5, *lines]:
-        suite.see(entry if isinstance(entry[0], float) else (41.0, *entry))
+        suite.see(entry if isinstance(entry, HistoryEntry) else HistoryEntry(41.0, entry))
     assert (None if suite.violation is None else suite.violation.invariant) == expected
 
 
 def test_an_execution_that_comes_after_records_have_left_the_stream_holds_the_others():
     suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
-    for entry in [*SHARDS, *((1.0, *line) for line in (executed(5, 6), ("trimmed", "a", 1, 5), executed(6)))]:
+    for entry in [
+        *SHARDS,
+        *(HistoryEntry(1.0, line) for line in (executed(5, 6), RecordsTrimmed("a", 1, 5), executed(6))),
+    ]:
         suite.see(entry)
     assert suite.violation is None
-    suite.see((1.0, *executed()))
+    suite.see(HistoryEntry(1.0, executed()))
     assert suite.violation is not None
 
 
 def claim(end, batch=1):
     made = BatchClaim("q", batch, "run", TRIM_HORIZON, end)
-    return ("write", "q#1", Claim("a", made, TRIM_HORIZON), MINE, replace(MINE, claims=(made,)))
+    return LeaseWritten("q#1", Claim("a", made, TRIM_HORIZON), MINE, replace(MINE, claims=(made,)))
 
 
 @pytest.mark.parametrize(
     ("lines", "is_broken"),
     [
-        ([logged(1, TRIM_HORIZON, "a"), ("unread", "q", 1, ("a",)), claim(AT6)], False),
-        ([logged(1, TRIM_HORIZON, "a"), claim(AT6), ("unread", "q", 1, ("a",))], False),
-        ([logged(1, TRIM_HORIZON, "a"), ("unread", "q", 1, ("a",)), claim(AT5)], True),
-        ([logged(1, TRIM_HORIZON, "a"), ("unread", "q", 1, ("a",)), claim(AT6, batch=2)], True),
+        ([logged(1, TRIM_HORIZON, "a"), BatchUnread("q", 1, ("a",)), claim(AT6)], False),
+        ([logged(1, TRIM_HORIZON, "a"), claim(AT6), BatchUnread("q", 1, ("a",))], False),
+        ([logged(1, TRIM_HORIZON, "a"), BatchUnread("q", 1, ("a",)), claim(AT5)], True),
+        ([logged(1, TRIM_HORIZON, "a"), BatchUnread("q", 1, ("a",)), claim(AT6, batch=2)], True),
         ([logged(1, TRIM_HORIZON, "a"), claim(AT6)], True),
     ],
 )
 def test_what_a_done_batch_held_and_nobody_read_counts_as_done(lines, is_broken):
     suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
     passed = Lease("a", owner="q", checkpoint=AT6)
-    promoted = ("write", "q#1", Promote("a", "q", 1, AT6), MINE, passed)
-    for entry in [*SHARDS, *((1.0, *line) for line in (*lines, promoted))]:
+    promoted = LeaseWritten("q#1", Promote("a", "q", 1, AT6), MINE, passed)
+    for entry in [*SHARDS, *(HistoryEntry(1.0, line) for line in (*lines, promoted))]:
         suite.see(entry)
     assert (suite.violation is not None) is is_broken
 

@@ -11,11 +11,13 @@ from msgspec.structs import replace
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock_sim.checkers import Suite
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import CallMade, CoordinatorReported, ProcessExited
 from penstock_sim.faults import FaultPlan, draw_query_scenario, draw_scenario
-from penstock_sim.history import name_of
+from penstock_sim.kinds import SeedKind
+from penstock_sim.names import name_of
 from penstock_sim.query_plan import CALM, QueryPlan
 from penstock_sim.run import run_scenario, run_seed
-from penstock_sim.seed_kinds import SeedKind
 from penstock_sim.situations import expected, never_met
 from penstock_sim.world import World
 from sim.calm import calm
@@ -84,15 +86,15 @@ def test_the_seeds_draw_everything_that_happens_to_queries():
 def test_every_kind_of_event_happens_within_a_few_seeds(runs):
     kinds = Counter()
     for result in runs:
-        for entry in result.history:
-            kinds[entry[1]] += 1
-            if entry[1] == "write":
-                kinds[type(entry[3]).__name__] += 1
-            elif entry[1] == "report":
-                kinds[entry[3]] += 1
+        for _, event in result.history:
+            kinds[type(event).__name__] += 1
+            if isinstance(event, LeaseWritten):
+                kinds[type(event.write).__name__] += 1
+            elif isinstance(event, CoordinatorReported):
+                kinds[event.topic] += 1
     wanted = (
         "Create Take Renew Checkpoint LateCheckpoint End Release RequestHandover Delete "
-        "down pause stopping row_deleted ROW_GONE LOST HANDED_OVER READ_BACK HOLE ENDED DELETED ROW_SKIPPED"
+        "ProcessExited ProcessPaused ProcessStopping LeaseDeleted ROW_GONE LOST HANDED_OVER READ_BACK HOLE ENDED DELETED ROW_SKIPPED"
     )
     assert [kind for kind in wanted.split() if not kinds[kind]] == []
 
@@ -115,7 +117,7 @@ def test_fifty_workers_on_an_empty_table_list_a_few_times_and_each_at_most_once(
     world.begin()
     world.run_until(25.0)
     listings = Counter(
-        entry[2] for entry in world.history if entry[1] == "call" and entry[3] == "list shards"
+        event.who for _, event in world.history if isinstance(event, CallMade) and event.call == "list shards"
     )
     assert max(listings.values()) == 1
     assert sum(listings.values()) <= 5
@@ -132,7 +134,7 @@ def test_a_killed_workers_shards_move_within_the_lease_time_and_one_round():
     world.is_healed = False
     victim.is_alive = False
     del world.workers["a"]
-    world.note("down", victim.who, "killed")
+    world.record(ProcessExited(victim.who, "killed"))
     options = scenario.options
     world.run_until(40.0 + options.lease_duration_s + 1.2 * options.interval_s + 1.0)
     owners = {row.owner for row in world.table.rows.values() if not row.is_ended}

@@ -3,11 +3,27 @@
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock_sim.checker import Broken
+from penstock_sim.events.processes import CallMade, FaultsEnded, MessageLogged
+from penstock_sim.events.producers import RecordAdded
+from penstock_sim.events.sinks import (
+    BadRowAdded,
+    FileWritten,
+    RequestTooLarge,
+    RowsRefused,
+    RowsStored,
+    RowsUnanswered,
+    WriteLogged,
+    WritePlanned,
+    WriteTaskDone,
+    WriteTaskFailed,
+    WriteTaskStarted,
+)
 from penstock_sim.history import History
 from penstock_sim.run import run_sink_seed
 from penstock_sim.seed_kinds import SeedKind, draw_sink_scenario
@@ -72,42 +88,42 @@ FILE = "dead-letters-s0-batch-0-part-00000.jsonl"
 
 def begun(name=NAME, *, keeps=False, rows=("a", "b"), deadline_s=10.0):
     texts = tuple(f"s0:0.0.{place}" for place, _ in enumerate(rows))
-    return ("sink_attempt", "s0#1", "executor0#1", name, keeps, texts, deadline_s)
+    return WriteTaskStarted("s0#1", "executor0#1", name, keeps, texts, deadline_s)
 
 
 ROWS = ("s0:0.0.0", "s0:0.0.1")
 PLANNED = [
-    ("added", ROWS[0], "key"),
-    ("added", ROWS[1], "key"),
-    ("sink_planned", "s0", 0, (ROWS,)),
+    RecordAdded(ROWS[0], "key"),
+    RecordAdded(ROWS[1], "key"),
+    WritePlanned("s0", 0, (ROWS,)),
     begun(),
 ]
 WITH_A_BAD_ROW = [
-    ("added", ROWS[0], "key"),
-    ("sink_bad", ROWS[1], "too large"),
-    ("sink_planned", "s0", 0, (ROWS,)),
+    RecordAdded(ROWS[0], "key"),
+    BadRowAdded(ROWS[1], "too large"),
+    WritePlanned("s0", 0, (ROWS,)),
     begun(keeps=True),
 ]
 
 
 def stored(*places, name=NAME, is_read=True):
-    return ("sink_stored", name, "stream", tuple(ROWS[place] for place in places), is_read)
+    return RowsStored(name, "stream", tuple(ROWS[place] for place in places), is_read)
 
 
 def done(count=2, twice=0, letters=0):
-    return ("sink_task_done", NAME, (("stream", count),), twice, letters)
+    return WriteTaskDone(NAME, (("stream", count),), twice, letters)
 
 
 def failed(kind, text):
-    return ("sink_task_failed", NAME, kind, text)
+    return WriteTaskFailed(NAME, kind, text)
 
 
-LOGGED = ("sink_logged", "s0", 0, (NAME,))
-UNANSWERED = ("sink_unanswered", NAME, ROWS[:1])
-FILED = ("sink_file", "executor0#1", "letters", FILE, '{"row": 1}\n')
+LOGGED = WriteLogged("s0", 0, (NAME,))
+UNANSWERED = RowsUnanswered(NAME, ROWS[:1])
+FILED = FileWritten("executor0#1", "letters", FILE, '{"row": 1}\n')
 SILENT = "stream stream: nothing was acknowledged by shard shardId-0 for %d s; last: x. Acknowledged so far: 0 records; not acknowledged: 2"
 NO_LETTERS = "option deadLetterStream=letters: the dead letters cannot be written"
-CALL = ("call", "executor0#1", "sink put", NAME)
+CALL = CallMade("executor0#1", "sink put", NAME)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +138,8 @@ CALL = ("call", "executor0#1", "sink put", NAME)
         (NothingLostInSilence, [*WITH_A_BAD_ROW, stored(0), FILED, done(), LOGGED], False),
         (NothingLostInSilence, [*WITH_A_BAD_ROW, stored(0), done(), LOGGED], True),
         (NothingLostInSilence, [*WITH_A_BAD_ROW[:3], begun(), stored(0), FILED, done()], True),
-        (NothingLostInSilence, [("log", "s0#1", "CRITICAL", "the driver crashed", "KeyError()")], True),
-        (NothingLostInSilence, [("sink_over_limits", NAME, 501, 10)], True),
+        (NothingLostInSilence, [MessageLogged("s0#1", "CRITICAL", "the driver crashed", "KeyError()")], True),
+        (NothingLostInSilence, [RequestTooLarge(NAME, 501, 10)], True),
         (OrderOfEachAttempt, [*PLANNED, stored(0), stored(1), stored(0)], False),
         (OrderOfEachAttempt, [*PLANNED, stored(1)], True),
         (OrderOfEachAttempt, [*PLANNED, stored(0, is_read=False), stored(1)], True),
@@ -143,17 +159,17 @@ CALL = ("call", "executor0#1", "sink put", NAME)
         (ErrorsName, [*PLANNED, failed("DeliveryFailed", "stream stream: throttled")], True),
         (ErrorsName, [*WITH_A_BAD_ROW, failed("DeliveryFailed", f"{NO_LETTERS}: stream letters does not exist")], False),
         (ErrorsName, [*WITH_A_BAD_ROW, failed("DeliveryFailed", f"{NO_LETTERS}: something is wrong")], True),
-        (ErrorsName, [("healed",), *PLANNED, failed("NotFound", "stream stream does not exist")], False),
+        (ErrorsName, [FaultsEnded(), *PLANNED, failed("NotFound", "stream stream does not exist")], False),
         (ErrorsName, [*PLANNED, failed("DeliveryFailed", SILENT % 10)], True),
-        (ErrorsName, [*PLANNED, ("sink_refused", NAME, "stream"), failed("DeliveryFailed", SILENT % 0)], False),
+        (ErrorsName, [*PLANNED, RowsRefused(NAME, "stream"), failed("DeliveryFailed", SILENT % 0)], False),
         (ErrorsName, [*PLANNED, failed("RecordError", "stream stream, row 1 of the task: it is too large")], True),
         (ErrorsName, [*WITH_A_BAD_ROW, failed("RecordError", "stream stream, row 1 of the task: x")], True),
         (ErrorsName, [*WITH_A_BAD_ROW[:3], begun(), failed("RecordError", "stream s, row 1 of the task: x")], False),
         (ErrorsName, [*WITH_A_BAD_ROW[:3], begun(), failed("RecordError", "a row is too large")], True),
-        (ReportAddsUp, [*PLANNED, ("sink_file", "s0#1", "checkpoint of s0", "penstock-sink.json", REPORT % (0, 2))], False),
-        (ReportAddsUp, [*PLANNED, ("sink_file", "s0#1", "checkpoint of s0", "penstock-sink.json", REPORT % (0, 4))], True),
+        (ReportAddsUp, [*PLANNED, FileWritten("s0#1", "checkpoint of s0", "penstock-sink.json", REPORT % (0, 2))], False),
+        (ReportAddsUp, [*PLANNED, FileWritten("s0#1", "checkpoint of s0", "penstock-sink.json", REPORT % (0, 4))], True),
         (LettersOnce, [*WITH_A_BAD_ROW, FILED], False),
-        (LettersOnce, [*WITH_A_BAD_ROW, (*FILED[:4], '{"row": 0}\n{"row": 1}\n')], True),
+        (LettersOnce, [*WITH_A_BAD_ROW, replace(FILED, content='{"row": 0}\n{"row": 1}\n')], True),
         (EndsInTime, [*PLANNED, *[CALL] * 12], False),
         (EndsInTime, [*PLANNED, *[CALL] * 13], True),
         (EndsInTime, [*PLANNED, *[CALL] * 12, stored(0), *[CALL] * 12], False),
@@ -164,7 +180,7 @@ def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
 
     def judge():
         for line in lines:
-            getattr(checker, f"on_{line[0]}", lambda *_: None)(*line[1:])
+            checker.handle(line)
         checker.at_end()
 
     if is_broken:
@@ -177,13 +193,13 @@ def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
 def test_an_attempt_that_goes_on_long_after_its_deadline_is_found():
     history = History(TRIM_HORIZON)
     checker = EndsInTime(history, CoordinatorOptions())
-    checker.on_sink_attempt(*begun()[1:])
-    checker.on_call(*CALL[1:])
+    checker.handle(begun())
+    checker.handle(CALL)
     history.now = 50.0
-    checker.on_call(*CALL[1:])
+    checker.handle(CALL)
     history.now = 60.0
     with pytest.raises(Broken, match="still writes 60 s after"):
-        checker.on_call(*CALL[1:])
+        checker.handle(CALL)
 
 
 # --- the command ------------------------------------------------------------------------------------------------

@@ -12,6 +12,19 @@ from penstock.core.leases.lease_writes import Create, Take
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.stream_identity import StreamIdentity
 from penstock_sim.checker import Broken
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import ProcessPaused
+from penstock_sim.events.reading import DeliveredFrom, ReaderStarted, RecordsHandled
+from penstock_sim.events.streams import (
+    ListChanged,
+    RecordPut,
+    ShardCreated,
+    StreamCreated,
+    StreamDeleted,
+    StreamsChosen,
+    StreamUnlisted,
+)
 from penstock_sim.faults import EPOCH_MS, FaultPlan
 from penstock_sim.history import History
 from penstock_sim.run import run_scenario, run_streams_seed
@@ -100,29 +113,29 @@ def test_a_failing_world_is_shrunk_to_what_happens_to_its_streams():
 A, B = "1:a:1", "1:b:1"
 OF_A, OF_B = (StreamIdentity(f"arn:aws:kinesis:eu-west-1:1:stream/{name}", 1000) for name in "ab")
 BEGIN = [
-    (0.0, ("stream", A, "a", str(OF_A), TRIM_HORIZON, None)),
-    (0.0, ("stream", B, "b", str(OF_B), TRIM_HORIZON, None)),
-    (0.0, ("shard", f"{A}:s", ())),
-    (0.0, ("shard", f"{B}:s", ())),
-    (1.0, ("reads", "w#1", (A,))),
+    (0.0, StreamCreated(A, "a", str(OF_A), TRIM_HORIZON, None)),
+    (0.0, StreamCreated(B, "b", str(OF_B), TRIM_HORIZON, None)),
+    (0.0, ShardCreated(f"{A}:s", ())),
+    (0.0, ShardCreated(f"{B}:s", ())),
+    (1.0, StreamsChosen("w#1", (A,))),
 ]
 
 
 def take(key, **more):
-    return ("write", "w#1", Take(key, 0, "w"), Lease(key), Lease(key, owner="w", counter=1, **more))
+    return LeaseWritten("w#1", Take(key, 0, "w"), Lease(key), Lease(key, owner="w", counter=1, **more))
 
 
 def create(key):
-    return ("write", "w#1", Create(Lease(key)), None, Lease(key, checkpoint=at_record("5")))
+    return LeaseWritten("w#1", Create(Lease(key)), None, Lease(key, checkpoint=at_record("5")))
 
 
 def put(at_s, key, number):
-    return (at_s, ("put", key, number, EPOCH_MS + int(at_s * 1000)))
+    return (at_s, RecordPut(key, number, EPOCH_MS + int(at_s * 1000)))
 
 
-DONE = ("done", "w#1", f"{A}:s", 1, (7,))
-DELETED = ("stream_deleted", A, "a")
-STILL = ("pause", "w#1", 90.0)
+DONE = RecordsHandled("w#1", f"{A}:s", 1, (7,))
+DELETED = StreamDeleted(A, "a")
+STILL = ProcessPaused("w#1", 90.0)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +147,9 @@ STILL = ("pause", "w#1", 90.0)
         (OwnStreamOnly, [(2.0, take(f"{B}:s"))], "T1"),
         (OwnStreamOnly, [(2.0, take("s"))], "T1"),
         (OwnStreamOnly, [(2.0, take(f"{A}:s", children=frozenset({f"{B}:s"})))], "T1"),
-        (OwnStreamOnly, [(2.0, ("start", "w#1", f"{B}:s", 1, TRIM_HORIZON))], "T1"),
-        (OwnStreamOnly, [(2.0, ("named", "w#1", f"{A}:s", 1, (("a", "s"),)))], None),
-        (OwnStreamOnly, [(2.0, ("named", "w#1", f"{A}:s", 1, (("b", "s"),)))], "T1"),
+        (OwnStreamOnly, [(2.0, ReaderStarted("w#1", f"{B}:s", 1, TRIM_HORIZON))], "T1"),
+        (OwnStreamOnly, [(2.0, DeliveredFrom("w#1", f"{A}:s", 1, (("a", "s"),)))], None),
+        (OwnStreamOnly, [(2.0, DeliveredFrom("w#1", f"{A}:s", 1, (("b", "s"),)))], "T1"),
         (DeletedStaysAsItWas, [(2.0, DELETED), (30.0, create(f"{A}:s"))], "T2"),
         (DeletedStaysAsItWas, [(2.0, DELETED), (30.0, create(f"{B}:s"))], None),
         (DeletedStaysAsItWas, [(2.0, DELETED), (3.0, create(f"{A}:s"))], None),
@@ -148,7 +161,7 @@ STILL = ("pause", "w#1", 90.0)
         (OthersGoOn, [put(2.0, f"{A}:s", 7), put(50.0, f"{A}:s", 8)], None),
         (OthersGoOn, [put(2.0, f"{A}:s", 7), (3.0, DELETED), put(70.0, f"{A}:s", 8)], None),
         (OthersGoOn, [put(2.0, f"{B}:s", 7), put(70.0, f"{A}:s", 8)], None),
-        (OthersGoOn, [put(2.0, f"{A}:s", 7), (3.0, ("list", "w", ("b",))), put(70.0, f"{A}:s", 8)], None),
+        (OthersGoOn, [put(2.0, f"{A}:s", 7), (3.0, ListChanged("w", ("b",))), put(70.0, f"{A}:s", 8)], None),
     ],
 )
 def test_what_a_stream_has_to_do_with_another(kind, lines, expected):
@@ -158,8 +171,8 @@ def test_what_a_stream_has_to_do_with_another(kind, lines, expected):
     try:
         for at_s, line in [*BEGIN, *lines]:
             history.now = at_s
-            getattr(checker, f"on_{line[0]}", lambda *_: None)(*line[1:])
-            history.take_in((at_s, *line))
+            checker.handle(line)
+            history.take_in(HistoryEntry(at_s, line))
     except Broken:
         found = checker.invariant
     assert found == expected
@@ -167,8 +180,8 @@ def test_what_a_stream_has_to_do_with_another(kind, lines, expected):
 
 def test_a_stream_that_is_gone_or_left_out_owes_nothing():
     history = History(TRIM_HORIZON)
-    for at_s, line in [*BEGIN, (2.0, DELETED), (3.0, ("left_out", B))]:
-        history.take_in((at_s, *line))
+    for at_s, line in [*BEGIN, (2.0, DELETED), (3.0, StreamUnlisted(B))]:
+        history.take_in(HistoryEntry(at_s, line))
     assert not history.is_owed(f"{A}:s")
     assert not history.is_owed(f"{B}:s")
     assert (history.stream_of(f"{A}:s").is_deleted, history.stream_of(f"{B}:s").is_deleted) == (True, False)

@@ -26,6 +26,8 @@ from penstock.errors import NotFound, PenstockError, Throttled, Unavailable, Unk
 from penstock.ports.kinesis import RecordPage, ShardFilter, ShardListing
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.runtime.settled_writes import write_settled
+from penstock_sim.events.processes import CallMade, CallRetried
+from penstock_sim.events.queries import TipProbed
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimBlob, SimRecord, SimStream
 
@@ -73,7 +75,8 @@ class _Caller:
         fiber = world.fibers.current
         assert fiber is not None
         assert fiber.process is process
-        world.note("call" if attempt == 1 else "retry", process.who, self.prefix + name, key)
+        kind = CallMade if attempt == 1 else CallRetried
+        world.record(kind(process.who, self.prefix + name, key))
         answers: list[Any] = []
         awaited = True
 
@@ -328,8 +331,9 @@ class SimKinesis:
             self._caller.prefix == _PROBE
             and page.next_iterator
             and not (page.records or page.millis_behind_latest)
+            and page.service_ms is not None
         ):
-            self._world.note("probed", self.process.who, key, page.service_ms)
+            self._world.record(TipProbed(self.process.who, key, page.service_ms))
         return RecordPage(
             [self.raw(key, record) for record in page.records],
             page.next_iterator,

@@ -1,6 +1,6 @@
-"""The base of all checkers: a checker reads the history line by line, and raises at the line that breaks its invariant.
+"""The base of all checkers: a checker subscribes to events, and raises at the event that breaks its invariant.
 
-S checkers judge every line at once; L checkers are asked at the end of the liveness phase. The numbers are
+S checkers judge every event at once; L checkers are asked at the end of the liveness phase. The numbers are
 those of the project's reliability scorecard.
 """
 
@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock_sim.events.base import Subscriber
 from penstock_sim.history import History
 
 CLOCK_TOLERANCE: Final = 0.05
@@ -30,11 +31,11 @@ class Violation(Struct, frozen=True):
 
 
 class Broken(Exception):  # noqa: N818 - it is the finding, not an error
-    """Raised by a checker at the line that breaks its invariant."""
+    """Raised by a checker at the event that breaks its invariant."""
 
 
-class Checker:
-    """One invariant. Methods named `on_<kind>` get the history's lines of that kind, before `History` learns them."""
+class Checker(Subscriber):
+    """One invariant. It gets each event before `History` applies it."""
 
     invariant: ClassVar[str]
 

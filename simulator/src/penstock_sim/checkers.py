@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
@@ -25,8 +25,22 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, Violation
-from penstock_sim.history import History, HistoryEntry, name_of
+from penstock_sim.events.base import Event, HistoryEntry, methods_of
+from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
+from penstock_sim.events.processes import (
+    CallMade,
+    CoordinatorReported,
+    MessageLogged,
+    ProcessExited,
+    ProcessPaused,
+    TimeStoodStill,
+)
+from penstock_sim.events.queries import LocationCopied, SecondDriverStarted
+from penstock_sim.events.reading import HandlerRaised, ReaderStarted, RecordsDelivered, RecordsRedelivered
+from penstock_sim.events.streams import ShardCreated
+from penstock_sim.history import History
 from penstock_sim.liveness_checkers import AllConsumed, Balanced, Covered
+from penstock_sim.names import name_of
 
 _ANSWER_S: Final = 0.6  # the answer to a write takes no longer on its way back
 
@@ -47,16 +61,17 @@ class NothingLost(Checker):
 
     invariant = "S1"
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check every checkpoint that moves."""
-        if after is None or (before is not None and before.checkpoint == after.checkpoint):
+        write, after = event.write, event.after
+        if after is None or (event.before is not None and event.before.checkpoint == after.checkpoint):
             return
         if after.checkpoint.sequence_number is None and not after.checkpoint.is_shard_end:
             return
         undone = self.history.first_undone(write.key, self.history.index_after(write.key, after.checkpoint))
         if undone is not None:
             raise Broken(
-                f"{who} moved {write.key} to {after.checkpoint} ({type(write).__name__}), record {undone} is not handled"
+                f"{event.who} moved {write.key} to {after.checkpoint} ({type(write).__name__}), record {undone} is not handled"
             )
 
     def at_end(self) -> None:
@@ -83,22 +98,23 @@ class OneOwner(Checker):
         self._created_s: dict[str, float] = {}
         self._stood_still: dict[str, tuple[float, float]] = {}
 
-    def on_pause(self, who: str, until_s: float) -> None:
+    def on_process_paused(self, event: ProcessPaused) -> None:
         """Remember the workers that are paused."""
-        self._stood_still[who] = self.history.now, until_s
+        self._stood_still[event.who] = self.history.now, event.until_s
 
-    def on_second_driver(self, name: str) -> None:
+    def on_second_driver_started(self, event: SecondDriverStarted) -> None:
         """Remember that two processes have one name: each may find the other's hand-over requests."""
-        self._doubled.add(name)
+        self._doubled.add(event.query)
 
-    def on_copied(self, name: str, _copy: str) -> None:
+    def on_location_copied(self, event: LocationCopied) -> None:
         """As above."""
-        self._doubled.add(name)
+        self._doubled.add(event.query)
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check who takes and writes a lease."""
+        who, write, before = event.who, event.write, event.before
         key = write.key
-        if before is None and after is not None:
+        if before is None and event.after is not None:
             self._created_s[key] = self.history.now
         if before is not None and before.checkpoint_owner is not None and self._is_asked_for_long(key):
             self._unanswering.add(before.checkpoint_owner)
@@ -161,9 +177,10 @@ class OneOwner(Checker):
         if is_live and not self._may_mistake_row(who, key):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
-    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Check that a worker that reports a stolen lease has lost it."""
-        if topic == "LOST" and reason in ("taken", "same_name") and key is not None:
+        who, key = event.who, event.key
+        if event.topic == "LOST" and event.reason in ("taken", "same_name") and key is not None:
             if self.history.is_forgiven(key):
                 return
             row = self.history.rows.get(key)
@@ -176,13 +193,14 @@ class ForwardOnly(Checker):
 
     invariant = "S3"
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Compare before and after."""
+        write, before, after = event.write, event.before, event.after
         if before is None or after is None or isinstance(write, Reset):
             return
         if _rank(after.checkpoint) < _rank(before.checkpoint):
             raise Broken(
-                f"{type(write).__name__} of {who} moved {write.key} back from {before.checkpoint} to {after.checkpoint}"
+                f"{type(write).__name__} of {event.who} moved {write.key} back from {before.checkpoint} to {after.checkpoint}"
             )
 
 
@@ -198,16 +216,18 @@ class ParentsFirst(Checker):
         super().__init__(history, options)
         self._set_back: set[str] = set()
 
-    def on_write(self, _who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Follow resets, and parents that are finished again."""
+        write = event.write
         if isinstance(write, Reset):
             self._set_back.add(write.key)
-        elif after is None or after.is_ended:
+        elif event.after is None or event.after.is_ended:
             self._set_back.discard(write.key)
 
-    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_records_delivered(self, event: RecordsDelivered) -> None:
         """Check the parents of a reader's first delivery."""
-        reader = self.history.readers.get((who, key, epoch))
+        key = event.key
+        reader = self.history.readers.get(event.reader)
         if reader is None or reader.deliveries:
             return
         for parent in self.history.shards[key].parents:
@@ -215,10 +235,10 @@ class ParentsFirst(Checker):
                 continue
             row = self.history.rows.get(parent)
             if row is not None and not row.is_ended:
-                raise Broken(f"{who} delivers {sequences[0]} of {key} while {parent} is unfinished")
+                raise Broken(f"{event.who} delivers {event.numbers[0]} of {key} while {parent} is unfinished")
             undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
             if undone is not None:
-                raise Broken(f"{who} delivers {sequences[0]} of {key} before {undone} of {parent}")
+                raise Broken(f"{event.who} delivers {event.numbers[0]} of {key} before {undone} of {parent}")
 
 
 class EndIsTheEnd(Checker):
@@ -226,9 +246,14 @@ class EndIsTheEnd(Checker):
 
     invariant = "S5"
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check every SHARD_END."""
-        if after is None or not after.is_ended or (before is not None and before.is_ended):
+        who, write = event.who, event.write
+        if (
+            event.after is None
+            or not event.after.is_ended
+            or (event.before is not None and event.before.is_ended)
+        ):
             return
         if isinstance(write, Create):
             return  # brought back after the table was deleted
@@ -249,20 +274,22 @@ class InOrder(Checker):
 
     invariant = "S6"
 
-    def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
+    def on_reader_started(self, event: ReaderStarted) -> None:
         """Check that nothing before the start is undone, and that no other reader of the process reads the shard."""
+        who, key = event.who, event.key
         for reader in self.history.readers.values():
             if reader.who == who and reader.key == key:
-                raise Broken(f"{who} starts reader {epoch} of {key} while another one lives")
-        undone = self.history.first_undone(key, self.history.index_after(key, position))
+                raise Broken(f"{who} starts reader {event.epoch} of {key} while another one lives")
+        undone = self.history.first_undone(key, self.history.index_after(key, event.position))
         if undone is not None:
-            raise Broken(f"{who} starts {key} at {position}, record {undone} before it is not handled")
+            raise Broken(f"{who} starts {key} at {event.position}, record {undone} before it is not handled")
 
-    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_records_delivered(self, event: RecordsDelivered) -> None:
         """Check that each delivery continues the one before."""
-        reader = self.history.readers.get((who, key, epoch))
+        key, sequences = event.key, event.numbers
+        reader = self.history.readers.get(event.reader)
         if reader is None:
-            raise Broken(f"{who} delivers {key} without a reader")
+            raise Broken(f"{event.who} delivers {key} without a reader")
         shard = self.history.shards[key]
         begin = reader.next_index
         if begin < shard.trimmed and sequences[0] > shard.sequences[begin]:
@@ -271,11 +298,12 @@ class InOrder(Checker):
             )  # retention took the rest
         expected = shard.sequences[begin : begin + len(sequences)]
         if tuple(expected) != sequences:
-            raise Broken(f"{who} delivers {sequences} of {key}, expected {tuple(expected)}")
+            raise Broken(f"{event.who} delivers {sequences} of {key}, expected {tuple(expected)}")
 
-    def on_redeliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_records_redelivered(self, event: RecordsRedelivered) -> None:
         """Check that a failed record is delivered again at its place."""
-        reader = self.history.readers.get((who, key, epoch))
+        who, key, sequences = event.who, event.key, event.numbers
+        reader = self.history.readers.get(event.reader)
         if reader is None:
             raise Broken(f"{who} delivers {key} again without a reader")
         places = self.history.shards[key].sequences
@@ -298,26 +326,26 @@ class FewDuplicates(Checker):
         self._found: dict[str, deque[tuple[str, float, Position]]] = {}
         """The checkpoints after the last writes to a row, each with its writer and moment."""
 
-    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
         """Remember how far each worker has delivered."""
-        reader = self.history.readers.get((who, key, epoch))
+        reader = self.history.readers.get(event.reader)
         if reader is not None:
-            self._last[who, key] = (epoch, bisect_right(self.history.shards[key].sequences, sequences[-1]))
+            self._last[event.who, event.key] = (
+                event.epoch,
+                bisect_right(self.history.shards[event.key].sequences, event.numbers[-1]),
+            )
 
-    on_redeliver = on_deliver
-
-    def on_raised(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_handler_raised(self, event: HandlerRaised) -> None:
         """Records of a failed call are not done."""
-        del sequences
-        reader = self.history.readers.get((who, key, epoch))
+        reader = self.history.readers.get(event.reader)
         if reader is not None:
-            self._last[who, key] = (epoch, reader.done_index)
+            self._last[event.who, event.key] = (event.epoch, reader.done_index)
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Remember the position at a release, and the checkpoint that an owner's write found."""
-        del before
+        who, write = event.who, event.write
         # A query's claims move the checkpoint without its coordinator, and the query knows its position better.
-        if after is None or isinstance(
+        if event.after is None or isinstance(
             write, LateCheckpoint | RequestHandover | Create | Delete | Claim | Promote
         ):
             return
@@ -325,7 +353,7 @@ class FewDuplicates(Checker):
         if isinstance(write, Reset):
             found.clear()
             self._released.pop(write.key, None)
-        found.append((who, self.history.now, after.checkpoint))
+        found.append((who, self.history.now, event.after.checkpoint))
         if not isinstance(write, Release):
             return
         epoch, reached = self._last.get((who, write.key), (0, 0))
@@ -333,16 +361,16 @@ class FewDuplicates(Checker):
         if reader is None and reached:  # it had stopped, so everything delivered was done
             self._released[write.key] = (reached, who)
 
-    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Forget the leases that were lost, or that a stop did not wait for: they were not released gracefully."""
-        del reason
-        if topic == "LOST" and key is not None:
-            self._last.pop((who, key), None)
-        elif topic in ("LOST", "SHUTDOWN"):  # all that it held
-            self._last = {place: reached for place, reached in self._last.items() if place[0] != who}
+        if event.topic == "LOST" and event.key is not None:
+            self._last.pop((event.who, event.key), None)
+        elif event.topic in ("LOST", "SHUTDOWN"):  # all that it held
+            self._last = {place: reached for place, reached in self._last.items() if place[0] != event.who}
 
-    def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
+    def on_reader_started(self, event: ReaderStarted) -> None:
         """Compare a start with the position that is known to be done."""
+        who, key, position = event.who, event.key, event.position
         index = self.history.index_after(key, position)
         self._last.pop((who, key), None)  # records of its earlier reader without a checkpoint are not done
         reached, before = self._released.pop(key, (0, ""))
@@ -371,15 +399,13 @@ class StopsInTime(Checker):
 
     invariant = "S8"
 
-    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
         """Measure from the last applied write."""
-        since_s = self.history.now_s_since(self.history.owner_write_s.get((who, key)))
+        since_s = self.history.now_s_since(self.history.owner_write_s.get((event.who, event.key)))
         if since_s > self.options.lease_duration_s * (1 + CLOCK_TOLERANCE):
             raise Broken(
-                f"{who} (reader {epoch}) delivers {sequences[0]} of {key} {since_s:.2f} s after its last renewal"
+                f"{event.who} (reader {event.epoch}) delivers {event.numbers[0]} of {event.key} {since_s:.2f} s after its last renewal"
             )
-
-    on_redeliver = on_deliver
 
 
 class NothingSilent(Checker):
@@ -394,26 +420,28 @@ class NothingSilent(Checker):
         self._skipped: set[str] = set()
         self._patience_s = 4 * options.lease_duration_s
 
-    def on_row_deleted(self, key: str, reader: str | None) -> None:
+    def on_lease_deleted(self, event: LeaseDeleted) -> None:
         """Remember that the row's reader owes a report."""
+        key = event.key
         for found in self.history.readers.values():
             renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
             still_holds = (
                 renewed_s < 0.8 * self.options.lease_duration_s
             )  # else it may have given it up by itself
-            if found.key == key and name_of(found.who) == reader and still_holds:
+            if found.key == key and name_of(found.who) == event.reader and still_holds:
                 self._owed.setdefault((found.who, key), self.history.now)
 
-    def on_table_dropped(self) -> None:
+    def on_table_dropped(self, event: TableDropped) -> None:
         """A worker owes a report."""
+        del event
         if self._table_owed_s is None and self.history.readers:
             self._table_owed_s = self.history.now
 
-    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Remove the reported rows from those that a report is owed for."""
-        del reason
-        if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and key is not None:
-            self._owed.pop((who, key), None)
+        who, topic = event.who, event.topic
+        if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and event.key is not None:
+            self._owed.pop((who, event.key), None)
         elif topic == "LOST":  # all that it held
             self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != who}
         if topic in ("TABLE_GONE", "ROW_GONE", "LOST"):
@@ -423,23 +451,24 @@ class NothingSilent(Checker):
                 raise Broken(f"{who} reports the same skipped row again")
             self._skipped.add(who)
 
-    def on_log(self, _who: str, _level: str, text: str, _error: str) -> None:
+    def on_message_logged(self, event: MessageLogged) -> None:
         """A query's driver says it in its log."""
+        text = event.text
         if "deleted" in text or "is gone" in text or "created again" in text:
             self._table_owed_s = None
             self._owed = {owed: since for owed, since in self._owed.items() if owed[1] not in text}
 
-    def on_down(self, who: str, _how: str) -> None:
+    def on_process_exited(self, event: ProcessExited) -> None:
         """A stopped worker owes nothing."""
-        self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != who}
-        if not self.history.alive - {who}:
+        self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != event.who}
+        if not self.history.alive - {event.who}:
             self._table_owed_s = None  # no worker is left that knew it
 
-    def on_pause(self, who: str, until_s: float) -> None:
+    def on_process_paused(self, event: ProcessPaused) -> None:
         """A paused worker owes it later."""
         for owed in self._owed:
-            if owed[0] == who:
-                self._owed[owed] = until_s
+            if owed[0] == event.who:
+                self._owed[owed] = event.until_s
 
     def at_end(self) -> None:
         """Nothing may be owed for long."""
@@ -473,13 +502,14 @@ class WithinBudget(Checker):
         self._calls: dict[tuple[str, str, str], deque[float]] = {}
         self._reshards_s: list[float] = []
 
-    def on_shard(self, _key: str, parents: tuple[str, ...]) -> None:
+    def on_shard_created(self, event: ShardCreated) -> None:
         """Remember when the stream was resharded; both children of a split are born in one moment."""
-        if parents and self.history.now not in self._reshards_s[-1:]:
+        if event.parents and self.history.now not in self._reshards_s[-1:]:
             self._reshards_s.append(self.history.now)
 
-    def on_call(self, who: str, name: str, key: str) -> None:
+    def on_call_made(self, event: CallMade) -> None:
         """Count calls of one kind for one lease in a sliding window."""
+        who, name = event.who, event.call
         budget = self.budgets.get(name)
         if budget is None:
             return
@@ -488,16 +518,16 @@ class WithinBudget(Checker):
             count_max += _SCANS_TO_BEGIN * max(0, len(self.history.streams) - 2)
         elif name == "list shards" and name_of(who) in self.history.producers:
             count_max += len(self._reshards_s) - bisect_left(self._reshards_s, self.history.now - window_s)
-        calls = self._calls.setdefault((who, name, key), deque())
+        calls = self._calls.setdefault((who, name, event.key), deque())
         calls.append(self.history.now)
         while calls[0] <= self.history.now - window_s:
             calls.popleft()
         if len(calls) > count_max:
-            raise Broken(f"{who} calls {name} {key} {len(calls)} times in {window_s:.0f} s")
+            raise Broken(f"{who} calls {name} {event.key} {len(calls)} times in {window_s:.0f} s")
 
-    def on_restless(self, count: int) -> None:
+    def on_time_stood_still(self, event: TimeStoodStill) -> None:
         """A worker wakes up repeatedly for nothing."""
-        raise Broken(f"time stands still: {count} events within a second")
+        raise Broken(f"time stands still: {event.count} events within a second")
 
 
 SAFETY: Final = (
@@ -549,25 +579,24 @@ class Suite:
             noteless=foreign | kcl3,
             producers=producers,
         )
-        kinds: dict[type[Checker], None] = dict.fromkeys((*first, *SAFETY, *LIVENESS, *more))
-        self.checkers: dict[type[Checker], Checker] = {kind: kind(self.history, options) for kind in kinds}
+        classes: dict[type[Checker], None] = dict.fromkeys((*first, *SAFETY, *LIVENESS, *more))
+        self.checkers: dict[type[Checker], Checker] = {each: each(self.history, options) for each in classes}
         self.violation: Violation | None = None
-        self._listeners: dict[str, list[tuple[Checker, Any]]] = {}
+        self._listeners: dict[type[Event], list[tuple[Checker, Callable[[Any], None]]]] = {}
         for checker in self.checkers.values():
-            for method in dir(checker):
-                if method.startswith("on_"):
-                    self._listeners.setdefault(method[3:], []).append((checker, getattr(checker, method)))
+            for kind, method in methods_of(type(checker)).items():
+                self._listeners.setdefault(kind, []).append((checker, getattr(checker, method)))
 
     def see(self, entry: HistoryEntry) -> None:
-        """Judge one line; the first violation stays."""
-        self.history.now = entry[0]
+        """Judge an event; the first violation stays."""
+        self.history.now = entry.at_s
         if self.violation is not None:
             return  # its consequences may name shards that do not exist
-        for checker, listen in self._listeners.get(entry[1], ()):
+        for checker, listen in self._listeners.get(type(entry.event), ()):
             try:
-                listen(*entry[2:])
+                listen(entry.event)
             except Broken as broken:
-                self.violation = Violation(checker.invariant, entry[0], str(broken))
+                self.violation = Violation(checker.invariant, entry.at_s, str(broken))
                 return
         self.history.take_in(entry)
 

@@ -1,6 +1,6 @@
 """The surroundings of a simulated process: time, chance, the stream, the lease table, and the faults on the way to them.
 
-Everything that happens is noted in the history, in order; the checkers read nothing else.
+Everything that happens is recorded in the history, in order; the checkers read nothing else.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from penstock.core.reading.reader_steps import ListedShard, ListPage, find_liste
 from penstock.core.shard import Shard
 from penstock.errors import AccessDenied, ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
 from penstock.ports.kinesis import RecordPage
+from penstock_sim.events.base import Event, HistoryEntry
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import TimeStoodStill
+from penstock_sim.events.streams import EmptyPageReturned, ShardCreated, TipReportedEarly
 from penstock_sim.faults import EPOCH_MS, FaultPlan, Scenario
 from penstock_sim.fibers import Fibers
-from penstock_sim.history import HistoryEntry
 from penstock_sim.kcl3_rows import SimKcl3Rows
 from penstock_sim.stream import SimRecord, SimShard, SimStream
 from penstock_sim.table import SimTable
@@ -60,7 +63,7 @@ class Environment:
 
     Args:
         scenario: Drawn from the seed.
-        listener: Called with every history entry: (seconds, kind, ...).
+        listener: Called with every history entry.
     """
 
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
@@ -95,9 +98,7 @@ class Environment:
         """The rows of the tables under its earlier names."""
 
     def _new_table(self) -> SimTable:
-        return SimTable(
-            lambda who, write, before, after: self.note("write", who, write, before, after), self.met
-        )
+        return SimTable(lambda *change: self.record(LeaseWritten(*change)), self.met)
 
     def rename_application(self) -> None:
         """Give the application another name, and so an empty lease table; nothing is written to the old one any more."""
@@ -107,15 +108,15 @@ class Environment:
         self.table = self._new_table()
 
     def open_stream(self) -> SimStream:
-        """Make the stream that is there from the beginning, and note its shards."""
+        """Make the stream that is there from the beginning, and record its shards."""
         stream = SimStream(self.chance, self.scenario.shard_count, EPOCH_MS - 60_000)
-        self.note_shards(stream)
+        self.record_shards(stream)
         return stream
 
-    def note_shards(self, stream: SimStream) -> None:
-        """Note the shards that a stream begins with."""
+    def record_shards(self, stream: SimStream) -> None:
+        """Record the shards that a stream begins with."""
         for shard in stream.shards.values():
-            self.note("shard", stream.key_of(shard.shard_id), shard.parents)
+            self.record(ShardCreated(stream.key_of(shard.shard_id), shard.parents))
 
     @property
     def retention_hours(self) -> float:
@@ -138,9 +139,9 @@ class Environment:
         self._count += 1
         heapq.heappush(self._heap, (at_s, self._count, action, args))
 
-    def note(self, kind: str, *what: Any) -> None:
-        """Write one line of history and let the checkers see it."""
-        entry = (round(self.now, 6), kind, *what)
+    def record(self, event: Event) -> None:
+        """Write an event to the history; the checkers judge it."""
+        entry = HistoryEntry(round(self.now, 6), event)
         self.history.append(entry)
         self._listener(entry)
 
@@ -163,14 +164,14 @@ class Environment:
 
         self.fibers.run(step)
         if count > EVENTS_PER_S_MAX:
-            self.note("restless", count)
+            self.record(TimeStoodStill(count))
         self.now = until_s
 
     def digest(self) -> str:
         """Return a hash of the whole history: the same for the same seed."""
         hasher = hashlib.blake2b(digest_size=8)
         for entry in self.history:
-            hasher.update(show_entry(entry).encode())
+            hasher.update(str(entry).encode())
         return hasher.hexdigest()
 
     def latency_s(self) -> float:
@@ -445,7 +446,7 @@ class Environment:
         index = max(int(index_text), shard.trimmed)
         count = 0 if self.luck("empty_page") else record_count_max
         if count == 0 and "maxBatchDuration" in self.scenario.query_plan.options:
-            self.note("empty_page", key)  # a batch whose time is over ends with it
+            self.record(EmptyPageReturned(key))  # a batch whose time is over ends with it
         records, after = stream.read(shard, index, count)
         is_end = shard.closed_ms is not None and after >= len(shard.sequences)
         behind_ms = 0
@@ -453,7 +454,7 @@ class Environment:
             behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
             if self._is_mistaken("early_tip", key):
                 behind_ms = 0
-                self.note("early_tip", key)
+                self.record(TipReportedEarly(key))
         is_cut_off = self._is_mistaken("lost_iterator", key)
         return ListPage(
             records=records,
@@ -465,14 +466,3 @@ class Environment:
             children=stream.children_of(shard) if is_end and not is_cut_off else (),
             service_ms=self.now_ms(),
         )
-
-
-def show_entry(entry: HistoryEntry) -> str:
-    """Show one line of history."""
-    if entry[1] != "write":
-        return "|".join(map(str, entry))
-    _, _, who, write, _, after = entry
-    state = (
-        "" if after is None else f"{after.owner} {after.checkpoint_owner} {after.counter} {after.checkpoint}"
-    )
-    return f"{entry[0]}|write|{who}|{type(write).__name__}|{write.key}|{state}"

@@ -23,6 +23,14 @@ from penstock.spark.tasks.shard_opening import ReadingProcess
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock.spark.tasks.task_reading import read_shard
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
+from penstock_sim.events.processes import MessageLogged
+from penstock_sim.events.queries import (
+    BatchRead,
+    BatchReadInPart,
+    ReadTaskEnded,
+    ReadTaskFailed,
+    ReadTaskStarted,
+)
 from penstock_sim.fan_out import SimFanOut
 from penstock_sim.faults import STREAM
 from penstock_sim.process import SimProcess
@@ -91,21 +99,21 @@ class SimExecutor(SimProcess):
         try:
             result = self._read(attempt)
         except PenstockError as error:
-            self.world.note("task_failed", attempt.driver.who, self.who, type(error).__name__, str(error))
+            self.world.record(ReadTaskFailed(attempt.driver.who, self.who, type(error).__name__, str(error)))
             result = TaskFailed(error)
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            self.world.note("log", self.who, "CRITICAL", "a task crashed", repr(error))
+            self.world.record(MessageLogged(self.who, "CRITICAL", "a task crashed", repr(error)))
             result = TaskFailed(error)
         self.attempts.pop(attempt, None)
         for task in attempt.tasks:
             batch = task.execution.batch
-            self.world.note("attempt_ended", attempt.driver.who, self.who, batch, task.shard_id)
+            self.world.record(ReadTaskEnded(attempt.driver.who, self.who, batch, task.shard_id))
         attempt.driver.later(self.world.latency_s(), attempt.on_end, result)
 
     def _read(self, attempt: Attempt) -> dict[str, ShardRows]:
         world, batch = self.world, attempt.tasks[0].execution.batch
         for task in attempt.tasks:
-            world.note("attempt", attempt.driver.who, self.who, batch, task.shard_id)
+            world.record(ReadTaskStarted(attempt.driver.who, self.who, batch, task.shard_id))
         is_slow = world.has_fault("slow_task")
         numbers: dict[str, list[int]] = {task.shard_id: [] for task in attempt.tasks}
         row_count = 0
@@ -129,7 +137,8 @@ class SimExecutor(SimProcess):
                     break
                 clock.sleep(world.chance.uniform(1.0, 25.0) if is_slow and not world.is_healed else 0.01)
         for key, given in numbers.items():
-            world.note("executed" if is_whole else "partly", attempt.driver.who, batch, key, tuple(given))
+            kind = BatchRead if is_whole else BatchReadInPart
+            world.record(kind(attempt.driver.who, batch, key, tuple(given)))
         return {key: ShardRows(tuple(given), is_whole) for key, given in numbers.items()}
 
     def _pushes(self, task: ShardTask, options: SourceOptions) -> PushedReading | None:

@@ -7,19 +7,39 @@ integers.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Any
-
-from msgspec import Struct, field
+from dataclasses import dataclass, field
 
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Claim, Create
 from penstock.core.position import Position, Sentinel
+from penstock_sim.events.base import HistoryEntry, Subscriber
+from penstock_sim.events.kcl3 import LeaderElected, VersionChanged
+from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
+from penstock_sim.events.processes import CoordinatorReported, FaultsEnded, ProcessExited, ProcessStarted
+from penstock_sim.events.queries import ApplicationRenamed, BatchPlanned, BatchStarted, BatchUnread
+from penstock_sim.events.reading import (
+    ReaderEnded,
+    ReaderStarted,
+    RecordsDeadLettered,
+    RecordsDelivered,
+    RecordsHandled,
+)
+from penstock_sim.events.streams import (
+    RecordPut,
+    RecordsTrimmed,
+    ShardClosed,
+    ShardCreated,
+    ShardExpired,
+    StreamCreated,
+    StreamDeleted,
+    StreamUnlisted,
+)
 from penstock_sim.faults import EPOCH_MS
+from penstock_sim.names import name_of
 
-HistoryEntry = tuple[Any, ...]
 
-
-class StreamHistory(Struct):
+@dataclass
+class StreamHistory:
     """One stream.
 
     Args:
@@ -39,7 +59,8 @@ class StreamHistory(Struct):
     is_deleted: bool = False
 
 
-class ShardHistory(Struct):
+@dataclass
+class ShardHistory:
     """One shard: lineage, records, and how far they are done."""
 
     parents: tuple[str, ...]
@@ -54,7 +75,8 @@ class ShardHistory(Struct):
     stream: StreamHistory = field(default_factory=lambda: StreamHistory(None))
 
 
-class ReaderHistory(Struct):
+@dataclass
+class ReaderHistory:
     """One reader between its start and its end."""
 
     who: str
@@ -66,7 +88,8 @@ class ReaderHistory(Struct):
     deliveries: int = 0
 
 
-class History(Struct):
+@dataclass
+class History(Subscriber):
     """Everything known at one moment of a history.
 
     Args:
@@ -158,11 +181,9 @@ class History(Struct):
     # --- taking history in ----------------------------------------------------------------------------
 
     def take_in(self, entry: HistoryEntry) -> None:
-        """Apply one line, after the checkers have judged it."""
-        self.now = entry[0]
-        handler = getattr(self, f"_on_{entry[1]}", None)
-        if handler is not None:
-            handler(*entry[2:])
+        """Apply an event, after the checkers have judged it."""
+        self.now = entry.at_s
+        self.handle(entry.event)
 
     def stream_of(self, key: str) -> StreamHistory:
         """Return the stream of a lease, by its key."""
@@ -172,31 +193,33 @@ class History(Struct):
         """Whether the fleet owes anything to the shard of a lease: its stream is there, and to be read."""
         return self.stream_of(key).is_owed
 
-    def _on_stream(
-        self, stream_id: str, name: str, identity: str, start: Position, retention_ms: int | None
-    ) -> None:
-        self.streams[stream_id] = StreamHistory(_moment_of(start), retention_ms, name, identity)
+    def _on_stream_created(self, event: StreamCreated) -> None:
+        self.streams[event.stream_id] = StreamHistory(
+            _moment_of(event.start), event.retention_ms, event.name, event.identity
+        )
 
-    def _on_stream_deleted(self, stream_id: str, _name: str) -> None:
-        self.streams[stream_id].is_owed = False
-        self.streams[stream_id].is_deleted = True
+    def _on_stream_deleted(self, event: StreamDeleted) -> None:
+        self.streams[event.stream_id].is_owed = False
+        self.streams[event.stream_id].is_deleted = True
 
-    def _on_left_out(self, stream_id: str) -> None:
-        self.streams[stream_id].is_owed = False
+    def _on_stream_unlisted(self, event: StreamUnlisted) -> None:
+        self.streams[event.stream_id].is_owed = False
 
-    def _on_shard(self, key: str, parents: tuple[str, ...]) -> None:
-        self.shards[key] = ShardHistory(parents, stream=self.stream_of(key))
-        for parent in parents:
+    def _on_shard_created(self, event: ShardCreated) -> None:
+        key = event.key
+        self.shards[key] = ShardHistory(event.parents, stream=self.stream_of(key))
+        for parent in event.parents:
             self.shards[parent].children.append(key)
 
-    def _on_closed(self, key: str) -> None:
-        self.shards[key].is_closed = True
+    def _on_shard_closed(self, event: ShardClosed) -> None:
+        self.shards[event.key].is_closed = True
 
-    def _on_put(self, key: str, sequence: int, arrival_ms: int) -> None:
-        self.shards[key].sequences.append(sequence)
-        self.shards[key].arrivals_ms.append(arrival_ms)
+    def _on_record_put(self, event: RecordPut) -> None:
+        self.shards[event.key].sequences.append(event.number)
+        self.shards[event.key].arrivals_ms.append(event.arrival_ms)
 
-    def _on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def _on_lease_written(self, event: LeaseWritten) -> None:
+        who, write, before, after = event.who, event.write, event.before, event.after
         key = write.key
         if after is None:
             self.rows.pop(key, None)
@@ -218,15 +241,13 @@ class History(Struct):
         if after.checkpoint_owner is not None and (before is None or before.checkpoint_owner is None):
             self.asked_s[key] = self.now
 
-    def _on_logged(self, who: str, batch: int, *_: Any) -> None:
-        self.given_ms.setdefault((who, batch), EPOCH_MS + int(self.now * 1000))
+    def _on_batch_planned(self, event: BatchPlanned | BatchStarted) -> None:
+        self.given_ms.setdefault((event.who, event.batch), EPOCH_MS + int(self.now * 1000))
 
-    _on_batch = _on_logged  # a batch of an earlier driver is planned again
-
-    def _on_unread(self, name: str, batch: int, keys: tuple[str, ...]) -> None:
-        for key in keys:
-            self.unread.add((name, batch, key))
-            claim = self.rows[key].claim_of(name) if key in self.rows else None
+    def _on_batch_unread(self, event: BatchUnread) -> None:
+        for key in event.keys:
+            self.unread.add((event.query, event.batch, key))
+            claim = self.rows[key].claim_of(event.query) if key in self.rows else None
             if claim is not None:
                 self._skip_unread(key, claim, None)
 
@@ -240,9 +261,9 @@ class History(Struct):
                     end = min(end, bisect_right(shard.arrivals_ms, until_ms))
                 shard.done.update(shard.sequences[begin:end])
 
-    def _on_row_deleted(self, key: str, _reader: str | None) -> None:
-        self.rows.pop(key, None)
-        self.disturb(key)
+    def _on_lease_deleted(self, event: LeaseDeleted) -> None:
+        self.rows.pop(event.key, None)
+        self.disturb(event.key)
 
     def disturb(self, key: str) -> None:
         """Forgive a shard and everything that descends from it."""
@@ -251,70 +272,70 @@ class History(Struct):
             for child in self.shards[key].children:
                 self.disturb(child)
 
-    def _on_moved(self, _application: str) -> None:
+    def _on_application_renamed(self, event: ApplicationRenamed) -> None:
+        del event
         self.rows.clear()
         self.created.clear()
 
-    def _on_table_dropped(self) -> None:
+    def _on_table_dropped(self, event: TableDropped) -> None:
+        del event
         self.rows.clear()
         self.was_table_dropped = True
 
-    def _on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
-        index = self.index_after(key, position)
-        self.readers[who, key, epoch] = ReaderHistory(who, key, index, index, index, position)
+    def _on_reader_started(self, event: ReaderStarted) -> None:
+        key = event.key
+        index = self.index_after(key, event.position)
+        self.readers[event.who, key, event.epoch] = ReaderHistory(
+            event.who, key, index, index, index, event.position
+        )
 
-    def _on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        reader = self.readers.get((who, key, epoch))
+    def _on_records_delivered(self, event: RecordsDelivered) -> None:
+        reader = self.readers.get(event.reader)
         if reader is not None:
-            reader.next_index = bisect_right(self.shards[key].sequences, sequences[-1])
+            reader.next_index = bisect_right(self.shards[event.key].sequences, event.numbers[-1])
             reader.deliveries += 1
 
-    def _on_done(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        self.shards[key].done.update(sequences)
+    def _on_records_handled(self, event: RecordsHandled | RecordsDeadLettered) -> None:
+        self.shards[event.key].done.update(event.numbers)
         self.handled_s = self.now
-        reader = self.readers.get((who, key, epoch))
+        reader = self.readers.get(event.reader)
         if reader is not None:
-            reader.done_index = bisect_right(self.shards[key].sequences, sequences[-1])
+            reader.done_index = bisect_right(self.shards[event.key].sequences, event.numbers[-1])
 
-    _on_dead = _on_done
+    def _on_shard_expired(self, event: ShardExpired) -> None:
+        self.shards[event.key].is_expired = True
 
-    def _on_expired(self, key: str) -> None:
-        self.shards[key].is_expired = True
+    def _on_records_trimmed(self, event: RecordsTrimmed) -> None:
+        self.shards[event.key].trimmed = event.count
 
-    def _on_trimmed(self, key: str, count: int, _last: int) -> None:
-        self.shards[key].trimmed = count
+    def _on_reader_ended(self, event: ReaderEnded) -> None:
+        self.readers.pop(event.reader, None)
 
-    def _on_gone(self, who: str, key: str, epoch: int) -> None:
-        self.readers.pop((who, key, epoch), None)
+    def _on_process_started(self, event: ProcessStarted) -> None:
+        if name_of(event.who) not in self.producers:
+            self.alive.add(event.who)
 
-    def _on_up(self, who: str) -> None:
-        if name_of(who) not in self.producers:
-            self.alive.add(who)
-
-    def _on_down(self, who: str, _how: str) -> None:
-        self.alive.discard(who)
-        for found in [reader for reader in self.readers if reader[0] == who]:
+    def _on_process_exited(self, event: ProcessExited) -> None:
+        self.alive.discard(event.who)
+        for found in [reader for reader in self.readers if reader[0] == event.who]:
             del self.readers[found]
 
-    def _on_leads(self, who: str) -> None:
-        self.leaders.add(name_of(who))
+    def _on_leader_elected(self, event: LeaderElected) -> None:
+        self.leaders.add(name_of(event.who))
 
-    def _on_version(self, _version: str) -> None:
+    def _on_version_changed(self, event: VersionChanged) -> None:
+        del event
         self.is_migrating = True
 
-    def _on_report(self, who: str, topic: str, reason: str, _key: str | None) -> None:
-        if topic == "FLEET" and reason != "unseen":
-            self.fleet_modes[who] = (reason, self.now)
+    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+        if event.topic == "FLEET" and event.reason != "unseen":
+            self.fleet_modes[event.who] = (event.reason, self.now)
 
-    def _on_healed(self) -> None:
+    def _on_faults_ended(self, event: FaultsEnded) -> None:
+        del event
         self.healed_s = self.now
 
 
 def _moment_of(start: Position) -> int | None:
     """Return since when records are owed, as far as the configured start says it."""
     return 0 if start.sentinel is Sentinel.TRIM_HORIZON else start.timestamp_ms
-
-
-def name_of(who: str) -> str:
-    """Return the worker id of an incarnation."""
-    return who.partition("#")[0]

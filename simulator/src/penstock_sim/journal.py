@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from penstock_sim.events.processes import MessageLogged
 from penstock_sim.fibers import ProcessEnded
 
 if TYPE_CHECKING:
@@ -38,4 +39,4 @@ class Journal(logging.Handler):
         fiber = self._world.fibers.current
         if fiber is not None and fiber.process.is_alive and not isinstance(error, ProcessEnded):
             name = "" if error is None else repr(error)
-            self._world.note("log", fiber.process.who, record.levelname, record.getMessage(), name)
+            self._world.record(MessageLogged(fiber.process.who, record.levelname, record.getMessage(), name))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
 from penstock_sim.checker import Broken, Checker
-from penstock_sim.history import History, name_of
+from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, VersionChanged
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import CoordinatorReported, ProcessExited
+from penstock_sim.history import History
 from penstock_sim.kcl3_plan import NATIVE, WITH_LEADER
+from penstock_sim.names import name_of
 
 _UNDER_WAY_S: Final = 10.0
 """A write that was begun before its worker saw a leader has arrived by then, even if it was late."""
@@ -36,35 +39,37 @@ class LeftToTheLeader(Checker):
         self._version: tuple[str, float] = (NATIVE, 0.0)
         self._awaited: str | None = None
 
-    def on_version(self, version: str) -> None:
+    def on_version_changed(self, event: VersionChanged) -> None:
         """Remember in which state the fleet is, and since when."""
-        self._version = (version, self.history.now)
+        self._version = (event.version, self.history.now)
         self._awaited = None
 
-    def on_unready(self, version: str) -> None:
+    def on_fleet_unready(self, event: FleetUnready) -> None:
         """Remember the states that the fleet is not ready for."""
-        self._awaited = version
+        self._awaited = event.version
 
-    def on_leads(self, who: str) -> None:
+    def on_leader_elected(self, event: LeaderElected) -> None:
         """Remember who leads, and since when."""
-        self._leader = (who, self.history.now)
+        self._leader = (event.who, self.history.now)
 
-    def on_leads_no_more(self, _who: str, _why: str) -> None:
+    def on_leader_lost(self, event: LeaderLost) -> None:
         """Remember that there is no leader now."""
+        del event
         self._leader = None
 
-    def on_down(self, who: str, _how: str) -> None:
+    def on_process_exited(self, event: ProcessExited) -> None:
         """Remember that there is no leader now, if it was the leader."""
-        if self._leader is not None and self._leader[0] == who:
+        if self._leader is not None and self._leader[0] == event.who:
             self._leader = None
 
-    def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
+    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Remember who has ended what."""
-        if topic == "ENDED" and key is not None:
-            self._ended.add((who, key))
+        if event.topic == "ENDED" and event.key is not None:
+            self._ended.add((event.who, event.key))
 
-    def on_write(self, who: str, write: Any, before: Lease | None, _after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check every move."""
+        who, write, before = event.who, event.write, event.before
         name = name_of(who)
         if isinstance(write, End):
             self._ended.add((who, write.key))

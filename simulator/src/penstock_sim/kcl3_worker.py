@@ -39,6 +39,7 @@ from penstock.core.leases.kcl3_fleet import (
 from penstock.core.leases.lease import Lease, StopNote
 from penstock.core.leases.lease_writes import Applied
 from penstock_sim.environment import Environment
+from penstock_sim.events.kcl3 import LeaderActed, LeaderElected, LeaderLost
 from penstock_sim.kcl3_plan import WITH_LEADER, WITH_REPORTS, Kcl3Plan
 from penstock_sim.process import SimProcess
 from penstock_sim.worker import UTILISATION, SimWorker
@@ -260,13 +261,13 @@ class Leadership:
 
     def _on_lock(self, lock: LeaderLock, began_s: float) -> None:
         if self._held is None:
-            self._world.note("leads", self._worker.who)
+            self._world.record(LeaderElected(self._worker.who))
             self._sightings, self._rounds = {}, 0
         self._held, self._held_s = lock, began_s
 
     def _lose(self, why: str) -> None:
         self._held = None
-        self._world.note("leads_no_more", self._worker.who, why)
+        self._world.record(LeaderLost(self._worker.who, why))
 
     # --- the leader's rounds ------------------------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class Leadership:
             self._send("leader asks", lease, gainer, self._world.kcl3.serve_handover)
 
     def _send(self, what: str, lease: Lease, worker: str, serve: Callable[[str, Lease, str], None]) -> None:
-        self._world.note("led", self._worker.who, what, lease.key, lease.reader, worker)
+        self._world.record(LeaderActed(self._worker.who, what, lease.key, lease.reader, worker))
         self._worker.call(
             what, lambda: serve(self._worker.who, lease, worker), lambda _answer: None, lease.key
         )

@@ -6,14 +6,15 @@ These checkers ask the checked code only which of two equal workers is first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import tie_break
-from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Release, RequestHandover, Take
 from penstock_sim.checker import Broken, Checker
-from penstock_sim.history import History, name_of
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.history import History
+from penstock_sim.names import name_of
 
 _NO_LIMITS: Final[Mapping[str, int]] = {}
 
@@ -50,11 +51,13 @@ class Balanced(Checker):
         super().__init__(history, options)
         self.is_quiet = False
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """After the fleet has settled nothing may move."""
-        del before, after
+        write = event.write
         if self.is_quiet and isinstance(write, Take | RequestHandover | Release):
-            raise Broken(f"{who} moves {write.key} ({type(write).__name__}) although the fleet is balanced")
+            raise Broken(
+                f"{event.who} moves {write.key} ({type(write).__name__}) although the fleet is balanced"
+            )
 
     def at_end(self) -> None:
         """Compare the counts."""

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Checkpoint, Release, Renew
 from penstock.core.position import Position
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import CoordinatorReported
+from penstock_sim.events.reading import (
+    HandlerRaised,
+    LossReported,
+    ReaderStarted,
+    RecordsDeadLettered,
+    RecordsDelivered,
+    ShardStopped,
+    TipReached,
+)
 from penstock_sim.faults import EPOCH_MS
-from penstock_sim.history import History, name_of
+from penstock_sim.history import History
+from penstock_sim.names import name_of
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
 SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
@@ -48,23 +59,25 @@ class LossesTold(Checker):
         """Empty pages in a row that a reader did not believe, since its last record had left the stream: it asked again."""
         self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
-    def on_start(self, who: str, key: str, epoch: int, _position: Position) -> None:
+    def on_reader_started(self, event: ReaderStarted) -> None:
         """Forget the earlier reader, and remember whether this one begins at a KCL worker's checkpoint."""
-        self._tips.pop((who, key), None)
-        self._doubted.pop((who, key), None)
+        key = event.key
+        self._tips.pop((event.who, key), None)
+        self._doubted.pop((event.who, key), None)
         row = self.history.rows.get(key)
         if self.history.noteless and row is not None and row.has_foreign_checkpoint:
-            self._doubtful.add((who, key, epoch))
+            self._doubtful.add(event.reader)
 
-    def on_tip(self, who: str, key: str, epoch: int, server_ms: int) -> None:
+    def on_tip_reached(self, event: TipReached) -> None:
         """Remember when a reader that had done everything found nothing more."""
-        reader = self.history.readers.get((who, key, epoch))
+        who, key = event.who, event.key
+        reader = self.history.readers.get(event.reader)
         shard = self.history.shards[key]
         count = len(shard.sequences)
-        if reader is not None and (who, key, epoch) in self._doubtful:
+        if reader is not None and event.reader in self._doubtful:
             # It has passed possibly lost records, and writes the tip after them.
             gone = shard.sequences[reader.next_index : shard.trimmed]
-            self._reported.setdefault(key, {}).setdefault((who, epoch), set()).update(gone)
+            self._reported.setdefault(key, {}).setdefault((who, event.epoch), set()).update(gone)
         if reader is None or not count or not reader.done_index == reader.next_index == count:
             return
         if self._is_in_doubt(who, key, reader.next_index):
@@ -72,7 +85,7 @@ class LossesTold(Checker):
         # A reader that finds nothing at its starting place cannot rule out a loss yet.
         if reader.deliveries or (who, key) in self._tips or shard.trimmed < reader.start_index:
             tips = self._tips.setdefault((who, key), deque(maxlen=20))
-            tips.append(_Tip(self.history.now, server_ms, count))
+            tips.append(_Tip(self.history.now, event.server_ms, count))
 
     def _is_in_doubt(self, who: str, key: str, next_index: int) -> bool:
         """Return whether a reader does not believe an empty page and asks again.
@@ -93,32 +106,36 @@ class LossesTold(Checker):
         retention_ms = self.history.shards[key].stream.retention_ms or 0
         return EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
 
-    def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
+    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Forget the tips of a lease that is lost: they were not written to its row."""
-        if topic == "LOST":  # without a key it is all that the worker held
+        if event.topic == "LOST":  # without a key it is all that the worker held
             self._tips = {
-                at: tips for at, tips in self._tips.items() if at[0] != who or key not in (None, at[1])
+                at: tips
+                for at, tips in self._tips.items()
+                if at[0] != event.who or event.key not in (None, at[1])
             }
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Remember the tip that a row must have: the next renewal writes it."""
-        if after is None or before is None or before.checkpoint != after.checkpoint:
+        write, after = event.write, event.after
+        if after is None or event.before is None or event.before.checkpoint != after.checkpoint:
             self._noted.pop(write.key, None)
         if after is None or not isinstance(write, Renew | Checkpoint | Release):
             return
-        if not after.checkpoint.is_record or name_of(who) in self.history.noteless:
+        if not after.checkpoint.is_record or name_of(event.who) in self.history.noteless:
             return
         done = self.history.index_after(write.key, after.checkpoint)
-        for tip in reversed(self._tips.get((who, write.key), ())):
+        for tip in reversed(self._tips.get((event.who, write.key), ())):
             if tip.seen_s <= self.history.now - self._note_s and tip.index <= done:
                 self._noted[write.key] = (after.checkpoint, tip.server_ms)
                 break
 
-    def on_loss(self, who: str, key: str, epoch: int) -> None:
+    def on_loss_reported(self, event: LossReported) -> None:
         """Raise if no unread record has left the stream, and the worker or the row shows that a reader was at the tip since."""
+        who, key = event.who, event.key
         history = self.history
         shard = history.shards[key]
-        reader = history.readers.get((who, key, epoch))
+        reader = history.readers.get(event.reader)
         self._doubted[who, key] = _DOUBTED_TIPS_MAX  # from now on it believes an empty page
         if reader is None or shard.stream.is_deleted or shard.stream.retention_ms is None:
             return
@@ -128,7 +145,7 @@ class LossesTold(Checker):
             if number not in shard.done
         }
         if lost:
-            self._reported.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
+            self._reported.setdefault(key, {}).setdefault((who, event.epoch), set()).update(lost)
             return
         if shard.is_expired:
             return
@@ -142,18 +159,19 @@ class LossesTold(Checker):
                 f"{who} tells a loss in {key} at {position}, although its row notes the tip at {noted_ms}"
             )
 
-    def on_failed(self, who: str, key: str, epoch: int, reason: str) -> None:
+    def on_shard_stopped(self, event: ShardStopped) -> None:
         """Drop the losses that a reader has stopped at: it has not passed them."""
-        if reason.startswith("data_loss"):
-            self._reported.get(key, {}).pop((who, epoch), None)
+        if event.reason.startswith("data_loss"):
+            self._reported.get(event.key, {}).pop((event.who, event.epoch), None)
 
-    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_records_delivered(self, event: RecordsDelivered) -> None:
         """Check that a gap left by the retention was reported."""
-        reader = self.history.readers.get((who, key, epoch))
+        key, sequences = event.key, event.numbers
+        reader = self.history.readers.get(event.reader)
         if reader is None or not (reader.deliveries or reader.position.is_record):
             return
         shard, row = self.history.shards[key], self.history.rows.get(key)
-        begins_in_doubt = not reader.deliveries and (who, key, epoch) in self._doubtful
+        begins_in_doubt = not reader.deliveries and event.reader in self._doubtful
         if begins_in_doubt or (self.history.noteless and row is not None and row.has_foreign_checkpoint):
             return  # no row has a tip after it: if nothing is left, that is a possible loss
         if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
@@ -165,7 +183,7 @@ class LossesTold(Checker):
         silent = next((number for number in gap if number not in passed), None)
         if silent is not None:
             raise Broken(
-                f"{who} goes on in {key} at {sequences[0]} and says nothing of {silent}, which is gone unread"
+                f"{event.who} goes on in {key} at {sequences[0]} and says nothing of {silent}, which is gone unread"
             )
 
 
@@ -178,13 +196,15 @@ class OnlyFailuresAreGivenUp(Checker):
         super().__init__(history, options)
         self._failed_alone: set[tuple[str, str, int]] = set()
 
-    def on_raised(self, who: str, key: str, _epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_handler_raised(self, event: HandlerRaised) -> None:
         """Remember the records that failed alone."""
-        if len(sequences) == 1:
-            self._failed_alone.add((who, key, sequences[0]))
+        if len(event.numbers) == 1:
+            self._failed_alone.add((event.who, event.key, event.numbers[0]))
 
-    def on_dead(self, who: str, key: str, _epoch: int, sequences: tuple[int, ...]) -> None:
+    def on_records_dead_lettered(self, event: RecordsDeadLettered) -> None:
         """Check every dead letter."""
-        for number in sequences:
-            if (who, key, number) not in self._failed_alone:
-                raise Broken(f"{who} gives up {number} of {key}, on which the handler did not fail alone")
+        for number in event.numbers:
+            if (event.who, event.key, number) not in self._failed_alone:
+                raise Broken(
+                    f"{event.who} gives up {number} of {event.key}, on which the handler did not fail alone"
+                )

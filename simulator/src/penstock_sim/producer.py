@@ -22,6 +22,17 @@ from penstock.ports.metrics import NoMetrics
 from penstock.producer.placement import PLACED_BY_KEY
 from penstock.producer.sender import Sender, SenderPorts
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
+from penstock_sim.events.processes import MessageLogged
+from penstock_sim.events.producers import (
+    RecordAdded,
+    RecordsAcknowledged,
+    RecordsGivenUp,
+    RecordsMisrouted,
+    RecordsSent,
+    RecordsStored,
+    RecordsUnanswered,
+)
+from penstock_sim.events.streams import RecordPut
 from penstock_sim.faults import STREAM
 from penstock_sim.process import SimProcess
 from penstock_sim.producer_plan import ProducerPlan, PutFaults
@@ -81,7 +92,7 @@ class SimPuts:
 
     def _leave_unanswered(self, entries: Sequence[PutEntry]) -> None:
         for entry in entries:
-            self.note_unanswered(tuple(self.text_of(data) for _, _, data in _records_of(entry)))
+            self.record_unanswered(tuple(self.text_of(data) for _, _, data in _records_of(entry)))
 
     # --- the history --------------------------------------------------------------------------------------
 
@@ -89,20 +100,20 @@ class SimPuts:
         """Return the unique name of a record."""
         return data.decode()
 
-    def note_unanswered(self, texts: tuple[str, ...]) -> None:
+    def record_unanswered(self, texts: tuple[str, ...]) -> None:
         """Record that there was no answer for the records of an entry."""
-        self._world.note("unanswered", texts)
+        self._world.record(RecordsUnanswered(texts))
 
-    def note_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
-        """Note that a shard has taken an entry, and whether readers see its records."""
+    def record_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
+        """Record that a shard has taken an entry, and whether readers see its records."""
         world = self._world
-        world.note("stored", shard_id, numbers[0], texts, is_read)
+        world.record(RecordsStored(shard_id, numbers[0], texts, is_read))
         for number in numbers if is_read else ():
-            world.note("put", shard_id, number, world.now_ms())
+            world.record(RecordPut(shard_id, number, world.now_ms()))
 
-    def note_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
-        """Note that another shard than the predicted one has taken an aggregate."""
-        self._world.note("misrouted", texts, is_read)
+    def record_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
+        """Record that another shard than the predicted one has taken an aggregate."""
+        self._world.record(RecordsMisrouted(texts, is_read))
 
     # --- entries ------------------------------------------------------------------------------------------
 
@@ -134,9 +145,9 @@ class SimPuts:
         # The KCL drops a whole aggregate if one of its records belongs to another shard.
         is_read = all(effective_hash_key(key, explicit) in shard.hash_range for key, explicit, _ in found)
         texts = tuple(self.text_of(data) for _, _, data in found)
-        self.note_stored(shard.shard_id, numbers, texts, is_read)
+        self.record_stored(shard.shard_id, numbers, texts, is_read)
         if len(found) > 1 and isinstance(entry, PackedEntry) and entry.shard_id != shard.shard_id:
-            self.note_misrouted(texts, is_read)
+            self.record_misrouted(texts, is_read)
         if self.happens("entry_unanswered"):
             self._leave_unanswered([entry])
             return PutAnswer()
@@ -230,7 +241,7 @@ class SimProducer(SimProcess):
         for _ in range(chance.randint(1, 5)):
             self._added += 1
             text, key = f"{self.who}:{self._added}", f"{self.who}/{chance.randrange(self._plan.key_count)}"
-            self.world.note("added", text, key)
+            self.world.record(RecordAdded(text, key))
             self.batcher.add(text.encode(), key, None, self._clock.monotonic_s(), text)
         self._add_later()
 
@@ -241,7 +252,7 @@ class SimProducer(SimProcess):
             while not (self._is_closing and self.is_done):
                 self._do(self.batcher.plan_step(self._clock.monotonic_s(), flushes=self._is_closing))
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            self.world.note("log", self.who, "CRITICAL", "the producer crashed", repr(error))
+            self.world.record(MessageLogged(self.who, "CRITICAL", "the producer crashed", repr(error)))
         self._senders -= 1
         if self._senders == 0:
             self.on_gone(self, "stopped")
@@ -261,7 +272,7 @@ class SimProducer(SimProcess):
 
     def _put(self, request: PutRequest) -> None:
         texts = tuple(record.ticket for entry in request.entries for record in entry.records)
-        self.world.note("sent", self.who, texts)
+        self.world.record(RecordsSent(self.who, texts))
         try:
             result = self._sender.send(request)
         except PenstockError as error:
@@ -272,11 +283,11 @@ class SimProducer(SimProcess):
     def _settle(self, result: PutResult) -> None:
         for entry, shard_id, number in result.delivered:
             texts = tuple(record.ticket for record in entry.records)
-            self.world.note("acknowledged", self.who, shard_id, int(number), texts)
+            self.world.record(RecordsAcknowledged(self.who, shard_id, int(number), texts))
         for reason, count in result.retried.items():
             self.world.met[f"sent again: {reason}"] += count
         for refused in result.refused:
             self._give_up(refused.entry.records, refused.why)
 
     def _give_up(self, records: Sequence[PendingRecord], why: str) -> None:
-        self.world.note("given_up", self.who, tuple(record.ticket for record in records), why)
+        self.world.record(RecordsGivenUp(self.who, tuple(record.ticket for record in records), why))

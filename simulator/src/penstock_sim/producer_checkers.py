@@ -9,6 +9,16 @@ from collections import Counter, deque
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events.processes import MessageLogged, ProcessExited
+from penstock_sim.events.producers import (
+    RecordAdded,
+    RecordsAcknowledged,
+    RecordsGivenUp,
+    RecordsMisrouted,
+    RecordsStored,
+    RecordsUnanswered,
+)
+from penstock_sim.events.reading import DeliveredTexts
 from penstock_sim.history import History
 
 
@@ -22,39 +32,40 @@ class AcknowledgedIsThere(Checker):
         self._stored: dict[tuple[str, int], tuple[str, ...]] = {}
         self._open: set[str] = set()
 
-    def on_added(self, text: str, _key: str) -> None:
+    def on_record_added(self, event: RecordAdded) -> None:
         """Remember a record that must be settled."""
-        self._open.add(text)
+        self._open.add(event.text)
 
-    def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
+    def on_records_stored(self, event: RecordsStored) -> None:
         """Remember the records that readers see."""
-        if is_read:
-            self._stored[key, number] = texts
+        if event.is_read:
+            self._stored[event.key, event.number] = event.texts
 
-    def on_acknowledged(self, who: str, key: str, number: int, texts: tuple[str, ...]) -> None:
+    def on_records_acknowledged(self, event: RecordsAcknowledged) -> None:
         """Compare an acknowledgement with the stream."""
-        if self._stored.get((key, number)) != texts:
+        texts = event.texts
+        if self._stored.get((event.key, event.number)) != texts:
             raise Broken(
-                f"{who} has acknowledged {texts} as {number} of {key}, which readers do not see there"
+                f"{event.who} has acknowledged {texts} as {event.number} of {event.key}, which readers do not see there"
             )
         if not self._open.issuperset(texts):
-            raise Broken(f"{who} has acknowledged {texts} twice")
+            raise Broken(f"{event.who} has acknowledged {texts} twice")
         self._open.difference_update(texts)
 
-    def on_given_up(self, who: str, texts: tuple[str, ...], why: str) -> None:
+    def on_records_given_up(self, event: RecordsGivenUp) -> None:
         """No record here is refused finally."""
-        raise Broken(f"{who} gives up {texts}: {why}")
+        raise Broken(f"{event.who} gives up {event.texts}: {event.why}")
 
-    def on_log(self, who: str, level: str, text: str, error: str) -> None:
+    def on_message_logged(self, event: MessageLogged) -> None:
         """Nothing fails in an unexpected way."""
-        if level == "CRITICAL":
-            raise Broken(f"{who}: {text}: {error}")
+        if event.level == "CRITICAL":
+            raise Broken(f"{event.who}: {event.text}: {event.error}")
 
-    def on_down(self, who: str, how: str) -> None:
+    def on_process_exited(self, event: ProcessExited) -> None:
         """Check that a stopped producer has settled its records; a crashed one need not."""
-        left = {text for text in self._open if text.startswith(f"{who}:")}
-        if left and how == "stopped":
-            raise Broken(f"{who} has stopped, and {min(left)} is neither acknowledged nor given up")
+        left = {text for text in self._open if text.startswith(f"{event.who}:")}
+        if left and event.how == "stopped":
+            raise Broken(f"{event.who} has stopped, and {min(left)} is neither acknowledged nor given up")
         self._open -= left
 
     def at_end(self) -> None:
@@ -76,18 +87,20 @@ class KeysInOrder(Checker):
         self._key_of: dict[str, str] = {}
         self._waiting: dict[str, list[str]] = {}
 
-    def on_added(self, text: str, key: str) -> None:
+    def on_record_added(self, event: RecordAdded) -> None:
         """Remember the next record of a key."""
-        self._key_of[text] = key
-        self._waiting.setdefault(key, []).append(text)
+        self._key_of[event.text] = event.key
+        self._waiting.setdefault(event.key, []).append(event.text)
 
-    def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
+    def on_records_stored(self, event: RecordsStored) -> None:
         """Compare with the record that must be first."""
-        for text in texts if is_read else ():
+        for text in event.texts if event.is_read else ():
             waiting = self._waiting[self._key_of[text]]
             if text in waiting:
                 if waiting[0] != text:
-                    raise Broken(f"{number} of {key} holds {text}, and {waiting[0]} is not there yet")
+                    raise Broken(
+                        f"{event.number} of {event.key} holds {text}, and {waiting[0]} is not there yet"
+                    )
                 waiting.pop(0)
 
 
@@ -104,21 +117,21 @@ class RarelyTwice(Checker):
         self._seen: Counter[str] = Counter()
         self._allowed: Counter[str] = Counter()
 
-    def on_unanswered(self, texts: tuple[str, ...]) -> None:
+    def on_records_unanswered(self, event: RecordsUnanswered) -> None:
         """One more copy is allowed."""
-        self._allowed.update(texts)
+        self._allowed.update(event.texts)
 
-    def on_misrouted(self, texts: tuple[str, ...], _is_read: bool) -> None:
+    def on_records_misrouted(self, event: RecordsMisrouted) -> None:
         """One more copy is allowed."""
-        self._allowed.update(texts)
+        self._allowed.update(event.texts)
 
-    def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
+    def on_records_stored(self, event: RecordsStored) -> None:
         """Count the copies that readers see."""
-        for text in texts if is_read else ():
+        for text in event.texts if event.is_read else ():
             self._seen[text] += 1
             if self._seen[text] > 1 + self._allowed[text]:
                 raise Broken(
-                    f"{number} of {key} holds {text} for the {self._seen[text]}. time, and {self._allowed[text]} "
+                    f"{event.number} of {event.key} holds {text} for the {self._seen[text]}. time, and {self._allowed[text]} "
                     "calls without an answer explain it"
                 )
 
@@ -138,30 +151,30 @@ class ArrivesInOrder(Checker):
         self._seen: set[str] = set()
         self._arrived: set[str] = set()
 
-    def on_added(self, text: str, key: str) -> None:
+    def on_record_added(self, event: RecordAdded) -> None:
         """Remember a record's key."""
-        self._key_of[text] = key
+        self._key_of[event.text] = event.key
 
-    def on_stored(self, _key: str, _number: int, texts: tuple[str, ...], is_read: bool) -> None:
+    def on_records_stored(self, event: RecordsStored) -> None:
         """Remember the expected records, in the order in which readers first see them."""
-        for text in texts if is_read else ():
+        for text in event.texts if event.is_read else ():
             if text not in self._seen:
                 self._seen.add(text)
                 self._waiting.setdefault(self._key_of[text], deque()).append(text)
 
-    def on_handed(self, who: str, shard: str, _epoch: int, records: tuple[tuple[str, str], ...]) -> None:
+    def on_delivered_texts(self, event: DeliveredTexts) -> None:
         """Compare a handler's record with the one that must be first."""
-        for text, key in records:
+        for text, key in event.records:
             if self._key_of.get(text) != key:
                 raise Broken(
-                    f"{who} is given {text} of {shard} under key {key}, put under {self._key_of.get(text)}"
+                    f"{event.who} is given {text} of {event.key} under key {key}, put under {self._key_of.get(text)}"
                 )
             if text in self._arrived:
                 continue
             waiting = self._waiting.get(key)
             if not waiting or waiting[0] != text:
                 first = waiting[0] if waiting else "nothing"
-                raise Broken(f"{who} is given {text} of {shard}, and {first} of its key comes next")
+                raise Broken(f"{event.who} is given {text} of {event.key}, and {first} of its key comes next")
             waiting.popleft()
             self._arrived.add(text)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock_sim.events.base import HistoryEntry
 from penstock_sim.faults import Scenario
-from penstock_sim.history import HistoryEntry
 from penstock_sim.process import SimProcess
 from penstock_sim.producer import SimProducer, SimPuts
 from penstock_sim.producer_plan import ProducerPlan

@@ -38,6 +38,16 @@ from penstock_sim.blocking_ports import (
     SimLeaseTable,
 )
 from penstock_sim.environment import Environment
+from penstock_sim.events.processes import CoordinatorReported, MessageLogged
+from penstock_sim.events.queries import (
+    BatchBounded,
+    BatchCommitted,
+    BatchPlanned,
+    BatchStarted,
+    BatchUnread,
+    QueryFailed,
+)
+from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
 from penstock_sim.executor import Attempt, ShardRows, SimExecutor, read_task
 from penstock_sim.fan_out import SimFanOut
 from penstock_sim.faults import STREAM, Scenario
@@ -214,10 +224,10 @@ class SimQuery(SimProcess):
         except (PenstockError, LogConflict, JobFailed) as error:
             how = f"failed: {type(error).__name__}"
             self.log.accepts_loss |= "failOnDataLoss=false" in str(error)
-            self.world.note("query_failed", self.who, type(error).__name__, str(error))
+            self.world.record(QueryFailed(self.who, type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
             how = "crashed"
-            self.world.note("log", self.who, "CRITICAL", "the driver crashed", repr(error))
+            self.world.record(MessageLogged(self.who, "CRITICAL", "the driver crashed", repr(error)))
         try:
             planner.stop()
         except SystemExit:
@@ -232,11 +242,11 @@ class SimQuery(SimProcess):
     def _observe(self, what: Event | Effect) -> None:
         match what:
             case StartReader():
-                self.world.note("start", self.who, what.key, what.epoch, what.position)
+                self.world.record(ReaderStarted(self.who, what.key, what.epoch, what.position))
             case ShardDrained() | ReaderStopped():
-                self.world.note("gone", self.who, what.key, what.epoch)
+                self.world.record(ReaderEnded(self.who, what.key, what.epoch))
             case Report():
-                self.world.note("report", self.who, what.topic.name, what.reason, what.key)
+                self.world.record(CoordinatorReported(self.who, what.topic.name, what.reason, what.key))
             case _:
                 pass
 
@@ -264,8 +274,10 @@ class SimQuery(SimProcess):
                 self._clock.sleep(world.latency_s())
                 log.add_offset(index, end)
                 if end.until_ms is not None:
-                    world.note("bounded", self.who, end.batch, end.until_ms, tuple(end.shares()))
-                world.note("logged", self.who, end.batch, tuple(end.shards.items()), tuple(end.shares()))
+                    world.record(BatchBounded(self.who, end.batch, end.until_ms, tuple(end.shares())))
+                world.record(
+                    BatchPlanned(self.who, end.batch, tuple(end.shards.items()), tuple(end.shares()))
+                )
             self._clock.sleep(world.latency_s())
             self._run_batch(planner, index, done, end)
             done, index = end, index + 1
@@ -281,7 +293,7 @@ class SimQuery(SimProcess):
         world = self.world
         groups = [] if end == done else planner.tasks(end)
         self.read_now = tuple(end.shares())
-        world.note("batch", self.who, end.batch, self.read_now)
+        world.record(BatchStarted(self.who, end.batch, self.read_now))
         self._on_batch(self)
         row_count_max = None
         if world.has_fault("unread_batch"):
@@ -297,11 +309,11 @@ class SimQuery(SimProcess):
         whole = {key: rows.numbers for key, rows in results.items() if rows.is_whole}
         unread = tuple(key for key in end.shares() if key not in whole) if end != done else ()
         if unread:
-            world.note("unread", self.name, end.batch, unread)
-        world.note("committed", self.name, end.batch, tuple(sorted(whole.items())))
+            world.record(BatchUnread(self.name, end.batch, unread))
+        world.record(BatchCommitted(self.name, end.batch, tuple(sorted(whole.items()))))
         for key, rows in results.items():
             if rows.numbers:
-                world.note("done", self.who, key, -1, rows.numbers)
+                world.record(RecordsHandled(self.who, key, -1, rows.numbers))
 
     # --- a job --------------------------------------------------------------------------------------------------
 

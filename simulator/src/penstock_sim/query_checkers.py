@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Claim, Release, Reset, Take
-from penstock.core.position import Position
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
+from penstock_sim.events.leases import LeaseDeleted, LeaseWritten
+from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted, WallClockJumped
+from penstock_sim.events.queries import (
+    BatchBounded,
+    BatchCommitted,
+    BatchPlanned,
+    BatchRead,
+    BatchReadInPart,
+    BatchUnread,
+    LocationCopied,
+    LocationRestored,
+    QueryFailed,
+    ReadTaskFailed,
+    Results,
+    SecondDriverStarted,
+)
+from penstock_sim.events.reading import ReaderStarted, RecordsHandled
+from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.faults import EPOCH_MS
-from penstock_sim.history import History, name_of
+from penstock_sim.history import History
+from penstock_sim.names import name_of
 from penstock_sim.query_end_checkers import EndsWhenAllIsRead
 
 STRANGER: Final = "z/stranger"
@@ -27,7 +45,6 @@ _EMPTY_IN_A_ROW_MAX: Final = 10
 _SERVICE_CLOCK_MS: Final = 2000  # a driver knows the service's clock by answers of whole seconds
 
 _Place = tuple[str, str, int, str]
-Results = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class SameReplays(Checker):
@@ -47,18 +64,18 @@ class SameReplays(Checker):
         self._copies: set[str] = set()
         self._first_life: dict[str, int] = {}
 
-    def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
+    def on_message_logged(self, event: MessageLogged) -> None:
         """Start over when a driver logs that its checkpoint location was set back, whether or not it resets a lease."""
-        if "has no record of claims" in text:
-            name = name_of(who)
-            self._first_life[name] = int(who.partition("#")[2])
+        if "has no record of claims" in event.text:
+            name = name_of(event.who)
+            self._first_life[name] = int(event.who.partition("#")[2])
             for known in (self._held, self._parts):
                 for place in [place for place in known if place[0] == name]:
                     del known[place]
 
-    def on_copied(self, _name: str, copy: str) -> None:
+    def on_location_copied(self, event: LocationCopied) -> None:
         """Separate the actions of a copy's driver from the others'."""
-        self._copies.add(copy)
+        self._copies.add(event.copy)
 
     def _place(self, who: str, batch: int, key: str) -> _Place:
         return (name_of(who), who if who in self._copies else "", batch, key)
@@ -67,22 +84,23 @@ class SameReplays(Checker):
         life = int(who.partition("#")[2])
         return life < self._first_life.get(name_of(who), 0) or self.history.is_forgiven(key)
 
-    def on_executed(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+    def on_batch_read(self, event: BatchRead) -> None:
         """Compare with the first execution, and with the records that an action took of the batch."""
+        who, key, rows = event.who, event.key, event.numbers
         if self._is_out(who, key):
             return
-        place = self._place(who, batch, key)
+        place = self._place(who, event.batch, key)
         first = self._held.setdefault(place, rows)
         if not self._are_same(key, rows, first):
-            raise Broken(f"batch {batch} of {who} held {first} of {key}, and now {rows}")
+            raise Broken(f"batch {event.batch} of {who} held {first} of {key}, and now {rows}")
         self._compare_part(place, self._parts.get(place, ()))
 
-    def on_partly(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+    def on_batch_read_in_part(self, event: BatchReadInPart) -> None:
         """Compare the records that an action took with those of the batch."""
-        if not self._is_out(who, key):
-            place = self._place(who, batch, key)
-            self._parts[place] = max(rows, self._parts.get(place, ()), key=len)
-            self._compare_part(place, rows)
+        if not self._is_out(event.who, event.key):
+            place = self._place(event.who, event.batch, event.key)
+            self._parts[place] = max(event.numbers, self._parts.get(place, ()), key=len)
+            self._compare_part(place, event.numbers)
 
     def _compare_part(self, place: _Place, part: tuple[int, ...]) -> None:
         whole = self._held.get(place)
@@ -129,17 +147,17 @@ class OnceEach(Checker):
         self._committed: set[tuple[str, int]] = set()
         self._copied: set[str] = set()
 
-    def on_restored(self, name: str) -> None:
+    def on_location_restored(self, event: LocationRestored) -> None:
         """Claims of batches that a location does not know any more do not count: their records are read again."""
-        self._committed = {place for place in self._committed if place[0] != name}
+        self._committed = {place for place in self._committed if place[0] != event.query}
 
-    def on_copied(self, name: str, _copy: str) -> None:
+    def on_location_copied(self, event: LocationCopied) -> None:
         """From now on a batch's number does not identify it."""
-        self._copied.add(name)
+        self._copied.add(event.query)
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Remember the position where a new owner begins, or to which a lease was reset."""
-        del who, before
+        write, after = event.write, event.after
         if after is None:
             return
         reader = after.reader
@@ -154,8 +172,9 @@ class OnceEach(Checker):
         if reader is not None:
             self._reader[write.key] = reader
 
-    def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
+    def on_reader_started(self, event: ReaderStarted) -> None:
         """Remember the position where a worker begins that had the shard before."""
+        who, key = event.who, event.key
         name = name_of(who)
         is_back = self._started.get(key) == name
         if (
@@ -163,7 +182,7 @@ class OnceEach(Checker):
         ):  # another worker has just taken it: a restarted one has not read that yet
             is_back = self._lives.get((key, name), who) != who
         if is_back:
-            self._begin(key, self.history.index_after(key, position))
+            self._begin(key, self.history.index_after(key, event.position))
         self._started[key] = name
         self._lives[key, name] = who
 
@@ -171,16 +190,16 @@ class OnceEach(Checker):
         self._begins.setdefault(key, []).append(place)
         self._begins_s.setdefault(key, []).append(self.history.now)
 
-    def on_committed(self, name: str, batch: int, results: Results) -> None:
+    def on_batch_committed(self, event: BatchCommitted) -> None:
         """Check every record of a batch."""
-        self._committed.add((name, batch))
-        for key, rows in results:
-            self._give(name, batch, key, rows)
+        self._committed.add((event.query, event.batch))
+        for key, rows in event.results:
+            self._give(event.query, event.batch, key, rows)
 
-    def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
+    def on_records_handled(self, event: RecordsHandled) -> None:
         """Check every record that a plain worker has handled."""
-        if epoch >= 0:
-            self._give(name_of(who), -1, key, rows)
+        if event.epoch >= 0:
+            self._give(name_of(event.who), -1, event.key, event.numbers)
 
     def _give(self, name: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
         for row in rows:
@@ -216,13 +235,13 @@ class ParentsInEarlierBatches(Checker):
         self._copied: set[str] = set()
         self._set_back: set[str] = set()
 
-    def on_copied(self, name: str, _copy: str) -> None:
+    def on_location_copied(self, event: LocationCopied) -> None:
         """Remember that two unrelated batches may have one number from now on."""
-        self._copied.add(name)
+        self._copied.add(event.query)
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Forget a query's batches when its driver resets leases to the checkpoint location."""
-        del who, before, after
+        write = event.write
         if isinstance(write, Reset) and write.forget is not None:
             self._forget(write.forget)
             self._set_back.add(write.key)  # its next owner reads it again, perhaps after its children
@@ -232,20 +251,20 @@ class ParentsInEarlierBatches(Checker):
             for place in [place for place in known if place[0] == name]:
                 del known[place]
 
-    def on_logged(
-        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
-    ) -> None:
+    def on_batch_planned(self, event: BatchPlanned) -> None:
         """Check the parents of the shards that a batch reads."""
-        del starts
-        for key in read:
+        for key in event.keys:
             for parent in self.history.shards[key].parents:
                 undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
                 if undone is not None and not self.history.is_forgiven(parent):
-                    raise Broken(f"batch {batch} of {who} reads {key} before {undone} of {parent}")
+                    raise Broken(
+                        f"batch {event.batch} of {event.who} reads {key} before {undone} of {parent}"
+                    )
 
-    def on_committed(self, name: str, batch: int, results: Results) -> None:
+    def on_batch_committed(self, event: BatchCommitted) -> None:
         """Check the families of a batch's shards."""
-        held = [key for key, rows in results if rows and not self.history.is_forgiven(key)]
+        name, batch = event.query, event.batch
+        held = [key for key, rows in event.results if rows and not self.history.is_forgiven(key)]
         if name in self._copied:
             self._forget(name)
         for key in held:
@@ -273,20 +292,17 @@ class NothingSkipped(Checker):
         super().__init__(history, options)
         self._copied: set[str] = set()
 
-    def on_copied(self, name: str, _copy: str) -> None:
+    def on_location_copied(self, event: LocationCopied) -> None:
         """Remember that there may be two batches of one number from now on."""
-        self._copied.add(name)
+        self._copied.add(event.query)
 
-    def on_logged(
-        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
-    ) -> None:
+    def on_batch_planned(self, event: BatchPlanned) -> None:
         """Check every shard's start."""
-        del read
-        for key, start in () if name_of(who) in self._copied else starts:
+        for key, start in () if name_of(event.who) in self._copied else event.starts:
             undone = self.history.first_undone(key, self.history.index_after(key, start))
             if undone is not None:
                 raise Broken(
-                    f"batch {batch} of {who} starts {key} at {start}, and {undone} before it is not handled"
+                    f"batch {event.batch} of {event.who} starts {key} at {start}, and {undone} before it is not handled"
                 )
 
 
@@ -295,18 +311,20 @@ class ReadersClaim(Checker):
 
     invariant = "Q6"
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check every claim by which an action may emit records."""
-        del after
+        write, before = event.write, event.before
         if not isinstance(write, Claim) or before is None or write.claim.end == write.claim.start:
             return
         claim, key = write.claim, write.key
         if before.reader != claim.worker:
-            raise Broken(f"{who} claimed records of {key} for {claim.worker}, and {before.reader} reads it")
+            raise Broken(
+                f"{event.who} claimed records of {key} for {claim.worker}, and {before.reader} reads it"
+            )
         start, passed = (self.history.index_after(key, each) for each in (claim.start, before.checkpoint))
         if before.checkpoint.is_record and start < passed:
             raise Broken(
-                f"{who} claimed {key} from {claim.start} on, and {before.checkpoint} is done elsewhere"
+                f"{event.who} claimed {key} from {claim.start} on, and {before.checkpoint} is done elsewhere"
             )
 
 
@@ -323,27 +341,26 @@ class NoFalseAlarm(Checker):
         super().__init__(history, options)
         self._excused: set[str] = set()
 
-    def on_second_driver(self, name: str) -> None:
+    def on_second_driver_started(
+        self, event: SecondDriverStarted | LocationRestored | LocationCopied
+    ) -> None:
         """Remember that a query may have two drivers from now on."""
-        self._excused.add(name)
-
-    on_restored = on_second_driver
-
-    def on_copied(self, name: str, _copy: str) -> None:
-        """As above."""
-        self._excused.add(name)
+        self._excused.add(event.query)
 
     def _is_false_loss(self, error: str) -> bool:
         # If records leave the stream, `QueryLossesTold` judges the reports.
         return error == "StreamChanged" or (error == "DataLossError" and self.history.retention_ms is None)
 
-    def on_task_failed(self, who: str, _executor: str, error: str, text: str) -> None:
+    def on_read_task_failed(self, event: ReadTaskFailed) -> None:
         """Judge a task's error; errors of an attempt whose batch is already done do not count, except for a loss."""
-        if self._is_false_loss(error):
-            raise Broken(f"a task of {who} speaks of a loss, and nothing has left the stream: {text}")
+        if self._is_false_loss(event.error):
+            raise Broken(
+                f"a task of {event.who} speaks of a loss, and nothing has left the stream: {event.text}"
+            )
 
-    def on_query_failed(self, who: str, error: str, text: str) -> None:
+    def on_query_failed(self, event: QueryFailed) -> None:
         """Judge what ended a query."""
+        who, error, text = event.who, event.error, event.text
         if self._is_false_loss(error):
             raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
         is_damaged = self.history.was_table_dropped or bool(self.history.disturbed)
@@ -353,15 +370,16 @@ class NoFalseAlarm(Checker):
         if error == "OptionError" and name_of(who) not in _REFUSED:
             raise Broken(f"{who} refuses its own options: {text}")
 
-    def on_log(self, who: str, level: str, text: str, error: str) -> None:
+    def on_message_logged(self, event: MessageLogged) -> None:
         """Check that nothing fails in an unexpected way."""
-        if error and level in ("ERROR", "CRITICAL"):
-            raise Broken(f"{who}: {text}: {error}")
+        if event.error and event.level in ("ERROR", "CRITICAL"):
+            raise Broken(f"{event.who}: {event.text}: {event.error}")
 
-    def on_write(self, who: str, write: Any, _before: Lease | None, _after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check that a query of another stream changes nothing; remember the workers whose claims are dropped."""
-        if name_of(who) == STRANGER:
-            raise Broken(f"{who}, which reads another stream, wrote {write}")
+        write = event.write
+        if name_of(event.who) == STRANGER:
+            raise Broken(f"{event.who}, which reads another stream, wrote {write}")
         if isinstance(write, Claim):
             self._excused.update(worker for worker, _ in write.dropped)
 
@@ -387,21 +405,21 @@ class OneReader(Checker):
         """Since when, and until when, each worker was seen to renew, without a gap of a lease's length."""
         self._up_s = 0.0
 
-    def on_up(self, who: str) -> None:
+    def on_process_started(self, event: ProcessStarted) -> None:
         """Start over when a driver starts again."""
-        if name_of(who) == NAMESAKE:
+        if name_of(event.who) == NAMESAKE:
             self._up_s = self.history.now
-        if name_of(who) in TWINS:
+        if name_of(event.who) in TWINS:
             self._batches.clear()
             self._known.clear()
 
-    def on_down(self, who: str, _how: str) -> None:
+    def on_process_exited(self, event: ProcessExited) -> None:
         """Forget a worker that has ended."""
-        self._alive_s.pop(name_of(who), None)
+        self._alive_s.pop(name_of(event.who), None)
 
-    def on_row_deleted(self, key: str, _reader: str | None) -> None:
+    def on_lease_deleted(self, event: LeaseDeleted) -> None:
         """Drop the row's claims."""
-        self._note_claims(key, None)
+        self._note_claims(event.key, None)
 
     def _note_claims(self, key: str, row: Lease | None) -> None:
         for twin, keys in self._claimed.items():
@@ -415,12 +433,13 @@ class OneReader(Checker):
         if not all(self._claimed.values()):
             self._known = dict(self._batches)
 
-    def on_committed(self, name: str, _batch: int, results: Results) -> None:
+    def on_batch_committed(self, event: BatchCommitted) -> None:
         """Count the batches that both loads of a query have emitted.
 
         The limit grows with their number, since a load checks for the other's claims less and less often.
         """
-        if name in TWINS and any(rows for _, rows in results):
+        name = event.query
+        if name in TWINS and any(rows for _, rows in event.results):
             self._batches[name] = self._batches.get(name, 0) + 1
             known = {twin: self._known.get(twin, 0) for twin in TWINS}
             since = {twin: self._batches.get(twin, 0) - known[twin] for twin in TWINS}
@@ -428,15 +447,16 @@ class OneReader(Checker):
             if is_late and min(since.values()) > _BATCHES_OF_TWINS_MAX:
                 raise Broken(f"both loads of one query give out records of one application: {self._batches}")
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check the leases that a query without a name takes while others live, and the claims of loads of one query."""
+        who, write, after = event.who, event.write, event.after
         self._note_claims(write.key, after)
         now, lease_s = self.history.now, self.options.lease_duration_s
         if name_of(who) == NAMESAKE:
             for name, (since_s, until_s) in self._alive_s.items() if isinstance(write, Take) else ():
                 if since_s < self._up_s and now - until_s < lease_s / 2:
                     raise Broken(f"{who} named no application and took {write.key}, and {name} lives")
-        elif before is not None and after is not None and before.counter != after.counter:
+        elif event.before is not None and after is not None and event.before.counter != after.counter:
             name = name_of(who)
             if isinstance(write, Release):
                 self._alive_s.pop(name, None)
@@ -475,21 +495,18 @@ class PassesWhatIsDone(Checker):
         """Shards of which a read may have ended too early since their last batch was planned: an answer reported the tip too
         early, or was empty when the batch's time was over."""
 
-    def on_early_tip(self, key: str) -> None:
+    def on_tip_reported_early(self, event: TipReportedEarly | EmptyPageReturned) -> None:
         """Excuse the shard of a wrong answer."""
-        self._ended_early.add(key)
+        self._ended_early.add(event.key)
 
-    on_empty_page = on_early_tip
-
-    def on_bounded(self, who: str, batch: int, until_ms: int, _keys: tuple[str, ...]) -> None:
+    def on_batch_bounded(self, event: BatchBounded) -> None:
         """Remember the moment from which on records are left to a later query."""
-        self._until_ms[who, batch] = until_ms
+        self._until_ms[event.who, event.batch] = event.until_ms
 
-    def on_logged(
-        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
-    ) -> None:
+    def on_batch_planned(self, event: BatchPlanned) -> None:
         """Compare with the records of the batches before."""
-        for key, start in starts:
+        who, batch = event.who, event.batch
+        for key, start in event.starts:
             index = self.history.index_after(key, start)
             left = self._left.pop((who, key), 0)
             if key not in self._ended_early and left > self.history.shards[key].trimmed:
@@ -499,51 +516,49 @@ class PassesWhatIsDone(Checker):
                     f"batch {batch} of {who} begins {key} at {start}, where a batch began that it has gone on from"
                 )
             known_ms = EPOCH_MS + int(self.history.now * 1000) - _SERVICE_CLOCK_MS
-            if key in read:
+            if key in event.keys:
                 self._ended_early.discard(key)
                 until_ms = min(known_ms + 1, self._until_ms.get((who, batch), known_ms + 1))
                 count = bisect_left(self.history.shards[key].arrivals_ms, until_ms)
                 self._planned[name_of(who), batch, key] = (who, index, count)
 
-    def on_committed(self, name: str, _batch: int, results: Results) -> None:
+    def on_batch_committed(self, event: BatchCommitted) -> None:
         """Remember the shards that were read to their end; the next lines of history name the reader."""
-        self._read[name] = results
+        self._read[event.query] = event.results
 
-    def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
+    def on_records_handled(self, event: RecordsHandled) -> None:
         """Remember the shards that were read to their end."""
-        if epoch < 0 and (key, rows) in self._read.get(name_of(who), ()):
-            self._pass(who, key, bisect_right(self.history.shards[key].sequences, rows[-1]))
+        key = event.key
+        if event.epoch < 0 and (key, event.numbers) in self._read.get(name_of(event.who), ()):
+            self._pass(event.who, key, bisect_right(self.history.shards[key].sequences, event.numbers[-1]))
 
-    def on_unread(self, name: str, batch: int, keys: tuple[str, ...]) -> None:
+    def on_batch_unread(self, event: BatchUnread) -> None:
         """Remember the records that were not read, and count as done."""
-        for key in () if self._has_jumped or name in self._doubled else keys:
-            who, begin, count = self._planned.get((name, batch, key), ("", 0, 0))
+        for key in () if self._has_jumped or event.query in self._doubled else event.keys:
+            who, begin, count = self._planned.get((event.query, event.batch, key), ("", 0, 0))
             if begin < count:
                 self._left[who, key] = begin + 1
 
     def _pass(self, who: str, key: str, index: int) -> None:
         self._passed[who, key] = max(index, self._passed.get((who, key), 0))
 
-    def on_wall_jump(self, _offset_ms: int) -> None:
+    def on_wall_clock_jumped(self, event: WallClockJumped) -> None:
         """Stop checking unread batches: the drivers' clocks are not reliable any more."""
+        del event
         self._has_jumped = True
 
-    def on_second_driver(self, name: str) -> None:
+    def on_second_driver_started(
+        self, event: SecondDriverStarted | LocationRestored | LocationCopied
+    ) -> None:
         """Remember that a query may have two drivers from now on."""
-        self._doubled.add(name)
+        self._doubled.add(event.query)
 
-    on_restored = on_second_driver
-
-    def on_copied(self, name: str, _copy: str) -> None:
-        """As above."""
-        self._doubled.add(name)
-
-    def on_write(self, _who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Forget shards that another worker has had, or that were reset."""
-        reader = None if before is None else before.reader
-        if isinstance(write, Reset) or after is None or after.reader != reader:
+        reader = None if event.before is None else event.before.reader
+        if isinstance(event.write, Reset) or event.after is None or event.after.reader != reader:
             for passed in (self._passed, self._left):
-                for place in [place for place in passed if place[1] == write.key]:
+                for place in [place for place in passed if place[1] == event.write.key]:
                     del passed[place]
 
 
@@ -560,15 +575,16 @@ class ReadsWhatItPlans(Checker):
         super().__init__(history, options)
         self._empty: Counter[tuple[str, str]] = Counter()
 
-    def on_committed(self, name: str, batch: int, results: Results) -> None:
+    def on_batch_committed(self, event: BatchCommitted) -> None:
         """Count the batches in a row in which a shard had nothing."""
-        for key, rows in results:
+        name = event.query
+        for key, rows in event.results:
             self._empty[name, key] += 1
             if rows:
                 del self._empty[name, key]
             elif self._empty[name, key] > _EMPTY_IN_A_ROW_MAX:
                 raise Broken(
-                    f"batch {batch} of {name} is the {self._empty[name, key]}th in a row without records of {key}"
+                    f"batch {event.batch} of {name} is the {self._empty[name, key]}th in a row without records of {key}"
                 )
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, Final
+from typing import Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Release
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
+from penstock_sim.events.processes import ProcessExited, ProcessStarted
+from penstock_sim.events.queries import BatchUnread, LocationCopied, LocationRestored, SecondDriverStarted
+from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.faults import EPOCH_MS
-from penstock_sim.history import History, name_of
+from penstock_sim.history import History
+from penstock_sim.names import name_of
 
 _EXTRAS: Final = "z/"
 """Name prefix of the workers that join and leave beside the fleet."""
@@ -36,50 +40,47 @@ class EndsWhenAllIsRead(Checker):
         self._disturbed_s = float("-inf")
         self._handed_s: dict[str, float] = {}
 
-    def on_up(self, who: str) -> None:
+    def on_process_started(self, event: ProcessStarted) -> None:
         """Record its start: earlier records are owed."""
-        self._up_s[who] = self.history.now
+        self._up_s[event.who] = self.history.now
 
-    def on_second_driver(self, name: str) -> None:
+    def on_second_driver_started(
+        self, event: SecondDriverStarted | LocationRestored | LocationCopied
+    ) -> None:
         """Remember that a query may have two drivers from now on."""
-        self._excused.add(name)
+        self._excused.add(event.query)
 
-    on_restored = on_second_driver
-
-    def on_copied(self, name: str, _copy: str) -> None:
-        """As above."""
-        self._excused.add(name)
-
-    def on_unread(self, name: str, _batch: int, _keys: tuple[str, ...]) -> None:
+    def on_batch_unread(self, event: BatchUnread) -> None:
         """Excuse a query whose user left records out, since no later event may show it."""
-        self._excused.add(name)
+        self._excused.add(event.query)
 
-    def on_early_tip(self, key: str) -> None:
+    def on_tip_reported_early(self, event: TipReportedEarly | EmptyPageReturned) -> None:
         """Excuse the shard of a wrong answer."""
-        self._excused_shards.add(key)
+        self._excused_shards.add(event.key)
 
-    on_empty_page = on_early_tip
-
-    def on_table_dropped(self) -> None:
-        """Note when leases were deleted."""
+    def on_table_dropped(self, event: TableDropped | LeaseDeleted) -> None:
+        """Remember when leases were deleted."""
+        del event
         self._disturbed_s = self.history.now
 
-    def on_row_deleted(self, _key: str, _reader: str | None) -> None:
-        """As above."""
-        self._disturbed_s = self.history.now
-
-    def on_write(self, who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Record leases that are handed over to a worker that has not seen it yet."""
+        write = event.write
         self._handed_s.pop(write.key, None)
-        if isinstance(write, Release) and after is not None and after.owner not in (None, name_of(who)):
+        if (
+            isinstance(write, Release)
+            and event.after is not None
+            and event.after.owner not in (None, name_of(event.who))
+        ):
             self._handed_s[write.key] = self.history.now
 
-    def on_down(self, who: str, how: str) -> None:
+    def on_process_exited(self, event: ProcessExited) -> None:
         """Check every shard when a query ends of itself."""
+        who = event.who
         self._down_s[name_of(who)] = self.history.now
         up_s = self._up_s.get(who, 0.0)
         is_excused = name_of(who) in self._excused or name_of(who).startswith(_EXTRAS)
-        is_owed = how == "done" and not is_excused and self._disturbed_s < up_s
+        is_owed = event.how == "done" and not is_excused and self._disturbed_s < up_s
         if not is_owed or self.history.leaders:
             return
         for key, shard in self.history.shards.items():

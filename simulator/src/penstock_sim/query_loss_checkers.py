@@ -9,10 +9,24 @@ from typing import Any, Final
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import Position
 from penstock_sim.checker import Broken
+from penstock_sim.events.leases import LeaseDeleted
+from penstock_sim.events.processes import CoordinatorReported, MessageLogged
+from penstock_sim.events.queries import (
+    BatchCommitted,
+    BatchPlanned,
+    BatchUnread,
+    LocationCopied,
+    ReadTaskEnded,
+    ReadTaskFailed,
+    ReadTaskStarted,
+    TipProbed,
+)
+from penstock_sim.events.reading import ReaderStarted
+from penstock_sim.events.streams import RecordsTrimmed
 from penstock_sim.faults import EPOCH_MS
-from penstock_sim.history import History, name_of
+from penstock_sim.history import History
 from penstock_sim.loss_checkers import SLACK_MS, LossesTold
-from penstock_sim.query_checkers import Results
+from penstock_sim.names import name_of
 
 _SHARD: Final = re.compile(r"shardId-\d+")
 _GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with the shards that are left")
@@ -39,60 +53,62 @@ class QueryLossesTold(LossesTold):
 
     # --- known positions ----------------------------------------------------------------------------------
 
-    def on_trimmed(self, key: str, count: int, _last: int) -> None:
+    def on_records_trimmed(self, event: RecordsTrimmed) -> None:
         """Remember when records left the stream."""
-        self._trims.setdefault(key, []).append((self.history.now, count))
+        self._trims.setdefault(event.key, []).append((self.history.now, event.count))
 
-    def on_copied(self, name: str, _copy: str) -> None:
+    def on_location_copied(self, event: LocationCopied) -> None:
         """Remember that two drivers have batches of the same numbers from now on."""
-        self._copied.add(name)
+        self._copied.add(event.query)
 
-    def on_probed(self, who: str, key: str, server_ms: int) -> None:
+    def on_tip_probed(self, event: TipProbed) -> None:
         """Remember when a driver was at the tip.
 
         If the last record has left the stream, an empty answer shows that only to a driver that was at the tip before.
         """
+        key, server_ms = event.key, event.server_ms
         shard, retention_ms = self.history.shards[key], self.history.retention_ms or 0
-        was_there = self._probed.get((who, key), 0) >= server_ms - retention_ms + SLACK_MS
+        was_there = self._probed.get((event.who, key), 0) >= server_ms - retention_ms + SLACK_MS
         if was_there or shard.trimmed < bisect_right(shard.arrivals_ms, server_ms):
-            self._probed[who, key] = server_ms
+            self._probed[event.who, key] = server_ms
 
-    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Forget when a driver was at the tip of a lease that it has lost or released: the next owner begins at the row."""
-        super().on_report(who, topic, reason, key)
-        if topic in {"LOST", "RELEASED"}:
-            places = [place for place in self._probed if place[0] == who and key in (None, place[1])]
+        super().on_coordinator_reported(event)
+        if event.topic in {"LOST", "RELEASED"}:
+            places = [
+                place for place in self._probed if place[0] == event.who and event.key in (None, place[1])
+            ]
             for place in places:
                 del self._probed[place]
 
-    def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
+    def on_reader_started(self, event: ReaderStarted) -> None:
         """Forget the probes of a lease: when it returns, its driver has none of their answers."""
-        super().on_start(who, key, epoch, position)
-        self._probed.pop((who, key), None)
+        super().on_reader_started(event)
+        self._probed.pop((event.who, event.key), None)
 
-    def on_logged(
-        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
-    ) -> None:
+    def on_batch_planned(self, event: BatchPlanned) -> None:
         """Remember where a batch starts in each shard, and the driver that planned it."""
-        self._starts[name_of(who), batch] = dict(starts)
-        self._planners[name_of(who), batch] = who
+        who = event.who
+        self._starts[name_of(who), event.batch] = dict(event.starts)
+        self._planners[name_of(who), event.batch] = who
 
-    def on_attempt(self, who: str, executor: str, batch: int, key: str) -> None:
+    def on_read_task_started(self, event: ReadTaskStarted) -> None:
         """Remember which executor reads a shard for which driver."""
-        self._begun_s.setdefault((name_of(who), batch, key), self.history.now)
-        self._attempts.setdefault(executor, {})[who, batch, key] = None
+        self._begun_s.setdefault((name_of(event.who), event.batch, event.key), self.history.now)
+        self._attempts.setdefault(event.executor, {})[event.who, event.batch, event.key] = None
 
-    def on_attempt_ended(self, who: str, executor: str, batch: int, key: str) -> None:
+    def on_read_task_ended(self, event: ReadTaskEnded) -> None:
         """Forget the attempt."""
-        self._attempts.get(executor, {}).pop((who, batch, key), None)
+        self._attempts.get(event.executor, {}).pop((event.who, event.batch, event.key), None)
 
-    def on_row_deleted(self, key: str, _reader: str | None) -> None:
+    def on_lease_deleted(self, event: LeaseDeleted) -> None:
         """Forget when the shard's readers were at the tip: the recreated row does not show it."""
-        self._probed = {place: at_ms for place, at_ms in self._probed.items() if place[1] != key}
+        self._probed = {place: at_ms for place, at_ms in self._probed.items() if place[1] != event.key}
 
-    def on_unread(self, name: str, _batch: int, keys: tuple[str, ...]) -> None:
+    def on_batch_unread(self, event: BatchUnread) -> None:
         """Forget when a query was at the tip of shards whose records it has skipped."""
-        self._forget_tips(name, keys)
+        self._forget_tips(event.query, event.keys)
 
     def _forget_tips(self, name: str, keys: tuple[str, ...]) -> None:
         for place in [place for place in self._probed if name_of(place[0]) == name and place[1] in keys]:
@@ -100,21 +116,21 @@ class QueryLossesTold(LossesTold):
 
     # --- reports ------------------------------------------------------------------------------------------
 
-    def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
+    def on_message_logged(self, event: MessageLogged) -> None:
         """Check a logged loss after which the worker goes on."""
+        text = event.text
         key = _SHARD.search(text)
         if key is not None and any(words in text for words in _GOES_ON):
             lost = self._lost(key[0])
             reported = self._reported.setdefault(key[0], {})
-            reported.setdefault((who, -1), set()).update(lost)
-            self._judge(who, key[0], text)
+            reported.setdefault((event.who, -1), set()).update(lost)
+            self._judge(event.who, key[0], text)
 
-    def on_task_failed(self, who: str, executor: str, error: str, text: str) -> None:
+    def on_read_task_failed(self, event: ReadTaskFailed) -> None:
         """Check a loss at which a task ends."""
-        del who
-        key = _SHARD.search(text)
-        if key is not None and error == "DataLossError":
-            self._judge(executor, key[0], text)
+        key = _SHARD.search(event.text)
+        if key is not None and event.error == "DataLossError":
+            self._judge(event.executor, key[0], event.text)
 
     def _lost(self, key: str) -> list[int]:
         shard = self.history.shards[key]
@@ -136,15 +152,16 @@ class QueryLossesTold(LossesTold):
 
     # --- skipped records ----------------------------------------------------------------------------------
 
-    def on_committed(self, name: str, batch: int, results: Results) -> None:
+    def on_batch_committed(self, event: BatchCommitted) -> None:
         """Check that a gap between the start of a committed batch and its first row was reported."""
+        name, batch = event.query, event.batch
         self._committed.add((name, batch))
         starts = self._starts.get((name, batch), {})
-        for key, rows in results:
+        for key, rows in event.results:
             start = starts.get(key)
             if rows and start is not None and start.is_record and name not in self._copied:
                 self._judge_gap(name, batch, key, start, rows[0])
-        self._forget_tips(name, tuple(key for key, rows in results if rows))
+        self._forget_tips(name, tuple(key for key, rows in event.results if rows))
 
     def _judge_gap(self, name: str, batch: int, key: str, start: Position, first: int) -> None:
         shard = self.history.shards[key]

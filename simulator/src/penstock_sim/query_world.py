@@ -8,9 +8,17 @@ from typing import Any, Final
 
 from penstock.core.leases.lease_writes import Applied, Release, Take
 from penstock.core.stream_identity import StreamIdentity
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.processes import ProcessExited, ProcessPaused, ProcessStarted
+from penstock_sim.events.queries import (
+    ApplicationRenamed,
+    ExecutorKilled,
+    LocationCopied,
+    LocationRestored,
+    SecondDriverStarted,
+)
 from penstock_sim.executor import SimExecutor
 from penstock_sim.faults import EPOCH_MS, Scenario
-from penstock_sim.history import HistoryEntry
 from penstock_sim.journal import Journal
 from penstock_sim.process import SimProcess
 from penstock_sim.query import QueryLog, SimQuery
@@ -112,7 +120,7 @@ class QueryWorld(World):
         self._end_executor(self._some_executor())
 
     def _end_executor(self, executor: SimExecutor) -> None:
-        self.note("executor_down", executor.who)
+        self.record(ExecutorKilled(executor.who))
         for attempt in executor.fail():
             attempt.driver.later(self.chance.uniform(0.5, 10.0), attempt.lose)
         self._start_executor(executor.name)
@@ -123,7 +131,7 @@ class QueryWorld(World):
             0.5, self.scenario.query_plan.executor_pause_max_s
         )
         self.schedule(executor.paused_until, executor.resume)
-        self.note("pause", executor.who, round(executor.paused_until, 3))
+        self.record(ProcessPaused(executor.who, round(executor.paused_until, 3)))
 
     # --- drivers ------------------------------------------------------------------------------------------
 
@@ -133,19 +141,19 @@ class QueryWorld(World):
 
     def _start_extra(self, query: SimQuery) -> None:
         self._extra.append(query)
-        self.note("up", query.who)
+        self.record(ProcessStarted(query.who))
         query.start()
 
     def _on_extra_gone(self, query: SimProcess, how: str) -> None:
         query.end()
         self._extra = [each for each in self._extra if each is not query]
-        self.note("down", query.who, how)
+        self.record(ProcessExited(query.who, how))
 
     def _start_second_driver(self) -> None:
         query = self._some_query()
         if query is not None:
             self.met["fault: second_drivers_per_min"] += 1
-            self.note("second_driver", query.name)
+            self.record(SecondDriverStarted(query.name))
             self._start_extra(self._driver(query.name, query.log, self._on_extra_gone))
 
     def _lose_driver(self) -> None:
@@ -154,10 +162,10 @@ class QueryWorld(World):
         if query is None:
             return
         self.met["fault: lost_drivers_per_min"] += 1
-        self.note("second_driver", query.name)
+        self.record(SecondDriverStarted(query.name))
         query.paused_until = self.now + self.chance.uniform(5.0, 60.0)
         self.schedule(query.paused_until, query.resume)
-        self.note("pause", query.who, round(query.paused_until, 3))
+        self.record(ProcessPaused(query.who, round(query.paused_until, 3)))
         del self.workers[query.name]
         query.on_gone = self._on_extra_gone
         self._extra.append(query)
@@ -207,7 +215,7 @@ class QueryWorld(World):
             self._on_extra_gone(extra, "ended before a restore")
         self.on_worker_gone(query, "ended before a restore")
         if query.log.restore(self.chance.random()):
-            self.note("restored", query.name)
+            self.record(LocationRestored(query.name))
 
     def _move(self) -> None:
         """End all executors and drivers, and go on under another application name, with an empty lease table."""
@@ -221,13 +229,13 @@ class QueryWorld(World):
         for query in list(self.workers.values()):
             self.on_worker_gone(query, "ended before a move")
         self.rename_application()
-        self.note("moved", self.application)
+        self.record(ApplicationRenamed(self.application))
 
     def _start_copy(self) -> None:
         query = self._some_query()
         if query is not None and query.log.offsets:
             copy = self._driver(query.name, query.log.copy(), self._on_extra_gone)
-            self.note("copied", query.name, copy.who)
+            self.record(LocationCopied(query.name, copy.who))
             self._start_extra(copy)
 
     def _start_twins(self) -> None:

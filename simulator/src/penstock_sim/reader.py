@@ -29,6 +29,20 @@ from penstock.core.reading.reader_steps import FetchIterator, FetchListing, Fetc
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
 from penstock_sim.environment import Environment
+from penstock_sim.events.processes import CallMade
+from penstock_sim.events.reading import (
+    DeliveredFrom,
+    DeliveredTexts,
+    HandlerRaised,
+    LossReported,
+    ReaderEnded,
+    RecordsDeadLettered,
+    RecordsDelivered,
+    RecordsHandled,
+    RecordsRedelivered,
+    ShardStopped,
+    TipReached,
+)
 from penstock_sim.process import SimProcess
 
 PAGE_RECORDS: Final = 50
@@ -58,7 +72,7 @@ class ReadingProcess(SimProcess):
         self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
     ) -> None:
         """Begin a call: the server acts after a moment, the answer arrives after another."""
-        self.world.note("call", self.who, name, key)
+        self.world.record(CallMade(self.who, name, key))
         self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
 
     def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
@@ -147,9 +161,10 @@ class SimReader:
     def _world(self) -> Environment:
         return self.worker.world
 
-    def note(self, kind: str, *what: Any) -> None:
-        """Write a line of history about this reader."""
-        self._world.note(kind, self.worker.who, self.key, self.epoch, *what)
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """The process, the shard, and a number that distinguishes the readers of both."""
+        return self.worker.who, self.key, self.epoch
 
     # --- advancing ------------------------------------------------------------------------------------
 
@@ -186,9 +201,9 @@ class SimReader:
     def _report(self, event: Event) -> None:
         if not isinstance(event, CheckpointRequested):
             self.is_reported = True
-            self.note("gone")
+            self._world.record(ReaderEnded(*self.place))
         if isinstance(event, ReaderFailed):
-            self.note("failed", event.short_reason or event.reason)
+            self._world.record(ShardStopped(*self.place, event.short_reason or event.reason))
             if self.worker.name in self._world.scenario.foreign:
                 event = replace(event, short_reason="")  # the KCL notes no reason in the row
             self.worker.on_reader_failed()
@@ -244,8 +259,9 @@ class SimReader:
     def _on_page(self, page: RecordPage, began_s: float) -> None:
         self.run.on_page(unread_page(page), began_s, page.server_ms)
         self._take_apart()
-        if self._options.retention_s is not None and page.next_iterator and not page.millis_behind_latest:
-            self.note("tip", page.server_ms)
+        is_tip = bool(page.next_iterator) and not page.millis_behind_latest
+        if self._options.retention_s is not None and is_tip and page.server_ms is not None:
+            self._world.record(TipReached(*self.place, page.server_ms))
 
     def _take_apart(self) -> None:
         # As the consumer's fetcher does it on its thread.
@@ -265,25 +281,33 @@ class SimReader:
         numbers = tuple(int(record.sequence_number) + record.sub_sequence_number for record in call.records)
         if call.kind is CallKind.BATCH:
             is_new = call.ordinals[0] > self._delivered
-            self.note("deliver" if is_new else "redeliver", numbers)
+            kind = RecordsDelivered if is_new else RecordsRedelivered
+            self._world.record(kind(*self.place, numbers))
             scenario = self._world.scenario
             if scenario.streams is not None:
-                self.note("named", tuple(sorted({(each.stream, each.shard_id) for each in call.records})))
+                self._world.record(
+                    DeliveredFrom(
+                        *self.place, tuple(sorted({(each.stream, each.shard_id) for each in call.records}))
+                    )
+                )
             if scenario.producers is not None or scenario.sinks is not None:
                 # A record begins with its name; a row of a sink is longer.
-                named = ((each.data.partition(b"|")[0], each.partition_key) for each in call.records)
-                self.note("handed", tuple((text.decode(), key) for text, key in named))
+                named = ((each.data.partition(b"|")[0], each.partition_key or "") for each in call.records)
+                self._world.record(
+                    DeliveredTexts(*self.place, tuple((text.decode(), key) for text, key in named))
+                )
             self._delivered = max(self._delivered, call.ordinals[-1])
         self.worker.later(self._world.handling_s(), self._end_call, call, numbers)
 
     def _end_call(self, call: Call[Record], numbers: tuple[int, ...]) -> None:
         if call.kind is CallKind.BATCH and self._world.handler_fails(numbers):
-            self.note("raised", numbers)
+            self._world.record(HandlerRaised(*self.place, numbers))
             self.run.on_raised(call, HandlerFailed(f"cannot handle {numbers}"))
             if self.run.worker_failure is not None:
                 self.worker.later(0.0, self.worker.request_stop)
         else:
-            self.note("done" if call.kind is CallKind.BATCH else "dead", numbers)
+            kind = RecordsHandled if call.kind is CallKind.BATCH else RecordsDeadLettered
+            self._world.record(kind(*self.place, numbers))
             self.run.on_returned(call)
         self.step()
 
@@ -308,10 +332,10 @@ class _LossMetrics:
         self._reader = reader
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Note a loss."""
+        """Record a loss."""
         del value, labels
         if name == "possible_data_loss":
-            self._reader.note("loss")
+            self._reader.worker.world.record(LossReported(*self._reader.place))
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Drop it."""

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from penstock_sim.checker import Checker, Violation
 from penstock_sim.checkers import NothingLost, Suite
-from penstock_sim.environment import show_entry
+from penstock_sim.events.base import HistoryEntry
 from penstock_sim.faults import Scenario, draw_query_scenario, draw_scenario
-from penstock_sim.history import HistoryEntry
 from penstock_sim.kcl3_checkers import LeftToTheLeader
+from penstock_sim.kinds import SeedKind
 from penstock_sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
 from penstock_sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, ArrivesInOrder, RarelyTwice
 from penstock_sim.producer_plan import ProducerPlan
@@ -25,18 +25,15 @@ from penstock_sim.query_checkers import QUERIES, OnceEach
 from penstock_sim.query_loss_checkers import QueryLossesTold
 from penstock_sim.seed_kinds import (
     DRAW,
-    SeedKind,
     draw_kcl3_scenario,
     draw_producer_scenario,
     draw_sink_scenario,
     draw_streams_scenario,
 )
 from penstock_sim.sink_plan import SinkPlan
-from penstock_sim.sink_situations import SinkSituations
-from penstock_sim.situations import Situations
+from penstock_sim.situations import count_situations
 from penstock_sim.story import tell_story
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
-from penstock_sim.streams_situations import StreamsSituations
 from penstock_sim.streams_world import StreamsWorld
 from penstock_sim.world import World
 
@@ -66,7 +63,7 @@ class SeedResult(Struct, frozen=True):
 
     def tail(self, line_count: int = 40) -> list[str]:
         """Show the end of the history, for people."""
-        return [show_entry(entry) for entry in self.history[max(0, len(self.history) - line_count) :]]
+        return [str(entry) for entry in self.history[max(0, len(self.history) - line_count) :]]
 
     def story(self, line_count: int = 40) -> list[str]:
         """Return the events that led to the violation, in plain words."""
@@ -223,14 +220,7 @@ def _judge_writers(world: World, suite: Suite, at_end: tuple[type[Checker], ...]
 
 def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
     scenario = world.scenario
-    counting: list[Situations | SinkSituations | StreamsSituations] = [Situations(scenario, world.met)]
-    if scenario.sinks is not None:
-        counting.append(SinkSituations(world.met))
-    if scenario.streams is not None:
-        counting.append(StreamsSituations(scenario.streams, world.met))
-    for entry in world.history:
-        for situations in counting:
-            situations.see(entry)
+    count_situations(scenario, world.history, world.met)
     return SeedResult(
         scenario.seed,
         suite.violation,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,6 +22,7 @@ from penstock_sim.faults import (
     draw_scenario,
 )
 from penstock_sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK, UPGRADING, Kcl3Plan
+from penstock_sim.kinds import SeedKind
 from penstock_sim.producer_plan import ProducerPlan
 from penstock_sim.sink_plan import draw_sink_plan
 from penstock_sim.streams_plan import draw_streams_plan
@@ -37,17 +37,6 @@ _CALM_SEEDS: Final = 3
 """Of four seeds of several streams in this one nothing goes wrong but with streams."""
 _WRITTEN_WITHIN_S: Final = 900.0
 """So long after the faults' end every batch of a sink is done: one attempt may wait for its deadline, and another try."""
-
-
-class SeedKind(Enum):
-    """The subject of a seed."""
-
-    CONSUMERS = "consumers"
-    QUERIES = "queries"
-    KCL3 = "kcl3"
-    PRODUCERS = "producers"
-    SINKS = "sinks"
-    STREAMS = "streams"
 
 
 def draw_kcl3_scenario(seed: int) -> Scenario:

@@ -5,13 +5,31 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, field
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.spark.sink.report import FILE_NAME
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
+from penstock_sim.events.processes import CallMade, FaultsEnded, MessageLogged, ProcessPaused
+from penstock_sim.events.producers import RecordAdded
+from penstock_sim.events.queries import SecondDriverStarted
+from penstock_sim.events.sinks import (
+    BadRowAdded,
+    DeadLettersStored,
+    FileWritten,
+    RequestTooLarge,
+    RowsMisrouted,
+    RowsRefused,
+    RowsStored,
+    RowsUnanswered,
+    WriteLogged,
+    WritePlanned,
+    WriteTaskDone,
+    WriteTaskFailed,
+    WriteTaskStarted,
+)
 from penstock_sim.history import History
 from penstock_sim.producer_checkers import KeysInOrder
 
@@ -64,36 +82,34 @@ class _SinkChecker(Checker):
         self.bad: dict[str, str] = {}
         self.group_of: dict[str, str] = {}
 
-    def on_added(self, text: str, group: str) -> None:
+    def on_record_added(self, event: RecordAdded) -> None:
         """Remember a row that the service can accept, and its place in the order of its key."""
-        self.group_of[text] = group
+        self.group_of[event.text] = event.key
 
-    def on_sink_bad(self, text: str, why: str) -> None:
+    def on_bad_row_added(self, event: BadRowAdded) -> None:
         """Remember a row that it cannot."""
-        self.bad[text] = why
+        self.bad[event.text] = event.why
 
-    def on_sink_attempt(
-        self, _driver: str, _executor: str, name: str, keeps_letters: bool, texts: Any, _deadline_s: float
-    ) -> None:
+    def on_write_task_started(self, event: WriteTaskStarted) -> None:
         """Remember the rows of an attempt."""
-        self.attempts[name] = _Attempt(texts, keeps_letters, self.history.now)
+        self.attempts[event.attempt] = _Attempt(event.texts, event.keeps_letters, self.history.now)
 
-    def on_sink_unanswered(self, name: str, texts: tuple[str, ...]) -> None:
+    def on_rows_unanswered(self, event: RowsUnanswered) -> None:
         """One more copy of each is allowed."""
-        self.attempts[name].excused.update(texts)
+        self.attempts[event.attempt].excused.update(event.texts)
 
-    def on_sink_misrouted(self, name: str, texts: tuple[str, ...], _is_read: bool) -> None:
+    def on_rows_misrouted(self, event: RowsMisrouted) -> None:
         """One more copy of each is allowed."""
-        self.attempts[name].excused.update(texts)
+        self.attempts[event.attempt].excused.update(event.texts)
 
-    def on_sink_stored(self, name: str, _stream: str, texts: tuple[str, ...], is_read: bool) -> None:
+    def on_rows_stored(self, event: RowsStored) -> None:
         """Count the copies that readers see."""
-        if is_read:
-            self.attempts[name].seen.update(texts)
+        if event.is_read:
+            self.attempts[event.attempt].seen.update(event.texts)
 
-    def on_sink_letter(self, name: str, _stream: str, texts: tuple[str, ...], _is_read: bool) -> None:
+    def on_dead_letters_stored(self, event: DeadLettersStored) -> None:
         """Count the dead letters."""
-        self.attempts[name].letters.update(texts)
+        self.attempts[event.attempt].letters.update(event.texts)
 
 
 class NothingLostInSilence(_SinkChecker):
@@ -111,18 +127,18 @@ class NothingLostInSilence(_SinkChecker):
         self._logged: set[tuple[str, int]] = set()
         self._filed: set[str] = set()
 
-    def on_sink_file(self, _who: str, _location: str, name: str, content: str) -> None:
+    def on_file_written(self, event: FileWritten) -> None:
         """Remember which rows were put aside in a file."""
-        if name != FILE_NAME:
-            self._filed.update(_rows_of_file(name, content))
+        if event.name != FILE_NAME:
+            self._filed.update(_rows_of_file(event.name, event.content))
 
-    def on_sink_planned(self, query: str, batch: int, texts: tuple[tuple[str, ...], ...]) -> None:
+    def on_write_planned(self, event: WritePlanned) -> None:
         """Remember the rows of a batch."""
-        self._planned[query, batch] = texts
+        self._planned[event.query, event.batch] = event.texts
 
-    def on_sink_task_done(self, name: str, counts: tuple[tuple[str, int], ...], *_: int) -> None:
+    def on_write_task_done(self, event: WriteTaskDone) -> None:
         """Compare an attempt's message with the records that readers see."""
-        del counts
+        name = event.attempt
         self._done.add(name)
         attempt = self.attempts[name]
         for text in attempt.texts:
@@ -136,8 +152,9 @@ class NothingLostInSilence(_SinkChecker):
             elif not attempt.letters[text] and text not in self._filed:
                 raise Broken(f"{name} is done, and its row {text} ({self.bad[text]}) is nowhere put aside")
 
-    def on_sink_logged(self, query: str, batch: int, names: tuple[str, ...]) -> None:
+    def on_write_logged(self, event: WriteLogged) -> None:
         """Check that each partition of a logged batch has an attempt that is done."""
+        query, batch, names = event.query, event.batch, event.attempts
         self._logged.add((query, batch))
         if not self._done.issuperset(names):
             raise Broken(f"batch {batch} of {query} is noted as done by {names}, and one of them never ended")
@@ -145,14 +162,16 @@ class NothingLostInSilence(_SinkChecker):
         if written != self._planned[query, batch]:
             raise Broken(f"batch {batch} of {query} is noted as done, and its tasks had other rows")
 
-    def on_log(self, who: str, level: str, text: str, error: str) -> None:
+    def on_message_logged(self, event: MessageLogged) -> None:
         """Nothing fails in an unexpected way."""
-        if level == "CRITICAL":
-            raise Broken(f"{who}: {text}: {error}")
+        if event.level == "CRITICAL":
+            raise Broken(f"{event.who}: {event.text}: {event.error}")
 
-    def on_sink_over_limits(self, name: str, count: int, size_bytes: int) -> None:
+    def on_request_too_large(self, event: RequestTooLarge) -> None:
         """No request breaks a limit of the service."""
-        raise Broken(f"{name} sends a request of {count} entries, the largest of {size_bytes} bytes")
+        raise Broken(
+            f"{event.attempt} sends a request of {event.entry_count} entries, the largest of {event.size_bytes} bytes"
+        )
 
     def at_end(self) -> None:
         """Every batch has ended."""
@@ -170,14 +189,15 @@ class OrderOfEachAttempt(_SinkChecker):
         super().__init__(history, options)
         self._left: dict[tuple[str, str], list[str]] = {}
 
-    def on_sink_stored(self, name: str, stream: str, texts: tuple[str, ...], is_read: bool) -> None:
+    def on_rows_stored(self, event: RowsStored) -> None:
         """Compare with the row that must be first."""
+        name = event.attempt
         attempt = self.attempts[name]
-        for text in texts if is_read else ():
+        for text in event.texts if event.is_read else ():
             if not attempt.seen[text]:
                 left = self._left_of(name, self.group_of[text])
                 if left[0] != text:
-                    raise Broken(f"{stream} takes {text} of {name}, and {left[0]} is not there yet")
+                    raise Broken(f"{event.stream} takes {text} of {name}, and {left[0]} is not there yet")
                 left.pop(0)
                 attempt.seen[text] += 1
 
@@ -193,11 +213,12 @@ class TwiceWithCause(_SinkChecker):
 
     invariant = "K3"
 
-    def on_sink_stored(self, name: str, stream: str, texts: tuple[str, ...], is_read: bool) -> None:
+    def on_rows_stored(self, event: RowsStored) -> None:
         """Count the copies that readers see."""
-        super().on_sink_stored(name, stream, texts, is_read)
+        name, stream = event.attempt, event.stream
+        super().on_rows_stored(event)
         attempt = self.attempts[name]
-        for text in texts if is_read else ():
+        for text in event.texts if event.is_read else ():
             if text in self.bad:
                 raise Broken(f"{stream} takes {text} of {name}, which is {self.bad[text]}")
             if attempt.seen[text] > 1 + attempt.excused[text]:
@@ -206,19 +227,20 @@ class TwiceWithCause(_SinkChecker):
                     f"{attempt.excused[text]} calls without an answer explain it"
                 )
 
-    def on_sink_task_done(
-        self, name: str, counts: tuple[tuple[str, int], ...], twice_count: int, letter_count: int
-    ) -> None:
+    def on_write_task_done(self, event: WriteTaskDone) -> None:
         """Compare an attempt's report with the stored records."""
+        name = event.attempt
         attempt = self.attempts[name]
         copies = sum(count - 1 for count in attempt.seen.values() if count)
-        if copies > twice_count:
-            raise Broken(f"{name} reports {twice_count} rows that may be there twice, and there are {copies}")
-        good = [text for text in attempt.texts if text not in self.bad]
-        written = sum(count for _, count in counts)
-        if (written, letter_count) != (len(good), len(attempt.texts) - len(good)):
+        if copies > event.twice_count:
             raise Broken(
-                f"{name} reports {written} rows and {letter_count} dead letters of {len(attempt.texts)}"
+                f"{name} reports {event.twice_count} rows that may be there twice, and there are {copies}"
+            )
+        good = [text for text in attempt.texts if text not in self.bad]
+        written = sum(count for _, count in event.counts)
+        if (written, event.letter_count) != (len(good), len(attempt.texts) - len(good)):
+            raise Broken(
+                f"{name} reports {written} rows and {event.letter_count} dead letters of {len(attempt.texts)}"
             )
 
 
@@ -235,12 +257,14 @@ class ErrorsName(_SinkChecker):
         self._healed_s = float("inf")
         self._refused_s: dict[str, float] = {}
 
-    def on_healed(self) -> None:
+    def on_faults_ended(self, event: FaultsEnded) -> None:
         """From now on only rows can be wrong."""
+        del event
         self._healed_s = self.history.now
 
-    def on_sink_task_failed(self, name: str, kind: str, text: str) -> None:
+    def on_write_task_failed(self, event: WriteTaskFailed) -> None:
         """Judge an error."""
+        name, kind, text = event.attempt, event.error, event.text
         attempt = self.attempts[name]
         if kind == "RecordError":
             self._judge_record_error(name, attempt, text)
@@ -267,13 +291,13 @@ class ErrorsName(_SinkChecker):
         if refused_s is None or refused_s > since_s + _SEND_WITHIN_S:
             raise Broken(f"{name} gives up, and the first refusal came at {refused_s} s: {text}")
 
-    def on_sink_refused(self, name: str, _stream: str) -> None:
+    def on_rows_refused(self, event: RowsRefused) -> None:
         """Remember when something was refused first."""
-        self._refused_s.setdefault(name, self.history.now)
+        self._refused_s.setdefault(event.attempt, self.history.now)
 
-    def on_sink_unanswered(self, name: str, _texts: tuple[str, ...]) -> None:
+    def on_rows_unanswered(self, event: RowsUnanswered) -> None:
         """Remember when something stayed without an answer first."""
-        self._refused_s.setdefault(name, self.history.now)
+        self._refused_s.setdefault(event.attempt, self.history.now)
 
     def _judge_record_error(self, name: str, attempt: _Attempt, text: str) -> None:
         found = _ROW.search(text)
@@ -299,20 +323,20 @@ class ReportAddsUp(_SinkChecker):
         self._counted: dict[str, set[int]] = {}
         self._doubled: set[str] = set()
 
-    def on_second_driver(self, name: str) -> None:
+    def on_second_driver_started(self, event: SecondDriverStarted) -> None:
         """Two drivers of one checkpoint location write one file; Spark ends one of them."""
-        self._doubled.add(name)
+        self._doubled.add(event.query)
 
-    def on_sink_planned(self, query: str, batch: int, texts: tuple[tuple[str, ...], ...]) -> None:
+    def on_write_planned(self, event: WritePlanned) -> None:
         """Remember the rows of a batch."""
-        self._planned[query, batch] = texts
+        self._planned[event.query, event.batch] = event.texts
 
-    def on_sink_file(self, _who: str, location: str, name: str, content: str) -> None:
+    def on_file_written(self, event: FileWritten) -> None:
         """Compare the report with the batches."""
-        query = location.removeprefix("checkpoint of ")
-        if name != FILE_NAME or query in self._doubled:
+        query = event.location.removeprefix("checkpoint of ")
+        if event.name != FILE_NAME or query in self._doubled:
             return
-        report = json.loads(content)
+        report = json.loads(event.content)
         counted = self._counted.setdefault(query, set())
         counted.add(report["batch"])
         texts = [text for batch in counted for part in self._planned[query, batch] for text in part]
@@ -330,11 +354,12 @@ class LettersOnce(_SinkChecker):
 
     invariant = "K6"
 
-    def on_sink_file(self, _who: str, _location: str, name: str, content: str) -> None:
+    def on_file_written(self, event: FileWritten) -> None:
         """Compare a file with the rows of its task."""
+        name = event.name
         if name == FILE_NAME:
             return
-        found = _rows_of_file(name, content)
+        found = _rows_of_file(name, event.content)
         prefix = found[0].rpartition(".")[0] + "." if found else ""
         wanted = [text for text in self.bad if text.startswith(prefix)]
         if sorted(found) != sorted(wanted):
@@ -354,31 +379,34 @@ class EndsInTime(_SinkChecker):
         self._executor_of: dict[str, str] = {}
         self._deadline_s: dict[str, float] = {}
 
-    def on_sink_attempt(self, *passed: Any) -> None:
+    def on_write_task_started(self, event: WriteTaskStarted) -> None:
         """Begin to watch."""
-        super().on_sink_attempt(*passed)
-        _, executor, name, *_, deadline_s = passed
-        self._executor_of[name] = executor
-        self._deadline_s[name] = deadline_s
+        super().on_write_task_started(event)
+        self._executor_of[event.attempt] = event.executor
+        self._deadline_s[event.attempt] = event.deadline_s
 
-    def on_sink_stored(self, name: str, *_: Any) -> None:
-        """Something moves."""
-        self._tried_s.pop(name, None)
-        self._calls.pop(name, None)
+    def on_rows_stored(self, event: RowsStored) -> None:
+        """Start over: something is stored."""
+        self._start_over(event.attempt)
 
-    def on_sink_letter(self, name: str, *_: Any) -> None:
-        """Something moves."""
-        self.on_sink_stored(name)
+    def on_dead_letters_stored(self, event: DeadLettersStored) -> None:
+        """Start over: something is stored."""
+        self._start_over(event.attempt)
 
-    def on_pause(self, who: str, until_s: float) -> None:
+    def _start_over(self, attempt: str) -> None:
+        self._tried_s.pop(attempt, None)
+        self._calls.pop(attempt, None)
+
+    def on_process_paused(self, event: ProcessPaused) -> None:
         """A paused process makes no progress, and does not notice."""
-        for name in [name for name, executor in self._executor_of.items() if executor == who]:
+        for name in [name for name, executor in self._executor_of.items() if executor == event.who]:
             if name in self._tried_s:
-                self._tried_s[name] = max(self._tried_s[name], until_s)
+                self._tried_s[name] = max(self._tried_s[name], event.until_s)
 
-    def on_call(self, _who: str, name: str, attempt: str) -> None:
+    def on_call_made(self, event: CallMade) -> None:
         """Count an attempt's calls that store nothing in a sliding window, and check its deadline."""
-        if name != "sink put":
+        attempt = event.key
+        if event.call != "sink put":
             return
         now = self.history.now
         calls = [since for since in self._calls.get(attempt, ()) if since > now - _WINDOW_S]

@@ -16,6 +16,8 @@ from penstock.spark.sink.ports import SinkPorts
 from penstock.spark.sink.task import SinkTask
 from penstock.spark.sink.task_report import TaskReport
 from penstock_sim.blocking_ports import SimClock
+from penstock_sim.events.processes import MessageLogged
+from penstock_sim.events.sinks import WriteTaskDone, WriteTaskFailed, WriteTaskStarted
 from penstock_sim.process import SimProcess
 from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.sink_rows import COLUMNS, SinkRow, in_batches
@@ -102,28 +104,29 @@ class SinkExecutor(SimProcess):
         world, name = self.world, attempt.place.name
         texts = tuple(row.text for row in attempt.rows)
         options = attempt.options
-        world.note(
-            "sink_attempt",
-            attempt.driver.who,
-            self.who,
-            name,
-            options.keeps_dead_letters,
-            texts,
-            options.write_deadline_s,
+        world.record(
+            WriteTaskStarted(
+                attempt.driver.who,
+                self.who,
+                name,
+                options.keeps_dead_letters,
+                texts,
+                options.write_deadline_s,
+            )
         )
         result: WrittenTask | TaskFailed
         try:
             report = self._write(attempt)
         except PenstockError as error:
-            world.note("sink_task_failed", name, type(error).__name__, str(error))
+            world.record(WriteTaskFailed(name, type(error).__name__, str(error)))
             result = TaskFailed(error)
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            world.note("log", self.who, "CRITICAL", "a task of a sink crashed", repr(error))
+            world.record(MessageLogged(self.who, "CRITICAL", "a task of a sink crashed", repr(error)))
             result = TaskFailed(error)
         else:
             counts = tuple((stream, each.user_record_count) for stream, each in report.reports.items())
             twice = sum(each.possible_duplicate_count for each in report.reports.values())
-            world.note("sink_task_done", name, counts, twice, report.dead_letter_count)
+            world.record(WriteTaskDone(name, counts, twice, report.dead_letter_count))
             for each in report.reports.values():
                 for reason, count in each.refused_by_reason.items():
                     world.met[f"sent again: {reason}"] += count

@@ -16,6 +16,18 @@ from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.task_report import abort_batch, commit_batch, sum_up
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock
 from penstock_sim.environment import Environment
+from penstock_sim.events.processes import MessageLogged
+from penstock_sim.events.producers import RecordAdded
+from penstock_sim.events.sinks import (
+    BadRowAdded,
+    WriteAborted,
+    WriteCommitted,
+    WriteLogged,
+    WritePlanned,
+    WriteStarted,
+    WriteTasksDone,
+    WritingQueryFailed,
+)
 from penstock_sim.fibers import Fiber
 from penstock_sim.process import SimProcess
 from penstock_sim.sink_executor import SinkAttempt, SinkExecutor, WrittenTask
@@ -116,11 +128,11 @@ class SimSinkQuery(SimProcess):
             pass
         except (PenstockError, LogConflict, JobFailed) as error:
             how = f"failed: {type(error).__name__}"
-            self.world.note("sink_query_failed", self.who, type(error).__name__, str(error))
+            self.world.record(WritingQueryFailed(self.who, type(error).__name__, str(error)))
             self._change_options_after(str(error))
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
             how = "crashed"
-            self.world.note("log", self.who, "CRITICAL", "the driver crashed", repr(error))
+            self.world.record(MessageLogged(self.who, "CRITICAL", "the driver crashed", repr(error)))
         self.on_gone(self, how)
 
     def _change_options_after(self, error_text: str) -> None:
@@ -162,18 +174,18 @@ class SimSinkQuery(SimProcess):
                 # The order of a key is promised as a whole only if its rows stay in one task; otherwise for the rows of each task.
                 group = row.key if self._plan.keys_stay else f"{row.key}@{index}.{part}"
                 if not row.bad:
-                    world.note("added", row.text, group)
+                    world.record(RecordAdded(row.text, group))
                 else:
-                    world.note("sink_bad", row.text, row.bad)
+                    world.record(BadRowAdded(row.text, row.bad))
         texts = tuple(tuple(row.text for row in of_part) for of_part in rows)
-        world.note("sink_planned", self.name, index, texts)
+        world.record(WritePlanned(self.name, index, texts))
 
     def _run_batch(self, index: int, rows: list[list[SinkRow]]) -> None:
         world, log = self.world, self.log
-        world.note("sink_batch", self.who, index)
+        world.record(WriteStarted(self.who, index))
         write_id = f"{self.who.replace('/', '-')}-{index}" if self._plan.in_foreach_batch else None
         written = self._run_tasks(index, rows, write_id)
-        world.note("sink_tasks_done", self.who, index, tuple(each.attempt for each in written))
+        world.record(WriteTasksDone(self.who, index, tuple(each.attempt for each in written)))
         if self._happens("driver_dies_before_commit"):
             self._die()
         reports = [each.report for each in written]
@@ -181,14 +193,14 @@ class SimSinkQuery(SimProcess):
             sum_up(reports, "batch write")
         else:
             commit_batch(reports, index, self._options.checkpoint_location, self._open_folder)
-        world.note("sink_committed", self.who, index)
+        world.record(WriteCommitted(self.who, index))
         if self._happens("driver_dies_after_commit"):
             self._die()
         self._clock.sleep(world.latency_s())
         if index != log.committed_count:
             raise LogConflict(f"commits/{index} is there already")
         log.committed_count += 1
-        world.note("sink_logged", self.name, index, tuple(each.attempt for each in written))
+        world.record(WriteLogged(self.name, index, tuple(each.attempt for each in written)))
 
     def _die(self) -> None:
         self.later(0.0, self.on_gone, self, "crashed")
@@ -213,7 +225,7 @@ class SimSinkQuery(SimProcess):
             return job.run()
         except JobFailed:
             finished = [each.report for each in job.finished()]
-            self.world.note("sink_aborted", self.who, index, len(finished))
+            self.world.record(WriteAborted(self.who, index, len(finished)))
             if self._plan.in_foreach_batch:
                 sum_up(finished, "failed batch write, acknowledged before the failure")
             else:

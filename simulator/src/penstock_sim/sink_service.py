@@ -14,6 +14,16 @@ from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, ServiceError
 from penstock.ports.kinesis import ShardFilter, ShardListing
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
+from penstock_sim.events.producers import RecordsStored
+from penstock_sim.events.sinks import (
+    DeadLettersStored,
+    FileWritten,
+    RequestTooLarge,
+    RowsMisrouted,
+    RowsRefused,
+    RowsStored,
+    RowsUnanswered,
+)
 from penstock_sim.faults import STREAM
 from penstock_sim.producer import SimPuts
 from penstock_sim.sink_plan import SinkPlan
@@ -79,7 +89,7 @@ class SinkPuts(SimPuts):
         answer = refusal(self._world, self._target) or self._check_limits(entries) or super().serve(entries)
         refused = isinstance(answer, list) and any(each.error_code for each in answer)
         if refused or isinstance(answer, PenstockError):
-            self._world.note("sink_refused", self._attempt.name, self._target.name)
+            self._world.record(RowsRefused(self._attempt.name, self._target.name))
         return answer
 
     def _check_limits(self, entries: Sequence[PutEntry]) -> PenstockError | None:
@@ -91,7 +101,7 @@ class SinkPuts(SimPuts):
             and all(1 <= len(entry.partition_key) <= 256 for entry in entries)
         ):
             return None
-        self._world.note("sink_over_limits", self._attempt.name, len(entries), max(sizes, default=0))
+        self._world.record(RequestTooLarge(self._attempt.name, len(entries), max(sizes, default=0)))
         return Rejected("one or more parameters are invalid", code="ValidationException")
 
     def take_one(self, entry: PutEntry) -> PutAnswer:
@@ -110,23 +120,23 @@ class SinkPuts(SimPuts):
         """Return the name of a row, given its data or its dead letter."""
         return self._attempt.text_of(json.loads(data)["row"]) if data[:1] == b"{" else text_of(data)
 
-    def note_unanswered(self, texts: tuple[str, ...]) -> None:
+    def record_unanswered(self, texts: tuple[str, ...]) -> None:
         """Write the rows to the history under the attempt's name."""
-        self._world.note("sink_unanswered", self._attempt.name, texts)
+        self._world.record(RowsUnanswered(self._attempt.name, texts))
 
-    def note_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
+    def record_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
         """Write the rows to the history under the attempt's name."""
-        self._world.note("sink_misrouted", self._attempt.name, texts, is_read)
+        self._world.record(RowsMisrouted(self._attempt.name, texts, is_read))
 
-    def note_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
+    def record_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
         """Write the rows to the history under the attempt's name, and as records for the stream's consumers."""
         name = self._target.name
-        kind = "sink_letter" if name == LETTERS else "sink_stored"
-        self._world.note(kind, self._attempt.name, name, texts, is_read)
+        kind = DeadLettersStored if name == LETTERS else RowsStored
+        self._world.record(kind(self._attempt.name, name, texts, is_read))
         if name == STREAM_NAME:
-            super().note_stored(shard_id, numbers, texts, is_read)
+            super().record_stored(shard_id, numbers, texts, is_read)
         elif name != LETTERS:
-            self._world.note("stored", f"{name}/{shard_id}", numbers[0], texts, is_read)
+            self._world.record(RecordsStored(f"{name}/{shard_id}", numbers[0], texts, is_read))
 
 
 def refusal(world: Environment, target: SinkStream) -> PenstockError | None:
@@ -248,7 +258,7 @@ class SinkFolder:
         data = content.read()
         self._take_time("written")
         self._files[f"{self._location}/{name}"] = data
-        self._process.world.note("sink_file", self._process.who, self._location, name, data.decode())
+        self._process.world.record(FileWritten(self._process.who, self._location, name, data.decode()))
 
     def _take_time(self, what: str) -> None:
         world = self._process.world

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 from penstock_sim.blocking_ports import STREAM_NAME
+from penstock_sim.events.base import Event, HistoryEntry
+from penstock_sim.events.processes import ProcessExited, ProcessPaused, ProcessStarted
+from penstock_sim.events.queries import ExecutorKilled, SecondDriverStarted
+from penstock_sim.events.sinks import ShardSilenced, StreamRemoved, WriteTaskKilled
+from penstock_sim.events.streams import ShardClosed
 from penstock_sim.faults import EPOCH_MS, Scenario
-from penstock_sim.history import HistoryEntry
 from penstock_sim.journal import Journal
 from penstock_sim.process import SimProcess
 from penstock_sim.sink_executor import SinkExecutor
@@ -102,10 +105,10 @@ class SinkWorld(World):
         ]
         return super().is_done() and all(log.batches and log.is_done for log in logs)
 
-    def note(self, kind: str, *what: Any) -> None:
-        """Write one line of history; with a reshard of the stream, the other stream may be resharded, too."""
-        super().note(kind, *what)
-        if kind == "closed" and self.chance.random() < 0.5:
+    def record(self, event: Event) -> None:
+        """Write an event to the history; with a reshard of the stream, the other stream may be resharded, too."""
+        super().record(event)
+        if isinstance(event, ShardClosed) and self.chance.random() < 0.5:
             other = self._streams[OTHER_STREAM].stream
             shards = other.open_shards()
             if len(shards) > 1 and self.chance.random() < 0.5:
@@ -131,9 +134,9 @@ class SinkWorld(World):
     def _kill_executor(self) -> None:
         executor = self._some_executor()
         left = executor.fail()
-        self.note("executor_down", executor.who)
+        self.record(ExecutorKilled(executor.who))
         for attempt in executor.attempts:
-            self.note("sink_attempt_killed", attempt.place.name)
+            self.record(WriteTaskKilled(attempt.place.name))
         for attempt in left:
             attempt.driver.later(self.chance.uniform(0.5, 10.0), attempt.lose)
         self._start_executor(executor.name)
@@ -142,7 +145,7 @@ class SinkWorld(World):
         executor = self._some_executor()
         executor.paused_until = self.now + self.chance.uniform(0.5, self._plan.executor_pause_max_s)
         self.schedule(executor.paused_until, executor.resume)
-        self.note("pause", executor.who, round(executor.paused_until, 3))
+        self.record(ProcessPaused(executor.who, round(executor.paused_until, 3)))
 
     # --- drivers ------------------------------------------------------------------------------------------
 
@@ -151,16 +154,16 @@ class SinkWorld(World):
         if found:
             query = self.chance.choice(found)
             self.met["fault: second_drivers_per_min"] += 1
-            self.note("second_driver", query.name)
+            self.record(SecondDriverStarted(query.name))
             extra = self._driver(query.name, self._on_extra_gone)
             self._extra.append(extra)
-            self.note("up", extra.who)
+            self.record(ProcessStarted(extra.who))
             extra.start()
 
     def _on_extra_gone(self, query: SimProcess, how: str) -> None:
         query.end()
         self._extra = [each for each in self._extra if each is not query]
-        self.note("down", query.who, how)
+        self.record(ProcessExited(query.who, how))
 
     # --- streams ------------------------------------------------------------------------------------------
 
@@ -169,9 +172,9 @@ class SinkWorld(World):
         shard = self.chance.choice(target.stream.open_shards())
         until_s = self.now + self.chance.choice((3.0, 15.0, 60.0, 200.0))
         target.silent_until[shard.shard_id] = until_s
-        self.note("sink_silent", target.name, shard.shard_id, round(until_s, 3))
+        self.record(ShardSilenced(target.name, shard.shard_id, round(until_s, 3)))
 
     def _delete_stream(self) -> None:
         target = self._streams[self.chance.choice((STREAM_NAME, STREAM_NAME, OTHER_STREAM, LETTERS))]
         target.deleted_until = self.now + self.chance.uniform(5.0, 30.0)
-        self.note("sink_deleted", target.name, round(target.deleted_until, 3))
+        self.record(StreamRemoved(target.name, round(target.deleted_until, 3)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create
-from penstock.core.position import Position
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import ProcessPaused
+from penstock_sim.events.reading import DeliveredFrom, ReaderStarted
+from penstock_sim.events.streams import ListChanged, RecordPut, StreamDeleted, StreamRefused, StreamsChosen
 from penstock_sim.faults import EPOCH_MS
 from penstock_sim.history import History
 
@@ -30,12 +32,13 @@ class OwnStreamOnly(Checker):
         super().__init__(history, options)
         self._read_by: dict[str, tuple[str, ...]] = {}
 
-    def on_reads(self, who: str, stream_ids: tuple[str, ...]) -> None:
+    def on_streams_chosen(self, event: StreamsChosen) -> None:
         """Remember the streams that a process reads."""
-        self._read_by[who] = stream_ids
+        self._read_by[event.who] = event.stream_ids
 
-    def on_write(self, who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check the lease's stream, and those of the shards that it names."""
+        who, write, after = event.who, event.write, event.after
         key = write.key
         if key not in self.history.shards:
             raise Broken(f"{type(write).__name__} of {who} is of {key}, which is no shard")
@@ -53,16 +56,16 @@ class OwnStreamOnly(Checker):
         if after.stream is not None and str(after.stream) != identity:
             raise Broken(f"{type(write).__name__} of {who} marks {key} as of {after.stream}")
 
-    def on_start(self, who: str, key: str, _epoch: int, _position: Position) -> None:
+    def on_reader_started(self, event: ReaderStarted) -> None:
         """Check the stream of the shard that is read."""
-        if _stream_id(key) not in self._read_by[who]:
-            raise Broken(f"{who} reads {key}, whose stream is not in its list")
+        if _stream_id(event.key) not in self._read_by[event.who]:
+            raise Broken(f"{event.who} reads {event.key}, whose stream is not in its list")
 
-    def on_named(self, who: str, key: str, _epoch: int, named: tuple[tuple[str, str], ...]) -> None:
+    def on_delivered_from(self, event: DeliveredFrom) -> None:
         """Records show the handler their stream and shard."""
-        stream_id, _, shard_id = key.rpartition(":")
-        if named != ((self.history.streams[stream_id].name, shard_id),):
-            raise Broken(f"{who} hands over records of {key} as those of {named}")
+        stream_id, _, shard_id = event.key.rpartition(":")
+        if event.places != ((self.history.streams[stream_id].name, shard_id),):
+            raise Broken(f"{event.who} hands over records of {event.key} as those of {event.places}")
 
 
 class DeletedStaysAsItWas(Checker):
@@ -79,9 +82,9 @@ class DeletedStaysAsItWas(Checker):
         self._gone_s: dict[str, float] = {}
         self._pauses: dict[str, list[tuple[float, float]]] = {}
 
-    def on_pause(self, who: str, until_s: float) -> None:
+    def on_process_paused(self, event: ProcessPaused) -> None:
         """Remember when a worker is paused."""
-        self._pauses.setdefault(who, []).append((self.history.now, until_s))
+        self._pauses.setdefault(event.who, []).append((self.history.now, event.until_s))
 
     def _written_until_s(self, who: str, gone_s: float) -> float:
         until_s = gone_s + self._UNDER_WAY_S
@@ -90,18 +93,21 @@ class DeletedStaysAsItWas(Checker):
                 until_s = max(until_s, resumed_s + self._UNDER_WAY_S)
         return until_s
 
-    def on_stream_deleted(self, stream_id: str, _name: str) -> None:
+    def on_stream_deleted(self, event: StreamDeleted) -> None:
         """Remember when it went."""
-        self._gone_s[stream_id] = self.history.now
+        self._gone_s[event.stream_id] = self.history.now
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+    def on_lease_written(self, event: LeaseWritten) -> None:
         """Check leases that are created and deleted."""
+        write = event.write
         gone_s = self._gone_s.get(_stream_id(write.key))
-        if gone_s is None or self.history.now < self._written_until_s(who, gone_s):
+        if gone_s is None or self.history.now < self._written_until_s(event.who, gone_s):
             return
-        is_new = isinstance(write, Create) and before is None and write.key not in self.history.created
+        is_new = isinstance(write, Create) and event.before is None and write.key not in self.history.created
         if is_new and not self.history.is_forgiven(write.key):
-            raise Broken(f"{who} creates {write.key} at {after and after.checkpoint}, whose stream is gone")
+            raise Broken(
+                f"{event.who} creates {write.key} at {event.after and event.after.checkpoint}, whose stream is gone"
+            )
 
 
 class OthersGoOn(Checker):
@@ -115,28 +121,28 @@ class OthersGoOn(Checker):
         self._in_trouble: set[str] = set()
         self._due: deque[tuple[float, str, int, int]] = deque()
 
-    def on_reads(self, _who: str, stream_ids: tuple[str, ...]) -> None:
+    def on_streams_chosen(self, event: StreamsChosen) -> None:
         """From the first worker on that has a stream in its list, its records are owed."""
-        for stream_id in stream_ids:
+        for stream_id in event.stream_ids:
             self._read_since_s.setdefault(stream_id, self.history.now)
 
-    def on_stream_refused(self, stream_id: str, _until_s: float) -> None:
+    def on_stream_refused(self, event: StreamRefused) -> None:
         """It owes nothing more."""
-        self._in_trouble.add(stream_id)
+        self._in_trouble.add(event.stream_id)
 
-    def on_stream_deleted(self, stream_id: str, _name: str) -> None:
+    def on_stream_deleted(self, event: StreamDeleted) -> None:
         """As above."""
-        self._in_trouble.add(stream_id)
+        self._in_trouble.add(event.stream_id)
 
-    def on_list(self, _name: str, names: tuple[str, ...]) -> None:
+    def on_list_changed(self, event: ListChanged) -> None:
         """A stream left out of a worker's list is not owed until all have it again."""
         self._in_trouble.update(
-            stream_id for stream_id, stream in self.history.streams.items() if stream.name not in names
+            stream_id for stream_id, stream in self.history.streams.items() if stream.name not in event.names
         )
 
-    def on_put(self, key: str, sequence: int, arrival_ms: int) -> None:
+    def on_record_put(self, event: RecordPut) -> None:
         """Check the records whose time is over."""
-        self._due.append((self.history.now + READ_WITHIN_S, key, sequence, arrival_ms))
+        self._due.append((self.history.now + READ_WITHIN_S, event.key, event.number, event.arrival_ms))
         while self._due and self._due[0][0] <= self.history.now:
             _, put_into, number, came_ms = self._due.popleft()
             self._judge(put_into, number, came_ms)

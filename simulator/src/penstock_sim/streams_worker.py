@@ -24,6 +24,7 @@ from penstock.ports.metrics import NoMetrics
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.stream_listing import list_shards
 from penstock_sim.environment import Environment
+from penstock_sim.events.streams import WorkerStoodStill
 from penstock_sim.process import SimProcess
 from penstock_sim.streams_plan import StreamsPlan
 from penstock_sim.streams_service import AnsweredRun, StreamsService
@@ -92,7 +93,7 @@ class StreamsWorker(SimWorker):
         if standing is None:
             return
         if standing == before:
-            self.world.note("standstill", self.who)
+            self.world.record(WorkerStoodStill(self.who))
             self.request_stop()
         else:
             wait_s = STANDSTILL_ROUNDS * self.coordinator_options().interval_s

@@ -13,8 +13,20 @@ from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.processes import ProcessStopping
+from penstock_sim.events.streams import (
+    ListChanged,
+    StartFailed,
+    StreamCreated,
+    StreamDeleted,
+    StreamQuiet,
+    StreamRecreated,
+    StreamRefused,
+    StreamsChosen,
+    StreamUnlisted,
+)
 from penstock_sim.faults import EPOCH_MS, Scenario
-from penstock_sim.history import HistoryEntry
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.streams_plan import ACCOUNT, PlannedStream, Rollout, StreamsPlan
@@ -91,8 +103,10 @@ class StreamsWorld(World):
         )
         self.places.append(StreamInPlace(planned, identity, content))
         retention_ms = int(_retention_s(planned) * 1000)
-        self.note("stream", content.stream_id, planned.name, str(identity), planned.start, retention_ms)
-        self.note_shards(content)
+        self.record(
+            StreamCreated(content.stream_id, planned.name, str(identity), planned.start, retention_ms)
+        )
+        self.record_shards(content)
 
     def _there(self) -> list[StreamInPlace]:
         return [place for place in self.places if place.is_there]
@@ -122,7 +136,7 @@ class StreamsWorld(World):
         if places:
             place = self.chance.choice(places)
             place.quiet_until = self.now + self.chance.uniform(0.3, 1.5) * (place.plan.retention_s or 0.0)
-            self.note("quiet", round(place.quiet_until, 3), place.content.stream_id)
+            self.record(StreamQuiet(round(place.quiet_until, 3), place.content.stream_id))
 
     def reshard(self) -> None:
         """Split a shard of one stream, or merge two."""
@@ -166,21 +180,21 @@ class StreamsWorld(World):
         place = self.find_place(name)
         if place is not None:
             place.is_there = False
-            self.note("stream_deleted", place.content.stream_id, name)
+            self.record(StreamDeleted(place.content.stream_id, name))
 
     def _create_anew(self, name: str) -> None:
         planned = next(each for each in self.plan.streams if each.name == name)
         self._create(planned, self.now_ms())
-        self.note("stream_anew", self.places[-1].content.stream_id, name)
+        self.record(StreamRecreated(self.places[-1].content.stream_id, name))
 
     def _give_list(self, name: str, rollout: Rollout) -> None:
         if self.is_healed:
             return
         self.lists[name] = rollout.names
-        self.note("list", name, rollout.names)
+        self.record(ListChanged(name, rollout.names))
         worker = self.workers.get(name)
         if worker is not None and self.now >= worker.paused_until:
-            self.note("stopping", worker.who)
+            self.record(ProcessStopping(worker.who))
             self._due.add(name)
             worker.request_stop()
 
@@ -200,14 +214,14 @@ class StreamsWorld(World):
         else:
             place.denied_until = until_s
             self.met["fault: access to one stream"] += 1
-        self.note("stream_refused", place.content.stream_id, round(until_s, 3))
+        self.record(StreamRefused(place.content.stream_id, round(until_s, 3)))
 
     def _refuse_listing(self, name: str) -> None:
         place = self.find_place(name)
         if place is not None and not self.is_healed:
             place.refused_until = self.now + self.plan.shy_s
             self.met["fault: listing of a stream that is added"] += 1
-            self.note("stream_refused", place.content.stream_id, round(place.refused_until, 3))
+            self.record(StreamRefused(place.content.stream_id, round(place.refused_until, 3)))
 
     def heal(self) -> None:
         """End all faults, and let every worker read the same list."""
@@ -221,7 +235,7 @@ class StreamsWorld(World):
             self.lists[name] = self.plan.last_listed
         for place in self._there():
             if place.plan.name not in self.plan.last_listed:
-                self.note("left_out", place.content.stream_id)
+                self.record(StreamUnlisted(place.content.stream_id))
         super().heal()
 
     def wants_restart(self, worker: SimProcess) -> bool:
@@ -240,7 +254,7 @@ class StreamsWorld(World):
         try:
             streams = parse_streams(starts, TRIM_HORIZON).describe(self.fetch_summary, lambda _: None)
         except PenstockError as error:
-            self.note("cannot_start", name, type(error).__name__)
+            self.record(StartFailed(name, type(error).__name__))
             self.schedule(self.now + self.chance.uniform(1.0, 5.0), self.start_worker, name)
             return
         self._consumed[name] = streams
@@ -258,7 +272,7 @@ class StreamsWorld(World):
             service=StreamsService(self),
             plan=self.plan,
         )
-        self.note("reads", worker.who, tuple(stream.stream_id for stream in streams))
+        self.record(StreamsChosen(worker.who, tuple(stream.stream_id for stream in streams)))
         return worker
 
     def fetch_summary(self, name: str) -> StreamSummary:

@@ -62,6 +62,8 @@ from penstock.core.leases.lease import Lease, name_run
 from penstock.core.leases.lease_writes import Applied, Refused
 from penstock.core.starting import with_moment
 from penstock_sim.environment import Environment
+from penstock_sim.events.processes import CoordinatorReported
+from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.process import SimProcess
 from penstock_sim.reader import ReadingProcess, SimReader
 from penstock_sim.table import unasked
@@ -255,10 +257,12 @@ class SimWorker(ReadingProcess):
         self.call("find own", lambda: self.world.kcl3.serve_leases_of(self.name, effect.known), answer)
 
     def _fleet_refused(self, effect: FleetRefused) -> None:
-        self.world.note("report", self.who, "FLEET_REFUSED", effect.why.value, None)
+        self.world.record(CoordinatorReported(self.who, "FLEET_REFUSED", effect.why.value, None))
 
     def _worker_id_taken(self, effect: WorkerIdTaken) -> None:
-        self.world.note("report", self.who, "WORKER_ID_TAKEN", str(effect.twin.run), effect.twin.key)
+        self.world.record(
+            CoordinatorReported(self.who, "WORKER_ID_TAKEN", str(effect.twin.run), effect.twin.key)
+        )
 
     # --- readers --------------------------------------------------------------------------------------
 
@@ -266,7 +270,7 @@ class SimWorker(ReadingProcess):
         position = with_moment(effect.position, self.start_of(effect.key))
         reader = SimReader(self, replace(effect, position=position))
         self.readers[effect.key, effect.epoch] = reader
-        reader.note("start", position)
+        self.world.record(ReaderStarted(*reader.place, position))
         if self.world.scenario.with_readers:
             self.later(0.0, reader.step)
 
@@ -321,7 +325,7 @@ class SimWorker(ReadingProcess):
         self.later(0.0, self.feed, ReadersFound(alive))
 
     def _report(self, effect: Report) -> None:
-        self.world.note("report", self.who, effect.topic.name, effect.reason, effect.key)
+        self.world.record(CoordinatorReported(self.who, effect.topic.name, effect.reason, effect.key))
 
     def _stopped(self, _: Stopped) -> None:
         self.on_gone(self, "stopped")

@@ -7,7 +7,7 @@ again, and in the liveness phase the fleet must settle, read everything and stay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from penstock.core.aggregation import MAGIC, AggregateBuilder
 from penstock.core.leases.coordinator_options import BalancePolicy
@@ -15,10 +15,30 @@ from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_writes import Create, RequestHandover
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock_sim.environment import Environment
+from penstock_sim.events.base import Event, HistoryEntry
+from penstock_sim.events.kcl3 import FleetUnready, VersionChanged
+from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
+from penstock_sim.events.processes import (
+    FaultsEnded,
+    ProcessExited,
+    ProcessPaused,
+    ProcessStarted,
+    ProcessStopping,
+    SecondProcessStarted,
+    WallClockJumped,
+)
+from penstock_sim.events.streams import (
+    RecordPut,
+    RecordsTrimmed,
+    ShardClosed,
+    ShardCreated,
+    ShardExpired,
+    StreamQuiet,
+)
 from penstock_sim.faults import FaultPlan, Scenario
-from penstock_sim.history import HistoryEntry, name_of
 from penstock_sim.kcl3_plan import UPGRADING, WITH_LEADER
 from penstock_sim.kcl3_worker import Kcl3Worker
+from penstock_sim.names import name_of
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimStream
 from penstock_sim.worker import SimWorker
@@ -65,7 +85,7 @@ class World(Environment):
         if self.scenario.records_per_s:
             self._recur_puts()
         if self.scenario.kcl3 is not None and self.scenario.kcl3.migrates:
-            self.note("version", self.kcl3.version)
+            self.record(VersionChanged(self.scenario.kcl3.begins))
             self._migrate()
         self._trim()
 
@@ -108,13 +128,14 @@ class World(Environment):
                 self.now + self.chance.expovariate(self.scenario.records_per_s / 3), self._recur_puts
             )
 
-    def note(self, kind: str, *what: Any) -> None:
-        """Write one line of history. A leaver leaves soon after it requests a lease from a worker that ignores requests."""
-        super().note(kind, *what)
-        if kind == "write" and isinstance(what[1], RequestHandover) and what[1].owner in self.table.deaf:
-            name = name_of(what[0])
-            if name in self.scenario.leavers:
-                self.schedule(self.now + self.chance.uniform(0.1, 2.0), self._leave, name)
+    def record(self, event: Event) -> None:
+        """Write an event to the history. A leaver leaves soon after it requests a lease from a worker that ignores requests."""
+        super().record(event)
+        if not isinstance(event, LeaseWritten) or not isinstance(event.write, RequestHandover):
+            return
+        name = name_of(event.who)
+        if event.write.owner in self.table.deaf and name in self.scenario.leavers:
+            self.schedule(self.now + self.chance.uniform(0.1, 2.0), self._leave, name)
 
     def _leave(self, name: str) -> None:
         self._left.add(name)
@@ -145,13 +166,13 @@ class World(Environment):
         else:
             numbers = [stream.put_into(shard, now_ms)[1]]
         for number in numbers:
-            self.note("put", stream.key_of(shard.shard_id), number, now_ms)
+            self.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
 
     def fall_silent(self) -> None:
         """Keep the stream quiet for a while."""
         retention_s = self.scenario.retention_s or 0.0
         self._quiet_until = self.now + self.chance.uniform(0.3, 1.5) * retention_s
-        self.note("quiet", round(self._quiet_until, 3))
+        self.record(StreamQuiet(round(self._quiet_until, 3)))
 
     def _deny(self) -> None:
         self.denial = self.chance.choice(("AccessDeniedException", "ExpiredTokenException"))
@@ -184,9 +205,9 @@ class World(Environment):
             shortened, gone = stream.trim(self.now_ms() - int(retention_s * 1000))
             for shard in shortened:
                 key = stream.key_of(shard.shard_id)
-                self.note("trimmed", key, shard.trimmed, shard.sequences[shard.trimmed - 1])
+                self.record(RecordsTrimmed(key, shard.trimmed, shard.sequences[shard.trimmed - 1]))
             for shard in gone:
-                self.note("expired", stream.key_of(shard.shard_id))
+                self.record(ShardExpired(stream.key_of(shard.shard_id)))
         if retained:
             self.schedule(self.now + 1.0, self._trim)
 
@@ -203,7 +224,7 @@ class World(Environment):
         for stream in self.streams_read():
             for shard in stream.open_shards():
                 _, number = stream.put_into(shard, self.now_ms())
-                self.note("put", stream.key_of(shard.shard_id), number, self.now_ms())
+                self.record(RecordPut(stream.key_of(shard.shard_id), number, self.now_ms()))
 
     def heal(self) -> None:
         """End all faults, bring every worker back, and write a last few records."""
@@ -224,7 +245,7 @@ class World(Environment):
         if self.scenario.records_per_s:
             self._recur_puts()
         self.is_healed = True
-        self.note("healed")
+        self.record(FaultsEnded())
         self._restart(worker for worker in self.workers.values() if self.wants_restart(worker))
         # A call that was under way may still bring a fault's answer.
         self.schedule(self.now + _UNDER_WAY_S, self._restart_stopped)
@@ -239,7 +260,7 @@ class World(Environment):
     def _restart(self, workers: Iterable[SimProcess]) -> None:
         """Restart workers: a stopped shard waits for people, who mend the handler and restart."""
         for worker in list(workers):
-            self.note("stopping", worker.who)
+            self.record(ProcessStopping(worker.who))
             worker.request_stop()
 
     def has_left(self, name: str) -> bool:
@@ -251,7 +272,7 @@ class World(Environment):
         if name in self.workers or name in self._left:
             return
         worker = self.workers[name] = self.make_worker(name)
-        self.note("up", worker.who)
+        self.record(ProcessStarted(worker.who))
         worker.start()
 
     def make_worker(self, name: str) -> SimProcess:
@@ -279,7 +300,7 @@ class World(Environment):
         worker.end()
         if self.workers.get(worker.name) is worker:
             del self.workers[worker.name]
-        self.note("down", worker.who, how)
+        self.record(ProcessExited(worker.who, how))
         if self.is_healed:
             self.schedule(self.now + 0.1, self.start_worker, worker.name)
         elif self.chance.random() < 0.85:
@@ -300,14 +321,14 @@ class World(Environment):
         worker = self._some_worker()
         if isinstance(worker, SimWorker) and worker.notes_its_run:
             self.met["fault: second_processes_per_min"] += 1
-            self.note("second_process", worker.name)
+            self.record(SecondProcessStarted(worker.name))
             self._earlier.append(self.workers.pop(worker.name))
             self.start_worker(worker.name)
 
     def _stop(self) -> None:
         worker = self._some_worker()
         if worker is not None and self.now >= worker.paused_until:
-            self.note("stopping", worker.who)
+            self.record(ProcessStopping(worker.who))
             worker.request_stop()
 
     def _pause(self) -> None:
@@ -315,7 +336,7 @@ class World(Environment):
         if worker is not None:
             worker.paused_until = self.now + self.chance.uniform(0.5, self.faults.pause_max_s)
             self.schedule(worker.paused_until, worker.resume)
-            self.note("pause", worker.who, round(worker.paused_until, 3))
+            self.record(ProcessPaused(worker.who, round(worker.paused_until, 3)))
 
     def _throttle(self) -> None:
         self.throttled_until = self.now + self.chance.uniform(1.0, 12.0)
@@ -345,15 +366,15 @@ class World(Environment):
         is_ready = not is_upgrade or self.kcl3.is_ready(self.wall_ms() / 1000)
         if self.now >= at_s and is_ready:
             self.kcl3.version = version
-            self.note("version", version)
+            self.record(VersionChanged(version))
             del self._versions[0]
         elif self.now >= at_s:
-            self.note("unready", version)
+            self.record(FleetUnready(version))
         self.schedule(self.now + _MIGRATION_LOOK_S, self._migrate)
 
     def _jump_wall(self) -> None:
         self.wall_offset_ms = self.chance.randint(-3_600_000, 3_600_000)
-        self.note("wall_jump", self.wall_offset_ms)
+        self.record(WallClockJumped(self.wall_offset_ms))
 
     def reshard(self) -> None:
         """Split a shard, or merge two."""
@@ -371,9 +392,9 @@ class World(Environment):
             children = stream.merge(parents[0], parents[1], self.now_ms())
         of = tuple(stream.key_of(parent.shard_id) for parent in parents)
         for child in children:
-            self.note("shard", stream.key_of(child), of)
+            self.record(ShardCreated(stream.key_of(child), of))
         for key in of if children else ():
-            self.note("closed", key)
+            self.record(ShardClosed(key))
 
     def _delete_row(self) -> None:
         # An application that started at LATEST and loses its last row is a new one to later workers.
@@ -385,7 +406,7 @@ class World(Environment):
         if unfinished:
             key = self.chance.choice(unfinished)
             row = self.table.rows.pop(key)
-            self.note("row_deleted", key, row.reader)
+            self.record(LeaseDeleted(key, row.reader))
 
     def may_delete(self, key: str) -> bool:
         """Whether a row may be deleted: it is not its application's last."""
@@ -395,4 +416,4 @@ class World(Environment):
     def _drop_table(self) -> None:
         if self.table.exists:
             self.table.drop()
-            self.note("table_dropped")
+            self.record(TableDropped())

@@ -106,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_seeds(args: argparse.Namespace) -> int:
+    from penstock_sim.kinds import SeedKind
     from penstock_sim.run import run_seeds
-    from penstock_sim.seed_kinds import SeedKind
     from penstock_sim.situations import expected, never_met
 
     kind = next((kind for kind in SeedKind if getattr(args, kind.value, False)), SeedKind.CONSUMERS)

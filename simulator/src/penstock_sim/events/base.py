@@ -1,0 +1,132 @@
+"""The base of all events of a simulated world, and of the objects that subscribe to them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, get_args, get_type_hints
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from penstock_sim.faults import Scenario
+
+_SHARD: Final = re.compile(r"(?:\d+:[a-z]+:\d+:)?shardId-\d+")
+
+
+class Event(Struct, frozen=True):
+    """One event of a history. The values of its fields are immutable."""
+
+    story: ClassVar[str] = ""
+    """The event in plain words, with fields in braces; a story leaves out events without words."""
+    meets: ClassVar[str] = ""
+    """The fault or the situation that each of these events shows, under the name by which it is counted."""
+    concerns_all: ClassVar[bool] = False
+    """Whether the event belongs to the story of every shard."""
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the values of the fields."""
+        return tuple(getattr(self, name) for name in self.__struct_fields__)
+
+    def shards(self) -> set[str]:
+        """Return the shards that the event names."""
+        return shards_in(str(self.values()))
+
+    def describe(self) -> str:
+        """Return the event in plain words; an empty text if a story leaves it out."""
+        return self.story.format_map(_Words(self)).rstrip()
+
+    def __str__(self) -> str:
+        return "|".join(map(str, (type(self).__name__, *self.values())))
+
+
+def shards_in(text: str) -> set[str]:
+    """Return the shards that a text names."""
+    return set(_SHARD.findall(text))
+
+
+class HistoryEntry(NamedTuple):
+    """An event and the seconds since the beginning of its world."""
+
+    at_s: float
+    event: Event
+
+    def __str__(self) -> str:
+        return f"{self.at_s}|{self.event}"
+
+
+class _Words(Mapping[str, Any]):
+    """The fields of an event for the template of its story."""
+
+    def __init__(self, event: Event) -> None:
+        self._event = event
+
+    def __getitem__(self, name: str) -> Any:
+        value = getattr(self._event, name)
+        if value is None:
+            return ""
+        return _list(value) if isinstance(value, tuple) else value
+
+    def __iter__(self) -> Any:
+        return iter(self._event.__struct_fields__)
+
+    def __len__(self) -> int:
+        return len(self._event.__struct_fields__)
+
+
+def _list(values: tuple[Any, ...]) -> str:
+    if not values:
+        return "nothing"
+    if not isinstance(values[0], int):
+        return ", ".join(map(str, values))
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]} ({len(values)} records)"
+
+
+# --- subscribers ------------------------------------------------------------------------------------------------
+
+
+class Subscriber:
+    """Handles the events for whose types it has methods: each takes one parameter, `event`, with the types as annotation."""
+
+    def handle(self, event: Event) -> None:
+        """Handle an event, if there is a method for its type."""
+        method = methods_of(type(self)).get(type(event))
+        if method is not None:
+            getattr(self, method)(event)
+
+
+_METHODS: Final[dict[type[Subscriber], Mapping[type[Event], str]]] = {}
+
+
+def methods_of(subscriber: type[Subscriber]) -> Mapping[type[Event], str]:
+    """Return the names of a class's methods that handle events, by the type of the event."""
+    if subscriber in _METHODS:
+        return _METHODS[subscriber]
+    found: dict[type[Event], str] = {}
+    for name in dir(subscriber):
+        if not name.startswith(("on_", "_on_")):
+            continue
+        hint = get_type_hints(getattr(subscriber, name)).get("event")
+        for kind in get_args(hint) or (hint,):
+            if isinstance(kind, type) and issubclass(kind, Event):
+                assert kind not in found, (
+                    f"{found[kind]} and {name} of {subscriber.__name__} both handle {kind.__name__}"
+                )
+                found[kind] = name
+    _METHODS[subscriber] = found
+    return found
+
+
+class SituationFinder(Subscriber):
+    """Finds situations that take several events, in one seed's history.
+
+    Args:
+        scenario: Drawn from the seed.
+        met: Counted in.
+    """
+
+    def __init__(self, scenario: Scenario, met: Counter[str]) -> None:
+        self.scenario = scenario
+        self.met = met
+        self.now = 0.0

@@ -1,0 +1,137 @@
+"""Events of fleets of KCL 3 workers: their leader, and their migration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, Final
+
+from penstock.core.leases.lease_writes import Release, Take
+from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import CoordinatorReported, ProcessExited
+from penstock_sim.events.queries import BatchStarted
+from penstock_sim.kcl3_plan import UPGRADING, WITH_LEADER
+from penstock_sim.kinds import SeedKind, situation
+from penstock_sim.names import name_of
+
+KCL3: Final = SeedKind.KCL3
+LEADER_GONE: Final = situation("the leader crashes", KCL3)
+TO_PENSTOCK: Final = situation("a KCL 3 worker hands a lease to a Penstock worker", KCL3)
+TO_KCL: Final = situation("a Penstock worker hands a lease to a KCL 3 worker", KCL3)
+LEADERLESS_TAKE: Final = situation("a Penstock worker takes a free lease while there is no leader", KCL3)
+UPGRADED: Final = situation("a fleet goes on from the KCL's 2.x mode to a leader", KCL3)
+ROLLED_BACK: Final = situation("a fleet with a leader goes back to the KCL's 2.x mode", KCL3)
+TAKEN_AS_2X: Final = situation("a KCL 3 worker in 2.x mode takes a lease from a Penstock worker", KCL3)
+LED_BATCH: Final = situation("a query of a fleet with a leader runs a batch", KCL3)
+ACTIONS: Final = {
+    "leader assigns": situation("the leader assigns a free lease", KCL3),
+    "leader asks": situation("the leader asks for a lease", KCL3),
+    "leader forces": situation("the leader assigns a lease that was not handed over", KCL3),
+}
+"""The calls of a leader."""
+
+
+class VersionChanged(Event, frozen=True):
+    """The row `Migration3.0` has another state."""
+
+    version: str
+    story: ClassVar = "the row Migration3.0 becomes {version}"
+    concerns_all: ClassVar = True
+
+
+class FleetUnready(Event, frozen=True):
+    """A state of the migration is due, and an owner of a lease does not report yet."""
+
+    version: str
+    story: ClassVar = "the fleet is not ready for {version}"
+
+
+class LeaderElected(Event, frozen=True):
+    """A worker gets the leader's lock."""
+
+    who: str
+    story: ClassVar = "{who} becomes the leader"
+    meets: ClassVar = situation("a worker becomes the leader", KCL3)
+    concerns_all: ClassVar = True
+
+
+class LeaderLost(Event, frozen=True):
+    """A worker is the leader no more, and goes on."""
+
+    who: str
+    why: str
+    story: ClassVar = "{who} is the leader no more: {why}"
+    meets: ClassVar = situation("a leader loses its lock", KCL3)
+    concerns_all: ClassVar = True
+
+
+class LeaderActed(Event, frozen=True):
+    """The leader assigns or asks for a lease."""
+
+    who: str
+    action: str
+    key: str
+    reader: str | None
+    to: str
+    story: ClassVar = "{action} {key}, read by {reader}, for {to} ({who})"
+
+
+class Kcl3Situations(SituationFinder):
+    """Finds situations of fleets with a leader."""
+
+    def __init__(self, scenario: Any, met: Counter[str]) -> None:
+        super().__init__(scenario, met)
+        plan = scenario.kcl3
+        self._kcl3: frozenset[str] = frozenset() if plan is None else plan.workers
+        self._version: str = "" if plan is None else plan.begins
+        self._leaders: set[str] = set()
+        self._modes: dict[str, str] = {}
+
+    def on_leader_elected(self, event: LeaderElected) -> None:
+        """Remember the leader."""
+        self._leaders.add(event.who)
+
+    def on_leader_lost(self, event: LeaderLost) -> None:
+        """Forget the leader."""
+        self._leaders.discard(event.who)
+
+    def on_process_exited(self, event: ProcessExited) -> None:
+        """Count leaders that crash."""
+        self.met[LEADER_GONE] += event.how == "crashed" and event.who in self._leaders
+        self._leaders.discard(event.who)
+
+    def on_leader_acted(self, event: LeaderActed) -> None:
+        """Count the leader's actions."""
+        self.met[ACTIONS[event.action]] += 1
+
+    def on_version_changed(self, event: VersionChanged) -> None:
+        """Count steps of migrations."""
+        is_led, was_led = (version in WITH_LEADER for version in (event.version, self._version))
+        self.met[UPGRADED] += self._version == UPGRADING and is_led
+        self.met[ROLLED_BACK] += was_led and not is_led
+        self._version = event.version
+
+    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
+        """Count the modes of Penstock's workers."""
+        if event.topic == "FLEET" and name_of(event.who) not in self._kcl3:
+            self._modes[event.who] = event.reason
+            self.met[f"fleet: {event.reason.upper()}"] += 1
+
+    def on_batch_started(self, event: BatchStarted) -> None:
+        """Count batches in a fleet with a leader."""
+        self.met[LED_BATCH] += bool(event.keys and self._leaders)
+
+    def on_lease_written(self, event: LeaseWritten) -> None:
+        """Count the moves of leases between workers of both kinds."""
+        write, before, after, name = event.write, event.before, event.after, name_of(event.who)
+        if before is None or after is None or not self._kcl3:
+            return
+        if isinstance(write, Release) and after.owner is not None:
+            pair = (name in self._kcl3, after.owner in self._kcl3)
+            self.met[TO_PENSTOCK] += pair == (True, False)
+            self.met[TO_KCL] += pair == (False, True)
+        if isinstance(write, Take) and write.worker == name:
+            if before.reader is None:
+                self.met[LEADERLESS_TAKE] += self._modes.get(event.who) == "leaderless"
+            elif name in self._kcl3 and before.reader not in self._kcl3:
+                self.met[TAKEN_AS_2X] += self._version not in WITH_LEADER

@@ -1,0 +1,123 @@
+"""Events of the lease table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import (
+    Checkpoint,
+    Claim,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    LeaseWrite,
+    Promote,
+    Release,
+    RequestHandover,
+    Reset,
+    Take,
+)
+from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.processes import ProcessExited
+from penstock_sim.kinds import SeedKind, situation
+from penstock_sim.names import name_of
+
+FOREIGN_TAKE: Final = situation("a worker that has only the KCL's attributes takes a lease", SeedKind.QUERIES)
+REQUESTER_GONE: Final = situation(
+    "a worker leaves for ever during a hand-over that it has requested", SeedKind.CONSUMERS, SeedKind.STREAMS
+)
+
+
+class LeaseWritten(Event, frozen=True):
+    """A conditional write was applied to a row."""
+
+    who: str
+    write: LeaseWrite
+    before: Lease | None
+    after: Lease | None
+
+    def shards(self) -> set[str]:
+        """Return the shard of the row."""
+        return {self.write.key}
+
+    def describe(self) -> str:
+        """Return the write in plain words; renewals have none."""
+        describe = _DESCRIPTIONS.get(type(self.write))
+        return "" if describe is None else describe(self.who, self.write, self.before, self.after)
+
+    def __str__(self) -> str:
+        after = self.after
+        row = (
+            ""
+            if after is None
+            else f"{after.owner} {after.checkpoint_owner} {after.counter} {after.checkpoint}"
+        )
+        return f"LeaseWritten|{self.who}|{type(self.write).__name__}|{self.write.key}|{row}"
+
+
+_DESCRIPTIONS: Final[dict[type, Callable[[str, Any, Any, Any], str]]] = {
+    Take: lambda who, write, before, after: (
+        f"{who} takes {write.key} from {before.reader or 'no owner'} at {after.checkpoint}"
+    ),
+    RequestHandover: lambda who, write, before, _: f"{who} requests {write.key} from {before.reader}",
+    Checkpoint: lambda who, write, *_: f"{who} moves the checkpoint of {write.key} to {write.position}",
+    LateCheckpoint: lambda who, write, *_: (
+        f"{who} moves the checkpoint of {write.key} late to {write.position}"
+    ),
+    Release: lambda who, write, _, after: f"{who} releases {write.key} at {after.checkpoint}",
+    Create: lambda who, write, _, after: f"{who} creates the lease of {write.key} at {after.checkpoint}",
+    End: lambda who, write, *_: f"{who} ends {write.key}",
+    Delete: lambda who, write, *_: f"{who} deletes the finished lease of {write.key}",
+    Reset: lambda who, write, *_: f"{who} resets {write.key} to {write.position}",
+    Claim: lambda who, write, *_: (
+        f"{who} claims {write.key} for batch {write.claim.batch}, from {write.claim.start} to {write.claim.end}"
+    ),
+    Promote: lambda who, write, *_: (
+        f"{who} makes the claim of batch {write.batch} the checkpoint of {write.key}, {write.position}"
+    ),
+}
+
+
+class LeaseDeleted(Event, frozen=True):
+    """A user deletes a row that a worker may read."""
+
+    key: str
+    reader: str | None
+    story: ClassVar = "a user deletes the lease of {key}, read by {reader}"
+    meets: ClassVar = "fault: row_deletions_per_min"
+
+
+class TableDropped(Event, frozen=True):
+    """A user deletes the lease table."""
+
+    story: ClassVar = "a user deletes the lease table"
+    meets: ClassVar = "fault: table_drops_per_min"
+    concerns_all: ClassVar = True
+
+
+class LeaseSituations(SituationFinder):
+    """Finds moves of leases that workers of several kinds make."""
+
+    def __init__(self, scenario: Any, met: Counter[str]) -> None:
+        super().__init__(scenario, met)
+        self._rows: dict[str, Lease] = {}
+
+    def on_lease_written(self, event: LeaseWritten) -> None:
+        """Count takes by foreign workers."""
+        write, before = event.write, event.before
+        if event.after is None:
+            self._rows.pop(write.key, None)
+            return
+        self._rows[write.key] = event.after
+        is_move = isinstance(write, Take) and before is not None and before.reader != write.worker
+        self.met[FOREIGN_TAKE] += is_move and name_of(event.who) in self.scenario.foreign
+
+    def on_process_exited(self, event: ProcessExited) -> None:
+        """Count workers that leave while another one owes them a lease."""
+        name = name_of(event.who)
+        requested = any(row.owner == name and row.checkpoint_owner is not None for row in self._rows.values())
+        self.met[REQUESTER_GONE] += requested and name in self.scenario.leavers

@@ -1,0 +1,123 @@
+"""Events of every simulated process: its lives, its calls, its reports and its log."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock_sim.events.base import Event, SituationFinder
+
+
+class ProcessStarted(Event, frozen=True):
+    """A process has started."""
+
+    who: str
+    story: ClassVar = "{who} starts"
+    concerns_all: ClassVar = True
+
+
+class ProcessExited(Event, frozen=True):
+    """A process has ended: "stopped", "crashed" or for another reason."""
+
+    who: str
+    how: str
+    story: ClassVar = "{who} ends: {how}"
+    concerns_all: ClassVar = True
+
+
+class ProcessStopping(Event, frozen=True):
+    """A process is asked to stop."""
+
+    who: str
+    story: ClassVar = "{who} is asked to stop"
+    meets: ClassVar = "fault: stops_per_min"
+    concerns_all: ClassVar = True
+
+
+class ProcessPaused(Event, frozen=True):
+    """A process does nothing until a moment."""
+
+    who: str
+    until_s: float
+    story: ClassVar = "{who} is paused until {until_s:.2f} s"
+    concerns_all: ClassVar = True
+
+
+class SecondProcessStarted(Event, frozen=True):
+    """A second process starts under the name of a running one."""
+
+    worker: str
+    story: ClassVar = "a second process of {worker} is about to start"
+
+
+class CallMade(Event, frozen=True):
+    """A process calls a service."""
+
+    who: str
+    call: str
+    key: str
+
+
+class CallRetried(Event, frozen=True):
+    """A process repeats a call that has failed."""
+
+    who: str
+    call: str
+    key: str
+
+
+class CoordinatorReported(Event, frozen=True):
+    """A worker's coordinator reports something to its user."""
+
+    who: str
+    topic: str
+    reason: str
+    key: str | None
+    story: ClassVar = "{who} reports {topic} {reason} {key}"
+
+
+class MessageLogged(Event, frozen=True):
+    """The production code logs a warning or an error."""
+
+    who: str
+    level: str
+    text: str
+    error: str
+    story: ClassVar = "{who} logs ({level}): {text}"
+
+
+class WallClockJumped(Event, frozen=True):
+    """The workers' wall clocks are off by so much from now on."""
+
+    offset_ms: int
+    story: ClassVar = "the wall clocks are {offset_s:.0f} s off from now on"
+
+    @property
+    def offset_s(self) -> float:
+        """The offset in seconds."""
+        return self.offset_ms / 1000
+
+
+class FaultsEnded(Event, frozen=True):
+    """The safety phase has ended."""
+
+    story: ClassVar = "the faults end"
+    concerns_all: ClassVar = True
+
+
+class TimeStoodStill(Event, frozen=True):
+    """So many events were due within one second: a loop that never rests."""
+
+    count: int
+
+
+class ProcessSituations(SituationFinder):
+    """Counts the faults of processes."""
+
+    def on_process_exited(self, event: ProcessExited) -> None:
+        """Count crashes."""
+        self.met["fault: crashes_per_min"] += event.how == "crashed"
+
+    def on_process_paused(self, event: ProcessPaused) -> None:
+        """Count pauses, those of executors separately."""
+        kind = "executor_pauses_per_min" if event.who.startswith("executor") else "pauses_per_min"
+        self.met[f"fault: {kind}"] += 1

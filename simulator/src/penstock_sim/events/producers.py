@@ -1,0 +1,135 @@
+"""Events of producers: their records on the way to a stream, and from there to a handler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, Final
+
+from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.processes import ProcessExited
+from penstock_sim.events.reading import DeliveredTexts, RecordsDelivered, RecordsRedelivered
+from penstock_sim.kinds import SeedKind, situation
+
+_PRODUCERS: Final = SeedKind.PRODUCERS
+_WRITERS: Final = (SeedKind.PRODUCERS, SeedKind.SINKS)
+STORED_TWICE: Final = situation("a record is stored twice", _PRODUCERS)
+MISROUTED_READ: Final = situation("another shard takes an aggregate, and its readers see it", *_WRITERS)
+MISROUTED_DROPPED: Final = situation("another shard takes an aggregate, and its readers drop it", *_WRITERS)
+ABANDONED: Final = situation("a record arrives whose producer has crashed", _PRODUCERS)
+KEY_MOVED: Final = situation("the handler of another shard goes on with a key", _PRODUCERS)
+COPY_DELIVERED: Final = situation(
+    "a handler gets a record again, from another place of the stream", _PRODUCERS
+)
+
+
+class RecordAdded(Event, frozen=True):
+    """A producer is given a record, or a batch has a row that the service can accept.
+
+    Args:
+        text: Its unique name.
+        key: Records with one key have an order.
+    """
+
+    text: str
+    key: str
+
+
+class RecordsSent(Event, frozen=True):
+    """A producer sends a request."""
+
+    who: str
+    texts: tuple[str, ...]
+    story: ClassVar = "{who} sends {texts}"
+
+
+class RecordsStored(Event, frozen=True):
+    """A shard takes an entry.
+
+    Args:
+        key: The shard.
+        number: The sequence number.
+        texts: The records of the entry.
+        is_read: Whether readers of the stream see them: they drop aggregates of another shard.
+    """
+
+    key: str
+    number: int
+    texts: tuple[str, ...]
+    is_read: bool
+
+    def describe(self) -> str:
+        """Return the event in plain words."""
+        dropped = "" if self.is_read else ", which its readers drop"
+        return f"{self.key} takes {', '.join(self.texts)} as {self.number}{dropped}"
+
+
+class RecordsAcknowledged(Event, frozen=True):
+    """A producer gets the acknowledgement of an entry."""
+
+    who: str
+    key: str
+    number: int
+    texts: tuple[str, ...]
+    story: ClassVar = "{who} gets an acknowledgement of {texts} as {number} of {key}"
+
+
+class RecordsUnanswered(Event, frozen=True):
+    """There is no answer for the records of an entry."""
+
+    texts: tuple[str, ...]
+    story: ClassVar = "there is no answer for {texts}"
+
+
+class RecordsMisrouted(Event, frozen=True):
+    """Another shard than the predicted one takes an aggregate."""
+
+    texts: tuple[str, ...]
+    is_read: bool
+
+
+class RecordsGivenUp(Event, frozen=True):
+    """A producer gives records up."""
+
+    who: str
+    texts: tuple[str, ...]
+    why: str
+    story: ClassVar = "{who} gives {texts} up: {why}"
+
+
+class ProducerSituations(SituationFinder):
+    """Finds situations of producers."""
+
+    def __init__(self, scenario: Any, met: Counter[str]) -> None:
+        super().__init__(scenario, met)
+        self._seen: set[str] = set()
+        self._crashed: set[str] = set()
+        self._numbers: tuple[int, ...] = ()
+        self._shard_of: dict[str, str] = {}
+        self._number_of: dict[str, int] = {}
+
+    def on_process_exited(self, event: ProcessExited) -> None:
+        """Remember crashes."""
+        if event.how == "crashed":
+            self._crashed.add(event.who)
+
+    def on_records_stored(self, event: RecordsStored) -> None:
+        """Count copies, and records of crashed producers."""
+        if event.is_read:
+            self.met[STORED_TWICE] += len(self._seen.intersection(event.texts))
+            self._seen.update(event.texts)
+        self.met[ABANDONED] += event.texts[0].partition(":")[0] in self._crashed
+
+    def on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
+        """Remember the numbers of the records whose texts follow."""
+        self._numbers = event.numbers
+
+    def on_delivered_texts(self, event: DeliveredTexts) -> None:
+        """Count keys that have moved to another shard, and copies."""
+        for (text, key), number in zip(event.records, self._numbers, strict=False):
+            self.met[KEY_MOVED] += self._shard_of.get(key, event.key) != event.key
+            self._shard_of[key] = event.key
+            self.met[COPY_DELIVERED] += self._number_of.setdefault(text, number) != number
+
+    def on_records_misrouted(self, event: RecordsMisrouted) -> None:
+        """Count misrouted aggregates."""
+        self.met[MISROUTED_READ if event.is_read else MISROUTED_DROPPED] += 1

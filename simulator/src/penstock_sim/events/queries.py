@@ -1,0 +1,295 @@
+"""Events of Spark queries that read: their drivers, batches and tasks, and their checkpoint locations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, Final
+
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Take
+from penstock.core.position import Position
+from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
+from penstock_sim.events.streams import RecordsTrimmed, ShardClosed
+from penstock_sim.faults import EPOCH_MS
+from penstock_sim.kinds import SeedKind, situation
+from penstock_sim.names import name_of
+
+Results = tuple[tuple[str, tuple[int, ...]], ...]
+"""The records of each shard of a batch."""
+
+_QUERIES: Final = SeedKind.QUERIES
+ROBBED: Final = situation("a lease is taken from a query during its batch", _QUERIES)
+OUTLASTED: Final = situation("a task outlasts a lease", _QUERIES)
+REPLACED: Final = situation("a driver comes back while others have its leases", _QUERIES)
+RACING: Final = situation("a task runs twice at the same time", _QUERIES, SeedKind.SINKS)
+TWO_DRIVERS: Final = situation("two drivers work from one checkpoint location", _QUERIES)
+REPEATED: Final = situation("a batch is run again by another driver", _QUERIES, SeedKind.SINKS)
+RESHARDED: Final = situation("a shard is closed during its batch", _QUERIES)
+BEGINS_INSIDE: Final = situation("a batch begins inside an aggregate", _QUERIES)
+BEGINS_AT_GONE: Final = situation("a batch begins at a record that has left the stream", _QUERIES)
+PASSES_LOSS: Final = situation("a batch goes on after a loss", _QUERIES)
+
+
+# --- drivers ----------------------------------------------------------------------------------------------------
+
+
+class SecondDriverStarted(Event, frozen=True):
+    """A second driver starts from a query's checkpoint location."""
+
+    query: str
+    story: ClassVar = "a second driver of {query} is about to start"
+
+
+class LocationRestored(Event, frozen=True):
+    """A query's checkpoint location is set back to an earlier state."""
+
+    query: str
+    story: ClassVar = "the checkpoint location of {query} is set back to an earlier state"
+    meets: ClassVar = "fault: restores_per_min"
+    concerns_all: ClassVar = True
+
+
+class LocationCopied(Event, frozen=True):
+    """A driver starts from a copy of a query's checkpoint location."""
+
+    query: str
+    copy: str
+    story: ClassVar = "{copy} starts from a copy of the checkpoint location of {query}"
+    meets: ClassVar = "fault: copies_per_min"
+    concerns_all: ClassVar = True
+
+
+class ApplicationRenamed(Event, frozen=True):
+    """The application has another name, and so an empty lease table."""
+
+    application: str
+    story: ClassVar = "the application is called {application} from now on, and its lease table is empty"
+    meets: ClassVar = "fault: moves_per_min"
+
+
+class QueryFailed(Event, frozen=True):
+    """An error ends a query."""
+
+    who: str
+    error: str
+    text: str
+    story: ClassVar = "{who} fails with {error}: {text}"
+
+
+class TipProbed(Event, frozen=True):
+    """A driver's probe finds nothing more in a shard."""
+
+    who: str
+    key: str
+    server_ms: int
+
+
+# --- batches ----------------------------------------------------------------------------------------------------
+
+
+class BatchPlanned(Event, frozen=True):
+    """A driver has logged the offsets of a batch.
+
+    Args:
+        who: The driver.
+        batch: Its number.
+        starts: Where it begins in each shard.
+        keys: The shards that it reads.
+    """
+
+    who: str
+    batch: int
+    starts: tuple[tuple[str, Position], ...]
+    keys: tuple[str, ...]
+    story: ClassVar = "{who} plans batch {batch} of {keys}"
+
+
+class BatchBounded(Event, frozen=True):
+    """A batch leaves records that arrive from a moment on to a later query."""
+
+    who: str
+    batch: int
+    until_ms: int
+    keys: tuple[str, ...]
+    story: ClassVar = (
+        "{who} leaves records of {keys} from {until_s:.2f} s on to a later query than that of batch {batch}"
+    )
+
+    @property
+    def until_s(self) -> float:
+        """The moment in the world's time."""
+        return (self.until_ms - EPOCH_MS) / 1000
+
+
+class BatchStarted(Event, frozen=True):
+    """A driver begins the tasks of a batch."""
+
+    who: str
+    batch: int
+    keys: tuple[str, ...]
+    story: ClassVar = "{who} runs batch {batch} of {keys}"
+
+
+class BatchUnread(Event, frozen=True):
+    """A query's action has not read these shards of a batch to their end."""
+
+    query: str
+    batch: int
+    keys: tuple[str, ...]
+    story: ClassVar = "no action of {query} reads batch {batch} of {keys}"
+
+
+class BatchCommitted(Event, frozen=True):
+    """Spark has logged that a batch is done; the results are those of shards that were read to their end."""
+
+    query: str
+    batch: int
+    results: Results
+    story: ClassVar = "{query} commits batch {batch}"
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------
+
+
+class ExecutorKilled(Event, frozen=True):
+    """An executor is killed."""
+
+    executor: str
+    story: ClassVar = "{executor} is killed"
+    meets: ClassVar = "fault: executor_kills_per_min"
+
+
+class ReadTaskStarted(Event, frozen=True):
+    """An executor begins to read a shard of a batch."""
+
+    who: str
+    executor: str
+    batch: int
+    key: str
+    story: ClassVar = "{executor} begins a task of batch {batch} on {key}"
+
+
+class ReadTaskEnded(Event, frozen=True):
+    """An executor has ended the reading of a shard of a batch."""
+
+    who: str
+    executor: str
+    batch: int
+    key: str
+
+
+class ReadTaskFailed(Event, frozen=True):
+    """An error ends a task."""
+
+    who: str
+    executor: str
+    error: str
+    text: str
+
+
+class BatchRead(Event, frozen=True):
+    """A task has read a shard of a batch to its end."""
+
+    who: str
+    batch: int
+    key: str
+    numbers: tuple[int, ...]
+    story: ClassVar = "a task of {who} has read {numbers} of {key} for batch {batch}"
+
+
+class BatchReadInPart(Event, frozen=True):
+    """A query's action has taken only these records of a shard of a batch."""
+
+    who: str
+    batch: int
+    key: str
+    numbers: tuple[int, ...]
+
+
+class QuerySituations(SituationFinder):
+    """Finds situations of queries that read."""
+
+    def __init__(self, scenario: Any, met: Counter[str]) -> None:
+        super().__init__(scenario, met)
+        self._lease_s: float = scenario.options.lease_duration_s
+        self._running: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._ran: dict[tuple[str, int], str] = {}
+        self._tasks: dict[tuple[str, str, int, str], float] = {}
+        self._rows: dict[str, Lease] = {}
+        self._alive: set[str] = set()
+        self._gone: dict[str, int] = {}
+
+    def on_process_started(self, event: ProcessStarted) -> None:
+        """Count drivers beside others of their query, and those whose leases others have."""
+        name = name_of(event.who)
+        if name not in self.scenario.queries:
+            return
+        self.met[TWO_DRIVERS] += any(name_of(other) == name for other in self._alive)
+        self._alive.add(event.who)
+        rows = self._rows.values()
+        self.met[REPLACED] += any(
+            row.claim_of(name) is not None and row.reader not in (None, name) for row in rows
+        )
+
+    def on_process_exited(self, event: ProcessExited) -> None:
+        """Forget the process."""
+        self._alive.discard(event.who)
+        self._running.pop(event.who, None)
+
+    def on_batch_started(self, event: BatchStarted) -> None:
+        """Count batches that another driver has run before."""
+        self._running[event.who] = (event.batch, event.keys)
+        self.met[REPEATED] += self._ran.setdefault((name_of(event.who), event.batch), event.who) != event.who
+
+    def on_batch_committed(self, event: BatchCommitted) -> None:
+        """Forget the batch."""
+        for who, (running, _) in list(self._running.items()):
+            if name_of(who) == event.query and running == event.batch:
+                del self._running[who]
+
+    def on_batch_planned(self, event: BatchPlanned) -> None:
+        """Count batches that begin inside an aggregate, or at a record that is gone."""
+        for key, start in event.starts:
+            if start.sequence_number is not None and key in event.keys:
+                self.met[BEGINS_INSIDE] += bool(start.sub_sequence_number)
+                self.met[BEGINS_AT_GONE] += int(start.sequence_number) <= self._gone.get(key, -1)
+
+    def on_records_trimmed(self, event: RecordsTrimmed) -> None:
+        """Remember the last record that is gone."""
+        self._gone[event.key] = event.last
+
+    def on_message_logged(self, event: MessageLogged) -> None:
+        """Count losses after which a query goes on."""
+        self.met[PASSES_LOSS] += "on (failOnDataLoss=false)" in event.text
+
+    def on_shard_closed(self, event: ShardClosed) -> None:
+        """Count reshards of shards that a batch reads."""
+        self.met[RESHARDED] += any(event.key in keys for _, keys in self._running.values())
+
+    def on_lease_written(self, event: LeaseWritten) -> None:
+        """Count leases that are taken from a batch."""
+        write, before = event.write, event.before
+        if event.after is None:
+            self._rows.pop(write.key, None)
+            return
+        self._rows[write.key] = event.after
+        if isinstance(write, Take) and before is not None and before.reader != write.worker:
+            for driver, (_, keys) in self._running.items():
+                self.met[ROBBED] += name_of(driver) == before.reader and write.key in keys
+
+    def on_read_task_started(self, event: ReadTaskStarted) -> None:
+        """Count attempts of one task that run at the same time."""
+        task = (event.who, event.batch, event.key)
+        self.met[RACING] += any((who, batch, key) == task for who, _, batch, key in self._tasks)
+        self._tasks[event.who, event.executor, event.batch, event.key] = self.now
+
+    def on_read_task_ended(self, event: ReadTaskEnded) -> None:
+        """Count tasks that last longer than a lease."""
+        began_s = self._tasks.pop((event.who, event.executor, event.batch, event.key), self.now)
+        self.met[OUTLASTED] += self.now - began_s > self._lease_s
+
+    def on_executor_killed(self, event: ExecutorKilled) -> None:
+        """Forget the executor's tasks."""
+        self._tasks = {task: since for task, since in self._tasks.items() if task[1] != event.executor}

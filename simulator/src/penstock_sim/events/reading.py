@@ -1,0 +1,121 @@
+"""Events of readers: where they begin, the records that a handler gets, and the losses that they report."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.core.position import Position
+from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.kinds import SeedKind, situation
+
+_CONSUMERS = (SeedKind.CONSUMERS, SeedKind.STREAMS)
+INSIDE_AGGREGATE = situation("a reader begins inside an aggregate", *_CONSUMERS)
+
+
+class ReaderEvent(Event, frozen=True):
+    """An event of one reader: the process, the shard, and a number that distinguishes the readers of both."""
+
+    who: str
+    key: str
+    epoch: int
+
+    @property
+    def reader(self) -> tuple[str, str, int]:
+        """The reader."""
+        return self.who, self.key, self.epoch
+
+
+class ReaderStarted(ReaderEvent, frozen=True):
+    """A worker begins to read a shard."""
+
+    position: Position
+    story: ClassVar = "{who} begins to read {key} at {position} (reader {epoch})"
+
+
+class ReaderEnded(ReaderEvent, frozen=True):
+    """A worker has stopped reading a shard."""
+
+    story: ClassVar = "{who} has stopped reading {key} (reader {epoch})"
+
+
+class ShardStopped(ReaderEvent, frozen=True):
+    """A shard is held and not read until its process starts again."""
+
+    reason: str
+    story: ClassVar = "{who} cannot go on reading {key}: {reason}"
+    meets: ClassVar = situation("a shard stops for good", *_CONSUMERS)
+
+
+class RecordsDelivered(ReaderEvent, frozen=True):
+    """A handler gets records."""
+
+    numbers: tuple[int, ...]
+    story: ClassVar = "{who} delivers {numbers} of {key}"
+
+
+class RecordsRedelivered(ReaderEvent, frozen=True):
+    """A handler gets records again after it has failed on them."""
+
+    numbers: tuple[int, ...]
+    story: ClassVar = "{who} delivers {numbers} of {key} again"
+
+
+class RecordsHandled(ReaderEvent, frozen=True):
+    """A handler has returned, or a query's batch with these records is committed (epoch -1)."""
+
+    numbers: tuple[int, ...]
+    story: ClassVar = "{who} has handled {numbers} of {key}"
+
+
+class RecordsDeadLettered(ReaderEvent, frozen=True):
+    """Records on which a handler failed are handled as dead letters."""
+
+    numbers: tuple[int, ...]
+    story: ClassVar = "{who} sends {numbers} of {key} to the dead letters"
+    meets: ClassVar = situation("a record goes to the dead letters", *_CONSUMERS)
+
+
+class HandlerRaised(ReaderEvent, frozen=True):
+    """A handler raises."""
+
+    numbers: tuple[int, ...]
+    story: ClassVar = "{who} fails on {numbers} of {key}"
+
+
+class DeliveredFrom(ReaderEvent, frozen=True):
+    """The streams and shards that delivered records name."""
+
+    places: tuple[tuple[str, str], ...]
+
+
+class DeliveredTexts(ReaderEvent, frozen=True):
+    """The texts of delivered records that a producer or a sink has put, each with its partition key."""
+
+    records: tuple[tuple[str, str], ...]
+    story: ClassVar = "the handler of {who} gets {texts} of {key}"
+
+    @property
+    def texts(self) -> str:
+        """The texts in a row."""
+        return ", ".join(text for text, _ in self.records)
+
+
+class TipReached(ReaderEvent, frozen=True):
+    """An answer says that nothing is left in a shard."""
+
+    server_ms: int
+
+
+class LossReported(ReaderEvent, frozen=True):
+    """A reader reports that records may be lost."""
+
+    story: ClassVar = "{who} reports that records of {key} may be lost"
+    meets: ClassVar = situation("a loss is reported", *_CONSUMERS)
+
+
+class ReadingSituations(SituationFinder):
+    """Finds situations of readers."""
+
+    def on_reader_started(self, event: ReaderStarted) -> None:
+        """Count readers that begin inside an aggregate."""
+        self.met[INSIDE_AGGREGATE] += bool(event.position.sub_sequence_number)

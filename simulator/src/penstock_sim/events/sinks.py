@@ -1,0 +1,351 @@
+"""Events of Spark queries that write: their batches, tasks and rows, and the streams that they write to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, Final
+
+from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.processes import ProcessExited, ProcessStarted
+from penstock_sim.events.producers import MISROUTED_DROPPED, MISROUTED_READ
+from penstock_sim.events.queries import RACING, REPEATED
+from penstock_sim.events.streams import ShardClosed
+from penstock_sim.kinds import SeedKind, situation
+from penstock_sim.names import name_of
+
+_SINKS: Final = SeedKind.SINKS
+KILLED: Final = situation("a task is killed when a part of its rows is written", _SINKS)
+FAILED: Final = situation("a task fails when a part of its rows is written", _SINKS)
+ORPHAN: Final = situation("a task writes for a driver that has ended", _SINKS)
+LATE: Final = situation("a task writes when its batch is done", _SINKS)
+ENDED_BEFORE: Final = situation("a driver ends when the tasks of its batch are done", _SINKS)
+ENDED_BETWEEN: Final = situation("a driver ends between the sink's commit and Spark's", _SINKS)
+RESHARDED: Final = situation("the stream is resharded during a batch", _SINKS)
+STORED_TWICE: Final = situation("a row is stored twice", _SINKS)
+ABORTED: Final = situation("a job fails when some of its tasks are done", _SINKS)
+FILED: Final = situation("rows are put aside in a file", _SINKS)
+ERRORS: Final = {
+    "was acknowledged by shard": situation("error: a shard acknowledges nothing", _SINKS),
+    "AccessDenied": situation("error: access is denied", _SINKS),
+    "ExpiredToken": situation("error: the credentials have expired", _SINKS),
+    "does not exist": situation("error: the stream is deleted", _SINKS),
+    "cannot be written": situation("error: dead letters cannot be written", _SINKS),
+    "does not fit": situation("error: a dead letter is too large", _SINKS),
+    "and the stream takes": situation("error: a row is too large", _SINKS),
+    "characters": situation("error: a key is too short or too long", _SINKS),
+    "is null": situation("error: a row has no key or no data", _SINKS),
+    "explicit hash key": situation("error: a row has a bad hash key", _SINKS),
+    "streamName is null": situation("error: a row names no stream", _SINKS),
+}
+"""The errors of tasks, by words of their texts."""
+
+
+# --- batches ----------------------------------------------------------------------------------------------------
+
+
+class BadRowAdded(Event, frozen=True):
+    """A batch has a row that the service can never accept."""
+
+    text: str
+    why: str
+    story: ClassVar = "the service can never accept {text}: {why}"
+
+
+class WritePlanned(Event, frozen=True):
+    """A driver has logged a batch: the rows of each partition."""
+
+    query: str
+    batch: int
+    texts: tuple[tuple[str, ...], ...]
+
+    def describe(self) -> str:
+        """Return the event in plain words."""
+        rows, parts = sum(map(len, self.texts)), len(self.texts)
+        return f"{self.query} plans batch {self.batch}, of {rows} rows in {parts} partitions"
+
+
+class WriteStarted(Event, frozen=True):
+    """A driver begins the tasks of a batch."""
+
+    who: str
+    batch: int
+    story: ClassVar = "{who} runs batch {batch}"
+
+
+class WriteTasksDone(Event, frozen=True):
+    """All tasks of a batch are done."""
+
+    who: str
+    batch: int
+    attempts: tuple[str, ...]
+    story: ClassVar = "the tasks of {who} are done with batch {batch}"
+
+
+class WriteCommitted(Event, frozen=True):
+    """The sink has committed a batch."""
+
+    who: str
+    batch: int
+    story: ClassVar = "the sink of {who} commits batch {batch}"
+
+
+class WriteLogged(Event, frozen=True):
+    """Spark has logged that a batch is done."""
+
+    query: str
+    batch: int
+    attempts: tuple[str, ...]
+    story: ClassVar = "Spark logs that batch {batch} of {query} is done"
+
+
+class WriteAborted(Event, frozen=True):
+    """A job has failed."""
+
+    who: str
+    batch: int
+    finished_count: int
+    story: ClassVar = "{who} gives batch {batch} up, of which {finished_count} tasks are done"
+
+
+class WritingQueryFailed(Event, frozen=True):
+    """An error ends a query."""
+
+    who: str
+    error: str
+    text: str
+    story: ClassVar = "{who} fails with {error}: {text}"
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------
+
+
+class WriteTaskStarted(Event, frozen=True):
+    """An executor begins an attempt of a task.
+
+    Args:
+        who: The driver.
+        executor: The executor.
+        attempt: The attempt's unique name: the driver, the batch and the partition, the number of the attempt.
+        keeps_letters: Whether it puts bad rows aside.
+        texts: Its rows, in order.
+        deadline_s: The sink's deadline.
+    """
+
+    who: str
+    executor: str
+    attempt: str
+    keeps_letters: bool
+    texts: tuple[str, ...]
+    deadline_s: float
+    story: ClassVar = "{executor} begins {attempt} with {texts}"
+
+
+class WriteTaskKilled(Event, frozen=True):
+    """The executor of an attempt is killed."""
+
+    attempt: str
+    story: ClassVar = "{attempt} is killed"
+
+
+class WriteTaskDone(Event, frozen=True):
+    """An attempt reports to its driver: rows by stream, rows that may be there twice, and dead letters."""
+
+    attempt: str
+    counts: tuple[tuple[str, int], ...]
+    twice_count: int
+    letter_count: int
+    story: ClassVar = "{attempt} is done"
+
+
+class WriteTaskFailed(Event, frozen=True):
+    """An error ends an attempt."""
+
+    attempt: str
+    error: str
+    text: str
+    story: ClassVar = "{attempt} fails with {error}: {text}"
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+class RowsStored(Event, frozen=True):
+    """A stream takes rows of an attempt."""
+
+    attempt: str
+    stream: str
+    texts: tuple[str, ...]
+    is_read: bool
+
+
+class RowsUnanswered(Event, frozen=True):
+    """There is no answer for rows of an attempt."""
+
+    attempt: str
+    texts: tuple[str, ...]
+    story: ClassVar = "{attempt} gets no answer for {texts}"
+
+
+class RowsMisrouted(Event, frozen=True):
+    """Another shard than the predicted one takes rows of an attempt."""
+
+    attempt: str
+    texts: tuple[str, ...]
+    is_read: bool
+
+    def describe(self) -> str:
+        """Return the event in plain words."""
+        dropped = "" if self.is_read else ", and its readers drop it"
+        return f"another shard takes {', '.join(self.texts)} of {self.attempt}{dropped}"
+
+
+class RowsRefused(Event, frozen=True):
+    """A stream refuses a call of an attempt, or some of its entries."""
+
+    attempt: str
+    stream: str
+    story: ClassVar = "{stream} refuses records of {attempt}"
+
+
+class DeadLettersStored(Event, frozen=True):
+    """The stream of dead letters takes rows of an attempt."""
+
+    attempt: str
+    stream: str
+    texts: tuple[str, ...]
+    is_read: bool
+    story: ClassVar = "{attempt} puts {texts} aside in {stream}"
+    meets: ClassVar = situation("a row is put aside in a stream", _SINKS)
+
+
+class FileWritten(Event, frozen=True):
+    """A process writes a file."""
+
+    who: str
+    location: str
+    name: str
+    content: str
+    story: ClassVar = "{who} writes {name} into {location}"
+
+
+class RequestTooLarge(Event, frozen=True):
+    """A request of an attempt breaks a limit of the service."""
+
+    attempt: str
+    entry_count: int
+    size_bytes: int
+
+
+class ShardSilenced(Event, frozen=True):
+    """A shard refuses all records until a moment."""
+
+    stream: str
+    shard_id: str
+    until_s: float
+    story: ClassVar = "{shard_id} of {stream} refuses everything until {until_s:.2f} s"
+
+
+class StreamRemoved(Event, frozen=True):
+    """A stream that sinks write to is deleted, and created again at a moment."""
+
+    stream: str
+    until_s: float
+    story: ClassVar = "{stream} is deleted, and comes back at {until_s:.2f} s"
+
+
+class SinkSituations(SituationFinder):
+    """Finds situations of queries that write."""
+
+    def __init__(self, scenario: Any, met: Counter[str]) -> None:
+        super().__init__(scenario, met)
+        self._running: dict[str, tuple[str, str]] = {}
+        self._wrote: dict[str, set[str]] = {}
+        self._seen: set[str] = set()
+        self._alive: set[str] = set()
+        self._batch: dict[str, int] = {}
+        self._stage: dict[str, str] = {}
+        self._ran: dict[tuple[str, int], str] = {}
+        self._done: set[tuple[str, str]] = set()
+
+    def on_process_started(self, event: ProcessStarted) -> None:
+        """Remember the process."""
+        self._alive.add(event.who)
+
+    def on_process_exited(self, event: ProcessExited) -> None:
+        """Count drivers that end within a commit."""
+        self._alive.discard(event.who)
+        stage = self._stage.pop(event.who, None)
+        if stage is not None:
+            self.met[stage] += 1
+        self._batch.pop(event.who, None)
+
+    def on_shard_closed(self, event: ShardClosed) -> None:
+        """Count reshards during batches."""
+        del event
+        self.met[RESHARDED] += bool(self._batch)
+
+    def on_write_started(self, event: WriteStarted) -> None:
+        """Count batches that another driver has run before."""
+        self._batch[event.who] = event.batch
+        self.met[REPEATED] += self._ran.setdefault((name_of(event.who), event.batch), event.who) != event.who
+
+    def on_write_tasks_done(self, event: WriteTasksDone) -> None:
+        """Remember how far the batch is."""
+        self._stage[event.who] = ENDED_BEFORE
+
+    def on_write_committed(self, event: WriteCommitted) -> None:
+        """Remember how far the batch is."""
+        self._stage[event.who] = ENDED_BETWEEN
+
+    def on_write_logged(self, event: WriteLogged) -> None:
+        """Forget the batch."""
+        batch = (event.query, event.batch)
+        self._done.add((event.query, str(event.batch)))
+        for who in [who for who, running in self._batch.items() if (name_of(who), running) == batch]:
+            del self._batch[who]
+            self._stage.pop(who, None)
+
+    def on_write_aborted(self, event: WriteAborted) -> None:
+        """Count jobs that fail when some tasks are done."""
+        self.met[ABORTED] += bool(event.finished_count)
+
+    def on_write_task_started(self, event: WriteTaskStarted) -> None:
+        """Count attempts of one task that run at the same time."""
+        task = (name_of(event.who), event.attempt.split(" ")[1])
+        self.met[RACING] += task in self._running.values()
+        self._running[event.attempt] = task
+        self._wrote[event.attempt] = set()
+
+    def on_rows_stored(self, event: RowsStored) -> None:
+        """Count copies, and rows that are written late."""
+        self._wrote[event.attempt].update(event.texts)
+        if event.is_read:
+            self.met[STORED_TWICE] += len(self._seen.intersection(event.texts))
+            self._seen.update(event.texts)
+        driver, task = event.attempt.split(" ")[:2]
+        self.met[ORPHAN] += driver not in self._alive
+        self.met[LATE] += (name_of(driver), task.partition(".")[0]) in self._done
+
+    def on_file_written(self, event: FileWritten) -> None:
+        """Count files of dead letters."""
+        self.met[FILED] += event.name.startswith("dead-letters")
+
+    def on_rows_misrouted(self, event: RowsMisrouted) -> None:
+        """Count misrouted aggregates."""
+        self.met[MISROUTED_READ if event.is_read else MISROUTED_DROPPED] += 1
+
+    def on_write_task_done(self, event: WriteTaskDone) -> None:
+        """Forget the attempt."""
+        self._running.pop(event.attempt, None)
+
+    def on_write_task_killed(self, event: WriteTaskKilled) -> None:
+        """Count attempts that are killed within their rows."""
+        self._running.pop(event.attempt, None)
+        self.met[KILLED] += bool(self._wrote.get(event.attempt))
+
+    def on_write_task_failed(self, event: WriteTaskFailed) -> None:
+        """Count attempts that fail within their rows, and the errors."""
+        self._running.pop(event.attempt, None)
+        self.met[FAILED] += bool(self._wrote[event.attempt])
+        for words, error in ERRORS.items():
+            self.met[error] += words in event.text

@@ -1,0 +1,301 @@
+"""Events of streams: their shards and records, and the lists of workers that read several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, Final
+
+from penstock.core.position import Position
+from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import ProcessExited, ProcessStarted
+from penstock_sim.events.reading import ReaderEnded, ReaderStarted, ShardStopped
+from penstock_sim.kinds import SeedKind, situation
+from penstock_sim.names import name_of
+
+STREAMS: Final = SeedKind.STREAMS
+ADDED: Final = situation("a stream is added to the lists", STREAMS)
+BESIDE: Final = situation("workers with an old list run beside workers with a new one", STREAMS)
+LEFT_OUT: Final = situation("a stream is left out of the lists", STREAMS)
+BACK: Final = situation("a stream comes back into the lists, and its leases stand", STREAMS)
+DELETED: Final = situation("a stream is deleted while it is read", STREAMS)
+RECREATED: Final = situation("a stream is created again under its name", STREAMS)
+RECREATED_READ: Final = situation(
+    "a stream that was created again is read beside leases of the old one", STREAMS
+)
+RECREATED_UNDER_READERS: Final = situation(
+    "a stream is created again under workers that read the old one", STREAMS
+)
+STOPPED: Final = situation("a shard of a deleted stream stops", STREAMS)
+CANNOT_START: Final = situation("a worker cannot start: a stream of its list is gone or denied", STREAMS)
+QUIET: Final = situation("a stream is resharded while another one gets no records", STREAMS)
+MIXED: Final = situation("a worker reads shards of several streams at once", STREAMS)
+FIRST: Final = situation("the first leases of a stream are created beside those of others", STREAMS)
+STANDSTILL: Final = situation("a worker ends: every shard that it held has stopped", STREAMS)
+ADDED_REFUSED: Final = situation("fault: listing of a stream that is added", STREAMS)
+LISTING_REFUSED: Final = situation("fault: listing of one stream", STREAMS)
+ACCESS_DENIED: Final = situation("fault: access to one stream", STREAMS)
+
+
+# --- shards and records -----------------------------------------------------------------------------------------
+
+
+class ShardCreated(Event, frozen=True):
+    """A shard begins."""
+
+    key: str
+    parents: tuple[str, ...]
+    story: ClassVar = "{key} begins{origin}"
+
+    @property
+    def origin(self) -> str:
+        """The parents in words."""
+        return f" as a child of {' and '.join(self.parents)}" if self.parents else ""
+
+
+class ShardClosed(Event, frozen=True):
+    """A shard was split or merged."""
+
+    key: str
+    story: ClassVar = "{key} is closed"
+    meets: ClassVar = "fault: reshards_per_min"
+
+
+class ShardExpired(Event, frozen=True):
+    """A closed shard has left the stream."""
+
+    key: str
+    story: ClassVar = "{key} has left the stream"
+    meets: ClassVar = situation(
+        "a shard leaves the stream", SeedKind.CONSUMERS, SeedKind.STREAMS, SeedKind.QUERIES
+    )
+
+
+class RecordPut(Event, frozen=True):
+    """A shard has a new record."""
+
+    key: str
+    number: int
+    arrival_ms: int
+    story: ClassVar = "record {number} is put into {key}"
+
+
+class RecordsTrimmed(Event, frozen=True):
+    """The first records of a shard have left the stream.
+
+    Args:
+        key: The shard.
+        count: Records that have left, from the first of the shard.
+        last: The last one that has left.
+    """
+
+    key: str
+    count: int
+    last: int
+    story: ClassVar = "the first {count} records of {key} have left the stream"
+    meets: ClassVar = situation(
+        "records leave the stream", SeedKind.CONSUMERS, SeedKind.STREAMS, SeedKind.QUERIES
+    )
+
+
+class StreamQuiet(Event, frozen=True):
+    """A stream gets no records until a moment."""
+
+    until_s: float
+    stream_id: str = ""
+    meets: ClassVar = "fault: quiet_streams_per_min"
+
+
+class TipReportedEarly(Event, frozen=True):
+    """An answer says too early that nothing is left in a shard."""
+
+    key: str
+    story: ClassVar = "an answer says too early that nothing is left in {key}"
+
+
+class EmptyPageReturned(Event, frozen=True):
+    """An answer has no records of a shard that has some."""
+
+    key: str
+    story: ClassVar = "an answer has no records of {key}"
+
+
+# --- several streams --------------------------------------------------------------------------------------------
+
+
+class StreamCreated(Event, frozen=True):
+    """A stream is created."""
+
+    stream_id: str
+    name: str
+    identity: str
+    start: Position
+    retention_ms: int | None
+    story: ClassVar = "stream {stream_id} is created"
+
+
+class StreamDeleted(Event, frozen=True):
+    """A stream is deleted."""
+
+    stream_id: str
+    name: str
+    story: ClassVar = "stream {stream_id} is deleted"
+    concerns_all: ClassVar = True
+
+
+class StreamRecreated(Event, frozen=True):
+    """A stream has the name of one that was deleted."""
+
+    stream_id: str
+    name: str
+    story: ClassVar = "{name} is created again, as {stream_id}"
+    meets: ClassVar = RECREATED
+    concerns_all: ClassVar = True
+
+
+class StreamRefused(Event, frozen=True):
+    """A stream refuses its listing, or every call, until a moment."""
+
+    stream_id: str
+    until_s: float
+    story: ClassVar = "{stream_id} refuses calls until {until_s:.2f} s"
+    concerns_all: ClassVar = True
+
+
+class StreamUnlisted(Event, frozen=True):
+    """A stream is in no list any more."""
+
+    stream_id: str
+    story: ClassVar = "{stream_id} is in no list any more"
+    concerns_all: ClassVar = True
+
+
+class ListChanged(Event, frozen=True):
+    """A worker reads these streams from its next start on."""
+
+    worker: str
+    names: tuple[str, ...]
+    story: ClassVar = "{worker} reads {names} from its next start on"
+    concerns_all: ClassVar = True
+
+
+class StreamsChosen(Event, frozen=True):
+    """A process that starts reads these streams."""
+
+    who: str
+    stream_ids: tuple[str, ...]
+    story: ClassVar = "{who} reads {stream_ids}"
+
+
+class StartFailed(Event, frozen=True):
+    """A worker cannot describe a stream of its list."""
+
+    worker: str
+    error: str
+    story: ClassVar = "{worker} cannot start: {error}"
+    meets: ClassVar = CANNOT_START
+    concerns_all: ClassVar = True
+
+
+class WorkerStoodStill(Event, frozen=True):
+    """Every shard that a worker holds has stopped."""
+
+    who: str
+    story: ClassVar = "{who} has no shard left that it can read"
+    meets: ClassVar = STANDSTILL
+    concerns_all: ClassVar = True
+
+
+def stream_id_of(key: str) -> str:
+    """Return the stream of a lease, by its key."""
+    return key.rpartition(":")[0]
+
+
+class StreamsSituations(SituationFinder):
+    """Finds situations of several streams in one lease table."""
+
+    def __init__(self, scenario: Any, met: Counter[str]) -> None:
+        super().__init__(scenario, met)
+        plan = scenario.streams
+        self._quiet = {stream.name for stream in plan.streams if not stream.record_share}
+        self._listed: tuple[str, ...] = plan.listed
+        self._names: dict[str, str] = {}
+        self._ids: dict[str, tuple[str, ...]] = {}
+        self._alive: set[str] = set()
+        self._keys: set[str] = set()
+        self._read: dict[str, set[str]] = {}
+        self._deleted: set[str] = set()
+
+    def _streams_with_leases(self) -> set[str]:
+        return set(map(stream_id_of, self._keys))
+
+    def on_stream_created(self, event: StreamCreated) -> None:
+        """Keep its name."""
+        self._names[event.stream_id] = event.name
+
+    def on_list_changed(self, event: ListChanged) -> None:
+        """Compare with the list before."""
+        added, left = set(event.names) - set(self._listed), set(self._listed) - set(event.names)
+        self._listed = event.names
+        known = {self._names[stream_id] for stream_id in self._streams_with_leases()}
+        self.met[ADDED] += len(added - known)
+        self.met[BACK] += len(added & known)
+        self.met[LEFT_OUT] += bool(left)
+
+    def on_streams_chosen(self, event: StreamsChosen) -> None:
+        """Keep the streams of a process."""
+        self._ids[event.who] = event.stream_ids
+
+    def on_process_started(self, event: ProcessStarted) -> None:
+        """Compare the lists of the processes."""
+        self._alive.add(event.who)
+        self.met[BESIDE] += len({frozenset(self._ids[each]) for each in self._alive}) > 1
+
+    def on_process_exited(self, event: ProcessExited) -> None:
+        """Forget the process."""
+        self._alive.discard(event.who)
+        self._read.pop(event.who, None)
+
+    def on_stream_deleted(self, event: StreamDeleted) -> None:
+        """Count deletions of streams that are read."""
+        self._deleted.add(event.stream_id)
+        self.met[DELETED] += event.stream_id in {
+            stream_id_of(key) for keys in self._read.values() for key in keys
+        }
+
+    def on_stream_recreated(self, event: StreamRecreated) -> None:
+        """Count streams whose predecessor is still read."""
+        former = {each for each, name in self._names.items() if name == event.name} - {event.stream_id}
+        self.met[RECREATED_UNDER_READERS] += any(former & set(self._ids[who]) for who in self._alive)
+
+    def on_reader_started(self, event: ReaderStarted) -> None:
+        """Count workers that read several streams, and streams with leases of a predecessor."""
+        stream_id = stream_id_of(event.key)
+        keys = self._read.setdefault(event.who, set())
+        keys.add(event.key)
+        self.met[MIXED] += len(set(map(stream_id_of, keys))) > 1
+        former = {each for each in self._deleted if self._names[each] == self._names[stream_id]} - {stream_id}
+        self.met[RECREATED_READ] += not former.isdisjoint(self._streams_with_leases())
+
+    def on_reader_ended(self, event: ReaderEnded) -> None:
+        """Forget the reader."""
+        self._read.get(event.who, set()).discard(event.key)
+
+    def on_shard_stopped(self, event: ShardStopped) -> None:
+        """Count shards of deleted streams."""
+        self.met[STOPPED] += stream_id_of(event.key) in self._deleted
+
+    def on_shard_closed(self, event: ShardClosed) -> None:
+        """Count reshards while another stream is quiet."""
+        self.met[QUIET] += bool(self._quiet - {self._names[stream_id_of(event.key)]})
+
+    def on_lease_written(self, event: LeaseWritten) -> None:
+        """Count streams that get their first lease beside those of others."""
+        key = event.write.key
+        if event.after is None:
+            self._keys.discard(key)
+            return
+        known = self._streams_with_leases()
+        if key not in self._keys and name_of(event.who) in set(map(name_of, self._alive)):
+            self.met[FIRST] += stream_id_of(key) not in known and bool(known)
+        self._keys.add(key)
