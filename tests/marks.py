@@ -25,6 +25,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "days/test_interrupted_put.py": (),
     "days/test_piped_producer.py": (),
     "demo/test_demo.py": ("spark", "slow"),
+    "distributions": ("slow",),
     "docs": ("slow",),
     "docs/test_alerts.py": (),
     "docs/test_deploy.py": (),
