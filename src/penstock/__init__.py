@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from penstock.aws.dead_letters import DeadLetterBucket, DeadLetterQueue, DeadLetterStream
     from penstock.consumer import (
         AsyncBatch,
         AsyncConsumer,
@@ -45,6 +46,9 @@ _HOMES: Final = {
     "Consumer": "penstock.consumer",
     "ConsumerKeywords": "penstock.consumer",
     "ConsumerOptions": "penstock.consumer",
+    "DeadLetterBucket": "penstock.aws.dead_letters",
+    "DeadLetterQueue": "penstock.aws.dead_letters",
+    "DeadLetterStream": "penstock.aws.dead_letters",
     "Health": "penstock.consumer",
     "PenstockError": "penstock.errors",
     "Position": "penstock.core.position",
@@ -69,6 +73,9 @@ __all__ = [
     "Consumer",
     "ConsumerKeywords",
     "ConsumerOptions",
+    "DeadLetterBucket",
+    "DeadLetterQueue",
+    "DeadLetterStream",
     "Health",
     "PenstockError",
     "Position",

@@ -31,7 +31,8 @@
     ├── LeaseLost                    another worker owns the lease now
     ├── BufferFull                   a producer has no room, the record was not put: put it later, or more slowly
     ├── DeliveryFailed               records were not acknowledged; names them and the reason
-    │   └── RecordExpired            its time to live passed first; put it again if it still matters
+    │   ├── RecordExpired            its time to live passed first; put it again if it still matters
+    │   └── DeadLetterFailed         a dead-letter target did not take the records, which the error holds
     ├── HandlerFailed                the user's handler raised, and the policy is to stop
     └── ShardsStopped                every shard of a consumer has stopped; names them and the reasons
 """
@@ -181,6 +182,18 @@ class DeliveryFailed(PenstockError):
 
 class RecordExpired(DeliveryFailed):
     """A record's time to live passed before the service acknowledged it."""
+
+
+class DeadLetterFailed(DeliveryFailed):
+    """A dead-letter target did not take a record. The consumer calls the target again, and then stops the shard before it.
+
+    Attributes:
+        records: The records whose letters were not written.
+    """
+
+    def __init__(self, message: str, records: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.records = records
 
 
 class HandlerFailed(PenstockError):

@@ -1,0 +1,235 @@
+"""Places for records that a handler could not process: a stream, a bucket of S3, or a queue of SQS.
+
+::
+
+    Consumer("orders", "billing", handle, on_failure="dead_letter", dead_letter=DeadLetterStream("orders-dead"))
+
+A letter is a JSON object that holds all that is needed to find the record, or to put it again: `stream`, `shardId`,
+`sequenceNumber`, `subSequenceNumber`, `partitionKey`, `explicitHashKey`, `approximateArrivalTimestamp` (ISO 8601, UTC),
+`data` (base64) and `reason`. Letters of the Spark sink have the same names, as far as its rows have the fields.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.service_calls import PASSING, call
+from penstock.core.keyword_options import check_names, field_names, merge_connection
+from penstock.core.limits import RECORD_BYTES_MAX
+from penstock.errors import DeadLetterFailed, ResourceBusy, ServiceError, UnknownOutcome, UsageError
+
+if TYPE_CHECKING:
+    from penstock.consumer.records import Batch, Record
+
+_RETRIED: Final = (*PASSING, UnknownOutcome, ResourceBusy)
+"""A letter may be written twice: a bucket replaces it, and a stream or a queue delivers at least once anyway."""
+_MESSAGE_BYTES_MAX: Final = 2**20
+"""Of SQS, since August 2025."""
+_REASON_CHARACTERS_MAX: Final = 2_000
+_KEY_CHARACTERS_MAX: Final = 256
+
+
+def letter_of(record: Record, error: BaseException) -> str:
+    """Return a record and why it failed as a JSON object."""
+    return json.dumps(
+        {
+            "stream": record.stream,
+            "shardId": record.shard_id,
+            "sequenceNumber": record.sequence_number,
+            "subSequenceNumber": record.sub_sequence_number,
+            "partitionKey": record.partition_key,
+            "explicitHashKey": record.explicit_hash_key,
+            "approximateArrivalTimestamp": record.approximate_arrival_timestamp.isoformat(),
+            "data": base64.b64encode(record.data).decode(),
+            "reason": f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX],
+        }
+    )
+
+
+class _Target:
+    """Called with the records that failed for good; returns when all of their letters are written."""
+
+    _service: str
+
+    def __init__(
+        self, region: str | None, endpoint_url: str | None, connection: Mapping[str, Any] | None
+    ) -> None:
+        fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
+        check_names(fields, field_names(AwsOptions), "connection option")
+        self._options = AwsOptions(**fields)
+
+    @property
+    def _client(self) -> Any:
+        return client_for(self._service, self._options)
+
+    def __call__(self, batch: Batch, error: BaseException) -> None:
+        """Write a letter for each record.
+
+        Raises:
+            DeadLetterFailed: The target did not take a letter. The error holds this record and those after it.
+        """
+        for place, record in enumerate(batch):
+            letter = letter_of(record, error)
+            try:
+                self._write(record, letter)
+            except (ServiceError, UsageError) as refused:
+                raise DeadLetterFailed(
+                    f"{self}: the letter of the record at {record.position} of shard {record.shard_id} "
+                    f"({len(letter)} bytes) was not written: {refused}",
+                    tuple(batch[place:]),
+                ) from refused
+
+    def _write(self, record: Record, letter: str) -> None:
+        raise NotImplementedError
+
+    def _call(self, method: str, operation: str, arguments: Mapping[str, Any]) -> None:
+        call(
+            lambda: getattr(self._client, method)(**arguments),
+            operation,
+            str(self),
+            self._options,
+            is_write=True,
+            retried=_RETRIED,
+        )
+
+
+class DeadLetterStream(_Target):
+    """Puts each failed record as a JSON object into another stream, under the record's own partition key.
+
+    A letter is a third longer than its record, because the payload is base64. A letter that is larger than a record of a
+    stream may be is an error: use `DeadLetterBucket`, which takes every size.
+
+    Args:
+        stream: Name or ARN of the stream for dead letters. It must exist.
+        region: AWS region; None: as boto3 finds it.
+        endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
+        connection: Further fields of `penstock.wiring.AwsOptions`; `deadline_s` (60) bounds a call with its retries.
+
+    Raises:
+        OptionError: A connection option is unknown, or has a bad value.
+    """
+
+    _service = "kinesis"
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(region, endpoint_url, connection)
+        self.stream = stream
+
+    def __str__(self) -> str:
+        return f"dead-letter stream {self.stream}"
+
+    def _write(self, record: Record, letter: str) -> None:
+        key = (record.partition_key or record.sequence_number)[:_KEY_CHARACTERS_MAX]
+        if len(letter) + len(key.encode()) > RECORD_BYTES_MAX:
+            raise UsageError(f"a record has at most {RECORD_BYTES_MAX} bytes; use DeadLetterBucket")
+        name = "StreamARN" if self.stream.startswith("arn:") else "StreamName"
+        arguments = {name: self.stream, "PartitionKey": key, "Data": letter.encode()}
+        self._call("put_record", "PutRecord", arguments)
+
+
+class DeadLetterBucket(_Target):
+    """Writes each failed record as a JSON object into a bucket of S3: `PREFIX/STREAM/SHARD/SEQUENCE-SUBSEQUENCE.json`.
+
+    A record that fails again replaces its letter.
+
+    Args:
+        bucket: Its name. It must exist.
+        prefix: Begins the names of the objects; may be empty.
+        region: AWS region; None: as boto3 finds it.
+        connection: Further fields of `penstock.wiring.AwsOptions`. Another server of S3's protocol is named by
+            `AWS_ENDPOINT_URL_S3`.
+
+    Raises:
+        OptionError: A connection option is unknown, or has a bad value.
+    """
+
+    _service = "s3"
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "dead-letters",
+        *,
+        region: str | None = None,
+        connection: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(region, None, connection)
+        self.bucket = bucket
+        self.prefix = prefix.strip("/")
+
+    def __str__(self) -> str:
+        return f"dead-letter bucket s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def _write(self, record: Record, letter: str) -> None:
+        stream = quote(record.stream.rpartition("/")[2], safe="")
+        name = f"{stream}/{record.shard_id}/{record.sequence_number}-{record.sub_sequence_number}.json"
+        key = f"{self.prefix}/{name}" if self.prefix else name
+        arguments = {
+            "Bucket": self.bucket,
+            "Key": key,
+            "Body": letter.encode(),
+            "ContentType": "application/json",
+        }
+        self._call("put_object", "PutObject", arguments)
+
+
+class DeadLetterQueue(_Target):
+    """Sends each failed record as a JSON object to a queue of SQS.
+
+    In a FIFO queue the letters of a shard are one message group, and a repeated letter is dropped by its deduplication id.
+    SQS takes messages of 1 MiB. A larger letter is an error: use `DeadLetterBucket`, which takes every size.
+
+    Args:
+        queue_url: The queue's URL. It must exist.
+        region: AWS region; None: as boto3 finds it.
+        endpoint_url: Of another server of SQS's protocol; None: as boto3 finds it.
+        connection: Further fields of `penstock.wiring.AwsOptions`; `deadline_s` (60) bounds a call with its retries.
+
+    Raises:
+        OptionError: A connection option is unknown, or has a bad value.
+        UsageError: `queue_url` is no URL.
+    """
+
+    _service = "sqs"
+
+    def __init__(
+        self,
+        queue_url: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(region, endpoint_url, connection)
+        if "://" not in queue_url:
+            raise UsageError(
+                f"queue_url={queue_url!r}: expected https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+            )
+        self.queue_url = queue_url
+
+    def __str__(self) -> str:
+        return f"dead-letter queue {self.queue_url}"
+
+    def _write(self, record: Record, letter: str) -> None:
+        if len(letter) > _MESSAGE_BYTES_MAX:
+            raise UsageError(f"a message of SQS has at most {_MESSAGE_BYTES_MAX} bytes; use DeadLetterBucket")
+        arguments = {"QueueUrl": self.queue_url, "MessageBody": letter}
+        if self.queue_url.endswith(".fifo"):
+            place = f"{record.stream}/{record.shard_id}/{record.sequence_number}/{record.sub_sequence_number}"
+            arguments["MessageGroupId"] = record.shard_id
+            arguments["MessageDeduplicationId"] = hashlib.sha256(place.encode()).hexdigest()
+        self._call("send_message", "SendMessage", arguments)
