@@ -15,7 +15,7 @@ from penstock.core.position import at_record
 
 
 class Hands:
-    """Another worker of a query's application; each step is repeated when a heartbeat comes in between."""
+    """Another worker of a query's application; each step is repeated when a renewal comes in between."""
 
     def __init__(self, server, query, key, name="thief"):
         self.query = query

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.batches.offsets import INITIAL_OFFSET
 from penstock.core.leases.lease_writes import Applied, Take
-from penstock.spark.engine import TELLS_START
+from penstock.spark.engine import PASSES_START
 from penstock.spark.options.spark_options import parse_source
 from penstock.spark.stream_reader import KinesisStreamReader
 from penstock.wiring import open_lease_table
@@ -48,7 +48,7 @@ class ReaderWithoutStarts:
 class Query:
     """A query as Spark runs it, one step at a time, with the offsets that Spark would have logged."""
 
-    def __init__(self, server, client, shards=2, stream=None, *, is_told_starts=TELLS_START, **options):
+    def __init__(self, server, client, shards=2, stream=None, *, is_told_starts=PASSES_START, **options):
         self.is_told_starts = is_told_starts
         self.stream = stream or f"s-{uuid.uuid4().hex[:10]}"
         self.client = client
@@ -101,7 +101,7 @@ class Query:
         self.reader = self.fresh()
 
     def steal(self, key):
-        """Let another worker take a lease by force, between two heartbeats; gives its row as it was."""
+        """Let another worker take a lease by force, between two renewals; gives its row as it was."""
         while True:
             row = self.table.fetch(key)
             if isinstance(self.table.write(Take(key, row.counter, "thief")), Applied):

@@ -71,7 +71,7 @@ def rows_to_write(spark, count, keys=7):
 
 def read_available(start):
     """Start an AvailableNow query until all is read, since Spark 4.0 and 4.1 end it after one batch; gives the queries."""
-    from penstock.spark.engine import TELLS_START
+    from penstock.spark.engine import PASSES_START
 
     queries = []
     while True:
@@ -79,7 +79,7 @@ def read_available(start):
         assert query.awaitTermination(DEADLINE_S)
         assert query.exception() is None
         queries.append(query)
-        if TELLS_START or not sum(progress["numInputRows"] for progress in query.recentProgress):
+        if PASSES_START or not sum(progress["numInputRows"] for progress in query.recentProgress):
             return queries
 
 

@@ -13,7 +13,7 @@ from penstock.aws.data_plane import WireRecord
 from penstock.consumer import unread as consumer_unread
 from penstock.consumer.budget import Budget
 from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
-from penstock.consumer.unread import take_apart, unread_bytes
+from penstock.consumer.unread import deaggregate_page, unread_bytes
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.reading.delivery import ShardDelivery
@@ -30,11 +30,11 @@ def aggregate(count: int, data: bytes = b"", key_count: int = 1) -> bytes:
     return builder.build().data
 
 
-def taken_apart(data: bytes) -> list[Record]:
-    return take_apart([WireRecord("7" * 56, data, "a", 1e9)], 1, SHARD, DecodeCounts(), None).records
+def deaggregated(data: bytes) -> list[Record]:
+    return deaggregate_page([WireRecord("7" * 56, data, "a", 1e9)], 1, SHARD, DecodeCounts(), None).records
 
 
-def test_plain_records_are_taken_apart_the_same_at_once_and_one_by_one(monkeypatch):
+def test_plain_records_are_deaggregated_the_same_at_once_and_one_by_one(monkeypatch):
     page = [
         WireRecord(str(10**55 + n), b"x" * n, None if n == 2 else f"k{n}", 1e9 + n // 2) for n in range(5)
     ]
@@ -42,7 +42,7 @@ def test_plain_records_are_taken_apart_the_same_at_once_and_one_by_one(monkeypat
     rooms = (-1, 0, 1, need_bytes // 2, need_bytes - 1, need_bytes, need_bytes + 1)
 
     def taken(records, room_bytes):
-        return take_apart(records, room_bytes, SHARD, DecodeCounts(), None, stream="s")
+        return deaggregate_page(records, room_bytes, SHARD, DecodeCounts(), None, stream="s")
 
     mixed = [*page[:2], WireRecord("7" * 56, aggregate(3), "a", 1e9), *page[2:]]
     at_once = [taken(records, room) for records in ([], page, mixed) for room in rooms]
@@ -55,7 +55,7 @@ def test_plain_records_are_taken_apart_the_same_at_once_and_one_by_one(monkeypat
 
 
 def empty_records(count):
-    return taken_apart(aggregate(count))
+    return deaggregated(aggregate(count))
 
 
 def plain_records(count):
@@ -66,7 +66,7 @@ def plain_records(count):
 
 
 def keyed_records(count):
-    return taken_apart(aggregate(count, b"0123456789", count))
+    return deaggregated(aggregate(count, b"0123456789", count))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_start_inside_an_aggregate_leaves_out_what_is_done(opened):
     assert after.data() == [b"x"]
 
 
-def test_an_aggregate_that_cannot_be_judged_now_is_taken_apart_later(opened):
+def test_an_aggregate_that_cannot_be_judged_now_is_deaggregated_later(opened):
     world = World(shard_count=1)
     sent = put_aggregates(world, 5, 10)
     opened.failures = iter([None, Throttled("slowly", operation="ListShards"), Throttled("slowly")])
@@ -257,7 +257,7 @@ def test_a_defect_in_taking_apart_is_retried_after_longer_pauses_without_loss(op
     assert max(pauses_s) > 2
 
 
-def test_the_end_of_a_shard_waits_for_what_is_not_taken_apart_yet(opened):
+def test_the_end_of_a_shard_waits_for_what_is_not_deaggregated_yet(opened):
     world = World(shard_count=1)
     sent = put_aggregates(world, 20, 50)
     world.kinesis.split(SHARD)

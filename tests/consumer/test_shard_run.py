@@ -7,9 +7,9 @@ import pytest
 from moved_clock import MovedClock
 from penstock.aws.data_plane import WireRecord
 from penstock.consumer.processor import HandlerProcessor
-from penstock.consumer.shard_plan import TakeApart
+from penstock.consumer.shard_plan import Deaggregate
 from penstock.consumer.shard_run import ShardRun
-from penstock.consumer.unread import TakenApart, unread_page
+from penstock.consumer.unread import DeaggregatedPage, unread_page
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.lease import Lease
@@ -43,21 +43,21 @@ def running(clock: MovedClock) -> ShardRun:
 
 @pytest.mark.parametrize("children", [(), (CHILD,)], ids=["open", "at its end"])
 @pytest.mark.parametrize("is_expected", [True, False], ids=["expected", "a defect"])
-def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pause(children, is_expected):
+def test_a_record_that_cannot_be_deaggregated_just_now_is_tried_again_after_a_pause(children, is_expected):
     clock = MovedClock(1000.0)
     run = running(clock)
     page = RecordPage([WireRecord("1", b"x", "k", 0.0)], None if children else "next", 0, children)
     run.on_page(unread_page(page), clock.monotonic_s())
     failure = ResourceBusy("the stream is being changed", operation="ListShards")
     if is_expected:
-        run.on_taken_apart(TakenApart([], [], failure))
+        run.on_deaggregated(DeaggregatedPage([], [], failure))
     else:
         run.on_fetch_failed(failure)
     now_s = clock.monotonic_s()
     assert run.advance(now_s, True).fetch is None
     assert run.wake_s is not None
     assert run.wake_s > now_s
-    assert run.advance(run.wake_s, True).fetch == TakeApart()
+    assert run.advance(run.wake_s, True).fetch == Deaggregate()
 
 
 @pytest.mark.parametrize("why", StopWhy)
@@ -71,5 +71,5 @@ def test_a_page_that_comes_when_the_run_is_over_is_not_kept(why):
         unread_page(RecordPage([WireRecord("1", b"x" * 1000, "k", 0.0)], "next", 0)), clock.monotonic_s()
     )
     assert run.waiting_bytes == 0
-    run.on_taken_apart(TakenApart([], [], None))
+    run.on_deaggregated(DeaggregatedPage([], [], None))
     assert run.waiting_bytes == 0

@@ -52,7 +52,7 @@ def test_an_application_begins_where_its_user_says_shard_by_shard(world, caplog)
     assert "shard shardId-000000000077 is named in the starting position" in caplog.text
 
 
-def test_checkpoints_follow_the_handler_within_the_interval_or_a_heartbeat(world):
+def test_checkpoints_follow_the_handler_within_the_interval_or_a_renewal(world):
     world.put(100)
     world.worker("a")
     world.run(60)

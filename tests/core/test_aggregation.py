@@ -20,7 +20,7 @@ from penstock.core.aggregation import (
     Undecodable,
     UserRecord,
     deaggregate,
-    take_apart,
+    deaggregate_record,
     user_records,
 )
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange, effective_hash_key, hash_partition_key
@@ -248,7 +248,7 @@ def test_a_marked_aggregate_with_one_record_outside_the_shard_is_dropped_whole_a
     blob = pack(*ASTRIDE, is_marked=True).data
     assert user_records(blob, "a", counts, rule) == []
     assert counts == DecodeCounts(aggregates=1, misplaced_aggregates=1, misplaced_records=3)
-    taken = take_apart(blob, "a", counts, rule)
+    taken = deaggregate_record(blob, "a", counts, rule)
     assert (taken.is_misplaced, [record.sub_sequence_number for record in taken.columns.to_records()]) == (
         True,
         [0, 1, 2],
@@ -293,7 +293,7 @@ def test_a_known_range_saves_asking_and_counts_where_the_listing_is_silent(
 ):
     shard = Shard(listed)
     rule = MisplacedRule(shard, known_range=known_range)
-    taken = take_apart(pack(*ASTRIDE, is_marked=True).data, "a", DecodeCounts(), rule)
+    taken = deaggregate_record(pack(*ASTRIDE, is_marked=True).data, "a", DecodeCounts(), rule)
     assert (taken.is_misplaced, shard.asked) == (is_dropped, asked)
 
 
@@ -304,7 +304,8 @@ def test_the_partition_key_places_a_record_that_has_no_explicit_hash_key():
     misrouted = pack(("k", None, b"1"), ("other", None, b"2"), is_marked=True).data
     placed = pack(("k", None, b"1"), ("other", str(inside), b"2"), is_marked=True).data
     assert [
-        take_apart(blob, "a", DecodeCounts(), rule).is_misplaced for blob in (at_home, misrouted, placed)
+        deaggregate_record(blob, "a", DecodeCounts(), rule).is_misplaced
+        for blob in (at_home, misrouted, placed)
     ] == [
         False,
         True,
@@ -343,13 +344,13 @@ def test_a_record_whose_hash_key_is_not_one_does_not_make_its_aggregate_misplace
 def test_the_mark_counts_wherever_another_writer_puts_it_and_only_when_it_is_true(value):
     body = pack(*ASTRIDE).data[len(MAGIC) : -aggregation.DIGEST_BYTES]
     rule = MisplacedRule(Shard(LOWER))
-    taken = take_apart(seal(MARK[:2] + value + body), "a", DecodeCounts(), rule)
+    taken = deaggregate_record(seal(MARK[:2] + value + body), "a", DecodeCounts(), rule)
     assert taken.is_misplaced == (value == b"\x01")
 
 
 def test_data_that_ends_like_the_mark_is_no_mark():
     records = (*ASTRIDE[:2], ("c", "1", MARK))
-    taken = take_apart(pack(*records).data, "a", DecodeCounts(), MisplacedRule(Shard(LOWER)))
+    taken = deaggregate_record(pack(*records).data, "a", DecodeCounts(), MisplacedRule(Shard(LOWER)))
     assert not taken.is_misplaced
 
 

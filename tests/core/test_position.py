@@ -169,10 +169,10 @@ def test_a_position_shows_itself(position, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("AT_TIMESTAMP:soon", "expected a moment in milliseconds behind the colon"),
-        ("AT_TIMESTAMP:", "expected a moment in milliseconds behind the colon"),
-        ("12.x", "expected a sub-sequence number behind the dot"),
-        ("12.-1", "expected a sub-sequence number behind the dot"),
+        ("AT_TIMESTAMP:soon", "expected a moment in milliseconds after the colon"),
+        ("AT_TIMESTAMP:", "expected a moment in milliseconds after the colon"),
+        ("12.x", "expected a sub-sequence number after the dot"),
+        ("12.-1", "expected a sub-sequence number after the dot"),
         ("NEWEST", "is not a sequence number"),
     ],
 )

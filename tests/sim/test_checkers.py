@@ -43,7 +43,7 @@ from penstock_sim.events.reading import (
 from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardClosed, ShardCreated
 from penstock_sim.faults import EPOCH_MS
 from penstock_sim.liveness_checkers import must_be_even
-from penstock_sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
+from penstock_sim.loss_checkers import LossesReported, OnlyFailuresAreGivenUp
 
 A, B = "a#1", "b#1"
 
@@ -511,7 +511,7 @@ def test_what_is_still_wrong_at_the_end_is_found(name):
 
 
 def judge_losses(*lines, retention_ms=30_000):
-    suite = Suite(CoordinatorOptions(), (LossesTold, OnlyFailuresAreGivenUp), retention_ms)
+    suite = Suite(CoordinatorOptions(), (LossesReported, OnlyFailuresAreGivenUp), retention_ms)
     now = 0.0
     for line in (part for each in lines for part in (each if isinstance(each, list) else [each])):
         if isinstance(line, int | float):

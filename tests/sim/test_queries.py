@@ -50,7 +50,7 @@ from penstock_sim.kinds import SeedKind
 from penstock_sim.names import name_of
 from penstock_sim.query import LogConflict, QueryLog
 from penstock_sim.query_checkers import QUERIES
-from penstock_sim.query_loss_checkers import QueryLossesTold
+from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.run import run_query_seed, run_seed
 from penstock_sim.situations import never_met
 
@@ -579,7 +579,7 @@ LATE_TIP = HistoryEntry(39.0, TipProbed("q#1", KEY, EPOCH_MS + 39_000))
 )
 def test_a_query_tells_losses_and_raises_no_false_alarm(lines, expected):
     options = CoordinatorOptions(start=StartingPosition(TRIM_HORIZON))
-    suite = Suite(options, (QueryLossesTold,), retention_ms=30_000)
+    suite = Suite(options, (QueryLossesReported,), retention_ms=30_000)
     for entry in [*DONE_5, *lines]:
         suite.see(entry if isinstance(entry, HistoryEntry) else HistoryEntry(41.0, entry))
     assert (None if suite.violation is None else suite.violation.invariant) == expected

@@ -168,7 +168,7 @@ class OneOwner(Checker):
             return
         mode, _ = self.history.fleet_modes.get(who, ("", 0.0))
         knows_none = self.history.is_migrating or mode == "own"
-        if knows_none and {before.reader, name_of(who)} & self.history.noteless:
+        if knows_none and {before.reader, name_of(who)} & self.history.kcl_workers:
             return  # it takes as KCL 2.x does; or, without a throughput in its rows, others count it as KCL 2.x
         if name_of(who) in self._doubled:  # the other one has requested it longer ago
             return
@@ -576,7 +576,7 @@ class Suite:
             retention_ms,
             dict(limits or {}),
             foreign,
-            noteless=foreign | kcl3,
+            kcl_workers=foreign | kcl3,
             producers=producers,
         )
         classes: dict[type[Checker], None] = dict.fromkeys((*first, *SAFETY, *LIVENESS, *more))

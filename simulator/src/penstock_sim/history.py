@@ -97,7 +97,7 @@ class History(Subscriber):
         retention_ms: How long the stream keeps a record; None is for ever.
         limits: How many leases a worker holds at most, if it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
-        noteless: Workers that note nothing beside the KCL's attributes, the foreign and those of KCL 3.
+        kcl_workers: Workers of the KCL, 2.x (the foreign) and 3: they write no attribute of Penstock.
         producers: Workers that put records, and have no lease.
     """
 
@@ -105,7 +105,7 @@ class History(Subscriber):
     retention_ms: int | None = None
     limits: dict[str, int] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
-    noteless: frozenset[str] = frozenset()
+    kcl_workers: frozenset[str] = frozenset()
     producers: frozenset[str] = frozenset()
     is_migrating: bool = False
     """Whether KCL 3 workers take leases as KCL 2.x does, at times."""

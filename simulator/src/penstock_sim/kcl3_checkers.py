@@ -111,5 +111,9 @@ class LeftToTheLeader(Checker):
         if version in WITH_LEADER or self.history.now_s_since(since_s) < _KNOWN_WITHIN_S:
             return
         for who, (mode, _) in self.history.fleet_modes.items():
-            if who in self.history.alive and name_of(who) not in self.history.noteless and mode in _LED_MODES:
+            if (
+                who in self.history.alive
+                and name_of(who) not in self.history.kcl_workers
+                and mode in _LED_MODES
+            ):
                 raise Broken(f"the fleet is {version}, and {who} waits for a leader: {mode}")

@@ -37,7 +37,7 @@ class _Tip(Struct, frozen=True):
     index: int
 
 
-class LossesTold(Checker):
+class LossesReported(Checker):
     """S9: a loss is reported if unread records have left the stream, and not otherwise.
 
     A reader that was away for longer than the retention cannot know whether a missing record took others with it. A
@@ -65,7 +65,7 @@ class LossesTold(Checker):
         self._tips.pop((event.who, key), None)
         self._doubted.pop((event.who, key), None)
         row = self.history.rows.get(key)
-        if self.history.noteless and row is not None and row.has_foreign_checkpoint:
+        if self.history.kcl_workers and row is not None and row.has_foreign_checkpoint:
             self._doubtful.add(event.reader)
 
     def on_tip_reached(self, event: TipReached) -> None:
@@ -122,7 +122,7 @@ class LossesTold(Checker):
             self._noted.pop(write.key, None)
         if after is None or not isinstance(write, Renew | Checkpoint | Release):
             return
-        if not after.checkpoint.is_record or name_of(event.who) in self.history.noteless:
+        if not after.checkpoint.is_record or name_of(event.who) in self.history.kcl_workers:
             return
         done = self.history.index_after(write.key, after.checkpoint)
         for tip in reversed(self._tips.get((event.who, write.key), ())):
@@ -172,7 +172,7 @@ class LossesTold(Checker):
             return
         shard, row = self.history.shards[key], self.history.rows.get(key)
         begins_in_doubt = not reader.deliveries and event.reader in self._doubtful
-        if begins_in_doubt or (self.history.noteless and row is not None and row.has_foreign_checkpoint):
+        if begins_in_doubt or (self.history.kcl_workers and row is not None and row.has_foreign_checkpoint):
             return  # no row has a tip after it: if nothing is left, that is a possible loss
         if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
             return

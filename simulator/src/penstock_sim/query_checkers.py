@@ -348,7 +348,7 @@ class NoFalseAlarm(Checker):
         self._excused.add(event.query)
 
     def _is_false_loss(self, error: str) -> bool:
-        # If records leave the stream, `QueryLossesTold` judges the reports.
+        # If records leave the stream, `QueryLossesReported` judges the reports.
         return error == "StreamChanged" or (error == "DataLossError" and self.history.retention_ms is None)
 
     def on_read_task_failed(self, event: ReadTaskFailed) -> None:

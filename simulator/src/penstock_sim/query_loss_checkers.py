@@ -25,14 +25,14 @@ from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.events.streams import RecordsTrimmed
 from penstock_sim.faults import EPOCH_MS
 from penstock_sim.history import History
-from penstock_sim.loss_checkers import SLACK_MS, LossesTold
+from penstock_sim.loss_checkers import SLACK_MS, LossesReported
 from penstock_sim.names import name_of
 
 _SHARD: Final = re.compile(r"shardId-\d+")
 _GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with the shards that are left")
 
 
-class QueryLossesTold(LossesTold):
+class QueryLossesReported(LossesReported):
     """S9: a batch that skips records which left the stream unread reports a loss, unless its driver was at the tip since.
 
     The plain workers beside the queries are judged as always; they need not repeat a query's report.

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.records import Record
-from penstock.consumer.shard_plan import Fetch, TakeApart
+from penstock.consumer.shard_plan import Deaggregate, Fetch
 from penstock.consumer.shard_run import ShardRun
-from penstock.consumer.unread import take_apart, unread_page
+from penstock.consumer.unread import deaggregate_page, unread_page
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
@@ -225,8 +225,8 @@ class SimReader:
 
     def _fetch(self, fetch: Fetch) -> None:
         world = self._world
-        if isinstance(fetch, TakeApart):
-            self._take_apart()
+        if isinstance(fetch, Deaggregate):
+            self._deaggregate_unread()
             self.worker.later(0.0, self.step)
         elif isinstance(fetch, FetchIterator):
             self._call(
@@ -258,18 +258,18 @@ class SimReader:
 
     def _on_page(self, page: RecordPage, began_s: float) -> None:
         self.run.on_page(unread_page(page), began_s, page.server_ms)
-        self._take_apart()
+        self._deaggregate_unread()
         is_tip = bool(page.next_iterator) and not page.millis_behind_latest
         if self._options.retention_s is not None and is_tip and page.server_ms is not None:
             self._world.record(TipReached(*self.place, page.server_ms))
 
-    def _take_apart(self) -> None:
+    def _deaggregate_unread(self) -> None:
         # As the consumer's fetcher does it on its thread.
         room_bytes, unread = self.run.peek_unread(has_room=True)
         run, world = self.run, self._world
         rule = MisplacedRule(_HashRanges(world, self.worker.place_of(run)), known_range=run.hash_range)
-        taken = take_apart(unread, room_bytes, run.shard_id, world.decoded, rule, stream=run.stream)
-        self.run.on_taken_apart(taken)
+        taken = deaggregate_page(unread, room_bytes, run.shard_id, world.decoded, rule, stream=run.stream)
+        self.run.on_deaggregated(taken)
 
     # --- the handler ----------------------------------------------------------------------------------
 

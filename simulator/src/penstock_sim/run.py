@@ -17,12 +17,12 @@ from penstock_sim.events.base import HistoryEntry
 from penstock_sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kinds import SeedKind
-from penstock_sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
+from penstock_sim.loss_checkers import LossesReported, OnlyFailuresAreGivenUp
 from penstock_sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, ArrivesInOrder, RarelyTwice
 from penstock_sim.producer_plan import ProducerPlan
 from penstock_sim.producer_world import ProducerWorld
 from penstock_sim.query_checkers import QUERIES, OnceEach
-from penstock_sim.query_loss_checkers import QueryLossesTold
+from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.seed_kinds import (
     DRAW,
     draw_kcl3_scenario,
@@ -73,9 +73,9 @@ class SeedResult(Struct, frozen=True):
 def run_scenario(scenario: Scenario) -> SeedResult:
     """Run one scenario to its verdict; stops at the first violation."""
     retention_ms = None if scenario.retention_s is None else int(scenario.retention_s * 1000)
-    more: tuple[type[Checker], ...] = (LossesTold, OnlyFailuresAreGivenUp, OnceEach)
+    more: tuple[type[Checker], ...] = (LossesReported, OnlyFailuresAreGivenUp, OnceEach)
     if scenario.queries:
-        more = (*QUERIES, QueryLossesTold)
+        more = (*QUERIES, QueryLossesReported)
     elif scenario.producers is not None:
         more = _producer_checkers(scenario, scenario.producers, more)
     elif scenario.sinks is not None:

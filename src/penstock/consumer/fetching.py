@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.consumer.shard_plan import Fetch, TakeApart
+from penstock.consumer.shard_plan import Deaggregate, Fetch
 from penstock.consumer.shard_run import ShardRun
-from penstock.consumer.unread import UnreadPage, take_apart, unread_page
+from penstock.consumer.unread import UnreadPage, deaggregate_page, unread_page
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.reader_steps import FetchIterator, FetchPage, find_listed
 from penstock.core.reading.resume import plan_iterator
@@ -81,8 +81,8 @@ class ShardFetcher:
             started_s = self._clock.monotonic_s()
             page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
             return self.give_page(run, page, started_s)
-        elif isinstance(fetch, TakeApart):
-            self._take_apart(run)
+        elif isinstance(fetch, Deaggregate):
+            self._deaggregate_unread(run)
         else:
             listing = self._kinesis.fetch_shards(self._stream)
             self._check_stream()
@@ -97,15 +97,17 @@ class ShardFetcher:
         """Pass a page to a run, and deaggregate records as far as there is room; return the page as the run got it."""
         unread = unread_page(page)
         run.on_page(unread, started_s, page.server_ms)
-        self._take_apart(run)
+        self._deaggregate_unread(run)
         return unread
 
-    def _take_apart(self, run: ShardRun) -> None:
+    def _deaggregate_unread(self, run: ShardRun) -> None:
         """Deaggregate records as far as there is room, and at least one if nothing else waits for delivery."""
         room_bytes, unread = run.peek_unread(self._has_room())
         counts = DecodeCounts()
         rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked, run.hash_range)
-        run.on_taken_apart(take_apart(unread, room_bytes, run.shard_id, counts, rule, stream=self._stream))
+        run.on_deaggregated(
+            deaggregate_page(unread, room_bytes, run.shard_id, counts, rule, stream=self._stream)
+        )
         self._report(run.key, counts)
 
     def _report(self, key: str, counts: DecodeCounts) -> None:

@@ -48,7 +48,7 @@ class PendingCheckpoint:
         """Return the error of a wait that timed out."""
         return Unavailable(
             f"{self._where}: the lease table gave no answer within {self.timeout_s} s; it is stored with a later "
-            "heartbeat if the lease stays",
+            "renewal if this worker keeps the lease",
             operation="UpdateItem",
             resource=self._shard_id,
         )

@@ -13,11 +13,11 @@ from penstock.core.reading.delivery_calls import Call
 from penstock.core.reading.reader_steps import FetchIterator, FetchListing, FetchPage
 
 
-class TakeApart(Struct, frozen=True):
+class Deaggregate(Struct, frozen=True):
     """Take the fetched records apart, as far as there is room."""
 
 
-Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | TakeApart
+Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | Deaggregate
 
 
 class Plan(Struct, frozen=True):

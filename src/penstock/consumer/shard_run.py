@@ -23,8 +23,8 @@ from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import ShardProcessor, UnusableHandlerError
 from penstock.consumer.pull import IterationEnded
 from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
-from penstock.consumer.shard_plan import Fetch, Plan, TakeApart
-from penstock.consumer.unread import TakenApart, UnreadPage, unread_bytes
+from penstock.consumer.shard_plan import Deaggregate, Fetch, Plan
+from penstock.consumer.unread import DeaggregatedPage, UnreadPage, unread_bytes
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
@@ -249,7 +249,7 @@ class ShardRun:
         if self._unread_room_bytes(has_room) <= 0:
             return None, None, not has_room
         self._is_fetching = True
-        return TakeApart(), None, False
+        return Deaggregate(), None, False
 
     def _unread_room_bytes(self, has_room: bool) -> int:
         """Return how much may be taken apart; at least something while nothing else waits for delivery."""
@@ -357,7 +357,7 @@ class ShardRun:
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
 
     def on_page(self, page: UnreadPage, started_s: float, server_ms: int | None = None) -> None:
-        """Add a page of records that are not deaggregated yet; `on_taken_apart` completes the step.
+        """Add a page of records that are not deaggregated yet; `on_deaggregated` completes the step.
 
         Args:
             page: The page, with Kinesis records.
@@ -386,7 +386,7 @@ class ShardRun:
             room_bytes = self._unread_room_bytes(has_room)
             return room_bytes, tuple(self._unread) if room_bytes > 0 else ()
 
-    def on_taken_apart(self, taken: TakenApart) -> None:
+    def on_deaggregated(self, taken: DeaggregatedPage) -> None:
         """Add the user records of the first unread records."""
         with self.lock:
             self._is_fetching = False

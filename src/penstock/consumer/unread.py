@@ -1,4 +1,4 @@
-"""Kinesis records that were fetched and are not taken apart yet, and the taking apart.
+"""Kinesis records that were fetched and are not deaggregated yet, and their deaggregation.
 
 An aggregate can hold a hundred times its size in user records, so it is taken apart only when there is room.
 """
@@ -59,7 +59,7 @@ def unread_bytes(records: Sequence[RawRecord]) -> int:
     return len(records) * RECORD_MEMORY_BYTES + sum([len(record.data) for record in records])
 
 
-class TakenApart(NamedTuple):
+class DeaggregatedPage(NamedTuple):
     """The user records of some Kinesis records.
 
     Args:
@@ -75,7 +75,7 @@ class TakenApart(NamedTuple):
     skipped_through: Position | None = None
 
 
-def take_apart(
+def deaggregate_page(
     unread: Sequence[RawRecord],
     room_bytes: int,
     shard_id: str,
@@ -83,7 +83,7 @@ def take_apart(
     rule: MisplacedRule | None,
     *,
     stream: str = "",
-) -> TakenApart:
+) -> DeaggregatedPage:
     """Deaggregate Kinesis records as far as there is room: one at least.
 
     Args:
@@ -97,7 +97,7 @@ def take_apart(
     """
     whole = _all_plain(unread, room_bytes, shard_id, stream)
     if whole is not None:
-        return TakenApart(whole, [1] * len(whole), None)
+        return DeaggregatedPage(whole, [1] * len(whole), None)
     records: list[Record] = []
     held_counts: list[int] = []
     arrival_s, arrival = 0.0, datetime.fromtimestamp(0, UTC)
@@ -118,7 +118,7 @@ def take_apart(
             try:
                 found = user_records(data, raw.partition_key, counts, rule)
             except PenstockError as error:
-                return TakenApart(records, held_counts, error, _skipped_through(unread, held_counts))
+                return DeaggregatedPage(records, held_counts, error, _skipped_through(unread, held_counts))
             count = len(found)
             number = raw.sequence_number
             records += [
@@ -129,7 +129,7 @@ def take_apart(
         room_bytes -= count * RECORD_MEMORY_BYTES + len(data)
         if room_bytes <= 0:
             break
-    return TakenApart(records, held_counts, None, _skipped_through(unread, held_counts))
+    return DeaggregatedPage(records, held_counts, None, _skipped_through(unread, held_counts))
 
 
 def _skipped_through(unread: Sequence[RawRecord], counts: Sequence[int]) -> Position | None:
@@ -144,7 +144,7 @@ def _all_plain(
 ) -> list[Record] | None:
     """Return the records if none is an aggregate and there is room for all, as nearly always; else None.
 
-    The same as the loop of `take_apart`, at half its cost.
+    The same as the loop of `deaggregate_page`, at half its cost.
     """
     if unread_bytes(unread) > room_bytes or MAGIC in [raw.data[:4] for raw in unread]:
         return None

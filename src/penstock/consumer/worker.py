@@ -43,7 +43,7 @@ log = logging.getLogger("penstock.consumer")
 
 _ROUNDS_OVERDUE: Final = 3
 STANDSTILL_ROUNDS: Final = 1.5
-_HEARTBEAT_THREADS: Final = 4
+_RENEWAL_THREADS: Final = 4
 _CALL_THREADS: Final = 6
 _JOIN_S: Final = 5.0
 _SHARD_ID: Final = re.compile(r"shardId-[0-9]{12}")
@@ -63,21 +63,21 @@ class WorkerPorts(Struct, frozen=True):
 class Pools(Struct, frozen=True):
     """Where work that waits is done."""
 
-    heartbeat: Pool
+    renewal: Pool
     call: Pool
     read: Pool
     handler: Pool
 
     def close(self) -> None:
         """Take nothing new."""
-        for pool in (self.heartbeat, self.call, self.read, self.handler):
+        for pool in (self.renewal, self.call, self.read, self.handler):
             pool.close()
 
 
 def thread_pools(options: ConsumerOptions) -> Pools:
     """Return the thread pools of production."""
     return Pools(
-        heartbeat=ThreadPool("penstock-renew", _HEARTBEAT_THREADS),
+        renewal=ThreadPool("penstock-renew", _RENEWAL_THREADS),
         call=ThreadPool("penstock-call", _CALL_THREADS),
         read=ThreadPool("penstock-read", options.read_threads),
         handler=ThreadPool("penstock-handle", options.handler_threads),
@@ -182,7 +182,7 @@ class Worker:
             clock=ports.clock,
             chance=ports.chance,
             metrics=ports.metrics,
-            heartbeat_pool=pools.heartbeat,
+            renewal_pool=pools.renewal,
             call_pool=pools.call,
             kcl3=ports.kcl3,
             streams={stream.stream_id: stream.name for stream in streams},

@@ -280,7 +280,7 @@ class MisplacedRule(Struct, frozen=True):
         return hash_range is not None and not _lies_in(aggregate.columns, hash_range)
 
 
-class Taken(NamedTuple):
+class DeaggregatedRecord(NamedTuple):
     """The user records of one Kinesis record.
 
     Args:
@@ -292,9 +292,9 @@ class Taken(NamedTuple):
     is_misplaced: bool
 
 
-def take_apart(
+def deaggregate_record(
     data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
-) -> Taken:
+) -> DeaggregatedRecord:
     """Return the user records of one Kinesis record, or the record itself if it is no aggregate.
 
     Args:
@@ -307,21 +307,21 @@ def take_apart(
     if not isinstance(found, Aggregate):
         if found is not None:
             counts.on_undecodable(found)
-        return Taken(UserColumns((partition_key,), None, (data,)), is_misplaced=False)
+        return DeaggregatedRecord(UserColumns((partition_key,), None, (data,)), is_misplaced=False)
     counts.aggregates += 1
     if rule is not None and rule.drops(found):
         counts.misplaced_aggregates += 1
         counts.misplaced_records += len(found.columns.data)
-        return Taken(found.columns, is_misplaced=True)
+        return DeaggregatedRecord(found.columns, is_misplaced=True)
     counts.user_records += len(found.columns.data)
-    return Taken(found.columns, is_misplaced=False)
+    return DeaggregatedRecord(found.columns, is_misplaced=False)
 
 
 def user_records(
     data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
 ) -> list[UserRecord]:
-    """Return the user records of one Kinesis record that must be delivered; see `take_apart`."""
-    taken = take_apart(data, partition_key, counts, rule)
+    """Return the user records of one Kinesis record that must be delivered; see `deaggregate_record`."""
+    taken = deaggregate_record(data, partition_key, counts, rule)
     return [] if taken.is_misplaced else taken.columns.to_records()
 
 

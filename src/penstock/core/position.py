@@ -207,14 +207,12 @@ def parse_position(text: str) -> Position:
     if colon:
         if not (moment.isascii() and moment.isdigit()):
             raise PositionError(
-                f"{text[:160]!r} is not a position: expected a moment in milliseconds behind the colon"
+                f"{text[:160]!r} is not a position: expected a moment in milliseconds after the colon"
             )
         return parse_checkpoint(name, timestamp_ms=int(moment))
     number, dot, sub = text.partition(".")
     if not dot:
         return parse_checkpoint(number)
     if not (sub.isascii() and sub.isdigit()):
-        raise PositionError(
-            f"{text[:160]!r} is not a position: expected a sub-sequence number behind the dot"
-        )
+        raise PositionError(f"{text[:160]!r} is not a position: expected a sub-sequence number after the dot")
     return at_record(number, int(sub))

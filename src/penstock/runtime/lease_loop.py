@@ -151,7 +151,7 @@ class LeaseLoop(Loop[Event]):
         clock: Time.
         chance: Jitter.
         metrics: Where figures go.
-        heartbeat_pool: For renewals and nothing else.
+        renewal_pool: For renewals and nothing else.
         call_pool: For every other call.
         table_option: The user's option that names the lease table.
         condition: Its thread waits on it; a new one by default.
@@ -170,7 +170,7 @@ class LeaseLoop(Loop[Event]):
         clock: Clock,
         chance: Chance,
         metrics: Metrics,
-        heartbeat_pool: Pool,
+        renewal_pool: Pool,
         call_pool: Pool,
         table_option: str = "application",
         condition: Condition | None = None,
@@ -188,7 +188,7 @@ class LeaseLoop(Loop[Event]):
         self._clock = clock
         self._chance = chance
         self._metrics = metrics
-        self._heartbeat_pool = heartbeat_pool
+        self._renewal_pool = renewal_pool
         self._call_pool = call_pool
         self._table_option = table_option
         self._kcl3 = None if kcl3 is None else Kcl3Calls(coordinator.worker, table, kcl3, clock)
@@ -273,7 +273,7 @@ class LeaseLoop(Loop[Event]):
             case ScanTable(part):
                 self._call(lambda: self._scan(part))
             case WriteLease():
-                pool = self._heartbeat_pool if effect.is_heartbeat else self._call_pool
+                pool = self._renewal_pool if effect.is_renewal else self._call_pool
                 self._call(lambda: self._write(effect), pool)
             case FetchLease():
                 self._call(lambda: self._fetch(effect))
@@ -368,7 +368,7 @@ class LeaseLoop(Loop[Event]):
             # Not one of the port's errors: the outcome of the write is unknown.
             log.exception("a lease write failed in an unexpected way: %r", effect.write)
             return WriteDone(effect.write_id, effect.write, UNKNOWN, detail_of(error))
-        name = "renewal_latency_s" if effect.is_heartbeat else "lease_write_latency_s"
+        name = "renewal_latency_s" if effect.is_renewal else "lease_write_latency_s"
         if isinstance(effect.write, Checkpoint | LateCheckpoint | End | Release):
             name = "checkpoint_latency_s"
         self._metrics.observe(name, self._clock.monotonic_s() - began_s)

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 SPARK_MIN: Final = (4, 0)
 _ROW_COUNT_MAX: Final = 2**63 - 1
-TELLS_START: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+PASSES_START: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether `latestOffset` is called with the start of the batch and a limit, and a source can take part in AvailableNow."""
 PUSHES_FILTERS: Final = hasattr(datasource.DataSourceReader, "pushFilters")
 
-if TYPE_CHECKING or TELLS_START:
+if TYPE_CHECKING or PASSES_START:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -57,9 +57,9 @@ else:
 
 
 __all__ = [
+    "PASSES_START",
     "PUSHES_FILTERS",
     "SPARK_MIN",
-    "TELLS_START",
     "BatchStarts",
     "StreamWriter",
     "SupportsTriggerAvailableNow",

@@ -338,6 +338,17 @@ def test_a_merged_shard_waits_for_a_parent_whose_row_is_missing():
     assert bench.machine.held() == {"s": LeasePhase.WAITING}
 
 
+def test_a_parent_whose_row_was_deleted_by_hand_is_read_before_the_merged_shard():
+    bench = Bench(Lease("s", counter=1, owner="me", parents=frozenset({"p", "q"}), hash_range=WHOLE))
+    bench.machine.view.on_shards_vanished({"q"})
+    bench.listing = (Shard("p", LEFT), Shard("s", WHOLE, ("p", "q")))
+    bench.start()
+    assert bench.machine.held() == {"s": LeasePhase.WAITING}
+    bench.at(60.0)
+    assert bench.machine.held() == {"s": LeasePhase.WAITING, "p": LeasePhase.READING}
+    assert bench.table.rows["p"].checkpoint == TRIM_HORIZON
+
+
 def test_a_merged_shard_from_another_worker_is_read_although_a_parent_has_left():
     bench = Bench(
         Lease("p", counter=1, checkpoint=SHARD_END, hash_range=LEFT),
@@ -423,7 +434,7 @@ def test_it_renews_at_a_third_of_the_lease_duration():
     assert [write.counter for write in renewals] == list(range(1, len(renewals) + 1))
 
 
-def test_checkpoints_ride_on_the_heartbeat():
+def test_checkpoints_are_written_with_the_renewal():
     bench = holding()
     bench.run(CheckpointRequested("s", 1, at_record("5")))
     bench.run(CheckpointRequested("s", 1, at_record("8")))
@@ -484,7 +495,7 @@ def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_i
     bench.slow = (Renew,)
     bench.now = 5.0
     (late,) = [effect for effect in bench.run(Tick()) if isinstance(effect, WriteLease)]
-    bench.now = 9.5  # the heartbeat is still in flight, and the lease expires here
+    bench.now = 9.5  # the renewal is still in flight, and the lease expires here
     assert StopReader("s", 1, StopWhy.EXPIRED) in bench.run(Tick())
     bench.run(ReaderStopped("s", 1, at_record("9")))
     assert bench.machine.held() == {}
@@ -646,7 +657,7 @@ def test_a_lease_that_was_lost_to_another_worker_keeps_nobody_from_rest():
 
 
 def drive_renewal(bench, outcome_of):
-    """Answer the next heartbeat with a given outcome."""
+    """Answer the next renewal with a given outcome."""
     bench.now = bench.machine.next_wake_s
     effects = bench.feed(Tick())
     while not any(isinstance(effect, WriteLease) for effect in effects):
@@ -780,7 +791,7 @@ def at_tip(bench, position, tip_ms, epoch=1):
     bench.run(ReaderProgress("s", epoch, str(position), 0, tip=TipMark(position, tip_ms)))
 
 
-def test_the_moment_at_the_tip_goes_to_the_lease_with_the_heartbeat():
+def test_the_moment_at_the_tip_goes_to_the_lease_with_the_renewal():
     bench = Bench(Lease("s", counter=3, owner="me", checkpoint=at_record("5"), hash_range=WHOLE))
     bench.start()
     at_tip(bench, at_record("5"), 1000)

@@ -104,6 +104,14 @@ def test_a_child_at_its_start_waits_for_a_missing_parent_until_it_has_vanished()
     assert not view.waits_for_parents(child)
 
 
+def test_a_child_waits_for_a_missing_parent_although_the_other_one_has_left_the_stream():
+    child = Lease("c", parents=frozenset({"a", "b"}))
+    view = view_of(child)
+    view.on_shards_vanished({"a"})
+    assert view.missing_parents() == {"b"}
+    assert view.waits_for_parents(child)
+
+
 def test_a_child_past_its_start_does_not_wait_for_a_missing_parent():
     view = view_of(Lease("a", checkpoint=SHARD_END))
     assert not view.waits_for_parents(Lease("c", parents=frozenset({"a", "b"}), checkpoint=at_record("4")))

@@ -35,7 +35,7 @@ def test_the_next_write_for_a_lease_begins_after_the_answer_to_the_one_before(tu
     assert turn.effects[-1].write == Take("s", 1, "me")
 
 
-def test_heartbeats_do_not_wait_for_room_and_take_none(turn):
+def test_renewals_do_not_wait_for_room_and_take_none(turn):
     writes = PendingWrites(turn, 1)
     for key in ("a", "b"):
         writes.enqueue(Take(key, 1, "me"), GAIN)

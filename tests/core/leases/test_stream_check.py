@@ -146,7 +146,7 @@ def test_two_workers_of_two_streams_that_start_together_do_not_fill_one_table():
     assert len(bench.of(TableRefused)) == 1
 
 
-def test_a_row_that_is_held_gets_its_stream_with_the_next_heartbeat():
+def test_a_held_row_gets_its_stream_with_the_next_renewal():
     bench = bench_of(lease("a", WHOLE, owner="me", counter=4), listing=(Shard("a", WHOLE),))
     bench.start()
     assert bench.writes(Renew) == [Renew("a", 4, "me", stream=ORDERS)]

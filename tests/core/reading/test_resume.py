@@ -46,7 +46,7 @@ def test_reading_begins_here(position, start):
 @pytest.mark.parametrize(
     ("position", "message"),
     [
-        (SHARD_END, "there is nothing to read behind its end"),
+        (SHARD_END, "there is nothing to read after its end"),
         (Position(sentinel=Sentinel.AT_TIMESTAMP), "give the moment as the starting position"),
     ],
 )

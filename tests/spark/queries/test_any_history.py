@@ -1,6 +1,6 @@
 """Random histories of a query, its drivers and another worker: no record is lost, and a batch holds one set of rows.
 
-Each seed is one history. What other threads do meanwhile (heartbeats, hand-overs, expiry) is not controlled.
+Each seed is one history. What other threads do meanwhile (renewals, hand-overs, expiry) is not controlled.
 """
 
 from __future__ import annotations

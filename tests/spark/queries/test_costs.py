@@ -1,6 +1,6 @@
 """The cost of a query's batch in calls to DynamoDB and in read and write units, as in docs/spark-batches.md.
 
-The reader is driven without Spark. The lease duration is so long that no heartbeat and no round of the coordinator falls
+The reader is driven without Spark. The lease duration is so long that no renewal and no round of the coordinator falls
 in between.
 """
 

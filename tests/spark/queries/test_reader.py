@@ -284,7 +284,7 @@ def test_a_deleted_lease_row_is_made_again_where_the_last_batch_began(query, cli
     put(client, q.stream, numbered(0, 40))
     q.drain()
     while (row := q.table.fetch("shardId-000000000000")) is not None:
-        q.table.write(Delete(row.key, row.counter, row.checkpoint))  # refused after a heartbeat in between
+        q.table.write(Delete(row.key, row.counter, row.checkpoint))  # refused after a renewal in between
     put(client, q.stream, numbered(40, 60))
     q.die()
     q.drain()

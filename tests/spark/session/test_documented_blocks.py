@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming import StreamingQueryManager
 
 from docs_blocks import blocks, run_blocks
-from penstock.spark.engine import TELLS_START
+from penstock.spark.engine import PASSES_START
 from spark_support import numbered, put, read_batch
 from waiting import wait_until
 
@@ -48,7 +48,7 @@ def without_comments(text):
 
 
 @pytest.mark.skipif(
-    not TELLS_START, reason="on this Spark a run reads one batch, and the filters stay with Spark"
+    not PASSES_START, reason="on this Spark a run reads one batch, and the filters stay with Spark"
 )
 @pytest.mark.timeout(900)  # several queries, one after the other, on a busy machine
 def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path):

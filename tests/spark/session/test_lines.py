@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from penstock.spark.engine import TELLS_START
+from penstock.spark.engine import PASSES_START
 from spark_support import numbered, put
 from stream_reading import raw_records
 from waiting import DEADLINE_S, wait_until
@@ -106,7 +106,7 @@ def test_a_query_of_one_batch_waits_for_a_shard_that_is_throttled_at_first(job, 
 
 
 @pytest.mark.skipif(
-    TELLS_START, reason="this Spark has no use for the setting: the source takes part in AvailableNow"
+    PASSES_START, reason="this Spark has no use for the setting: the source takes part in AvailableNow"
 )
 def test_sparks_own_wrapper_for_available_now_is_refused_with_the_way_out(spark, job, stream, client):
     put(client, stream, numbered(0, 20))

@@ -190,7 +190,7 @@ def test_a_new_query_goes_on_where_its_application_stopped(job, stream, client, 
     assert run.numbers() == list(range(60, 90))
 
 
-def test_aggregates_are_taken_apart_and_a_limit_may_end_inside_one(job, stream, client):
+def test_aggregates_are_deaggregated_and_a_limit_may_end_inside_one(job, stream, client):
     from penstock.core.aggregation import AggregateBuilder
 
     builder = AggregateBuilder()

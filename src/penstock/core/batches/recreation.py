@@ -25,7 +25,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, TipMark, starting_lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
-from penstock.core.leases.required_leases import MissingReason, find_holes, plan_missing
+from penstock.core.leases.required_leases import CreationReason, find_holes, plan_missing
 from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
 from penstock.core.shard import Shard
 from penstock.core.starting import StartingPosition
@@ -303,7 +303,7 @@ class _Plan:
         done = shards_before({**self._logged.shards, **self._rows}, self._parents_of)
         done |= ended.keys() - self._vanished.keys()
         for lease in (
-            each.lease for each in missing if each.why is MissingReason.CHILD and each.lease.key in keys
+            each.lease for each in missing if each.why is CreationReason.CHILD and each.lease.key in keys
         ):
             self._create_ended_parents(lease.parents & done)
             self._write(Create(replace(lease, stream=self._stream)))

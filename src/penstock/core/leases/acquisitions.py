@@ -60,9 +60,9 @@ class Acquisitions:
         }
         self._left_to_others[key] = now_s + _LEFT_DURATIONS * self.options.lease_duration_s
 
-    def begin(self, gain: Acquisition, now_s: float) -> None:
+    def begin(self, acquisition: Acquisition, now_s: float) -> None:
         """Send the write of an acquisition, unless the lease is held, requested or left to others."""
-        write = gain.write
+        write = acquisition.write
         key = write.key
         if (
             key in self._held_leases
@@ -72,7 +72,7 @@ class Acquisitions:
             return
         if isinstance(write, Take):
             write = self._stream_check.for_this_stream(write, now_s)
-        self._writes.enqueue(write, ForAcquisition(gain.reason))
+        self._writes.enqueue(write, ForAcquisition(acquisition.reason))
 
     def on_answer(self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float) -> bool:
         """Handle the answer to a write that acquires a lease; the row is in the view.

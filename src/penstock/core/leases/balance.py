@@ -69,8 +69,8 @@ def plan_kcl2(
         The decision order of KCL 2.7.3's lease taker. Two differences: finished leases are left out here (Java counts
         them until it deletes them), and a worker with as many leases as it may have takes none of the very old ones.
     """
-    gains = _plan(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
-    return gains[: limits.leases_to_acquire]
+    acquisitions = _plan(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
+    return acquisitions[: limits.leases_to_acquire]
 
 
 def _plan(
@@ -327,7 +327,8 @@ def _own_moves(  # noqa: PLR0917 - the inputs of a plan
     mine = [entry for entry in mine if entry.owner_state is not OwnerState.ALIVE or entry.lease.owner != me]
     mine.sort(key=lambda entry: entry.owner_state is OwnerState.ALIVE)  # stable: free leases first
     moves = [
-        _gain(entry, me, limits, Reason.LEFT_OVER if entry.lease.key in left_over else None) for entry in mine
+        _acquire(entry, me, limits, Reason.LEFT_OVER if entry.lease.key in left_over else None)
+        for entry in mine
     ]
     rest = [
         entry
@@ -335,10 +336,10 @@ def _own_moves(  # noqa: PLR0917 - the inputs of a plan
         if entry.free_s >= 2 * limits.left_over_s and assigned.get(entry.lease.key) != me
     ]
     rest.sort(key=lambda entry: tie_break(me, entry.lease.key))
-    return [*moves, *(_gain(entry, me, limits, Reason.LEFT_OVER) for entry in rest)]
+    return [*moves, *(_acquire(entry, me, limits, Reason.LEFT_OVER) for entry in rest)]
 
 
-def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Acquisition:
+def _acquire(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Acquisition:
     lease = entry.lease
     if entry.owner_state is OwnerState.ALIVE:
         if limits.handover and not entry.ignores_handovers and lease.owner is not None:

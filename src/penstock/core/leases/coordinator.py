@@ -30,7 +30,7 @@ Two events answer no effect: `Tick` (due at `next_wake_s`) and `StopRequested`. 
 event, however it ends. Events about a reader carry the epoch of its `StartReader`; the machine ignores stale ones.
 
 The machine never has two writes in flight for one key. Writes of different leases may run in parallel, those of
-held leases (`is_heartbeat`) first.
+held leases (`is_renewal`) first.
 """
 
 from __future__ import annotations

@@ -37,13 +37,13 @@ class WriteLease(Struct, frozen=True):
     """Send one conditional write; answer `WriteDone` with the same id.
 
     Args:
-        is_heartbeat: The write is of a held lease, such as a renewal: it goes before all other writes, on threads of its own.
+        is_renewal: The write is of a held lease, such as a renewal: it goes before all other writes, on threads of its own.
         retry_until_s: Monotonic moment after which the write is not sent any more; None for no limit.
     """
 
     write_id: int
     write: LeaseWrite
-    is_heartbeat: bool = False
+    is_renewal: bool = False
     retry_until_s: float | None = None
 
 

@@ -76,7 +76,7 @@ class CoordinatorOptions(Struct, frozen=True):
         handover: Ask live owners to finish before their leases move; False takes them as KCL 2.x does.
         handover_timeout_s: Longest duration of a hand-over before the lease is taken.
         handover_poll_s: Mean time between two reads of a lease that is being handed over.
-        keeps_claims: This worker's batches claim their ends on the leases, as a Spark query's do. A heartbeat then never
+        keeps_claims: This worker's batches claim their ends on the leases, as a Spark query's do. A renewal then never
             writes a checkpoint, which would end a claim. After a restart the worker resumes leases that it was handing over,
             since the interrupted batch is repeated first. The table refuses claims once another worker reads the shard, so
             a lease that is renewed late is not lost, and many leases are renewed less often.

@@ -45,15 +45,15 @@ from penstock.core.leases.held_lease_actions import (
     Lost,
     Released,
     SendWrite,
-    report_behind,
     report_end,
     report_failed_reader,
     report_loss,
+    report_older_checkpoint,
     report_read_back,
     report_release,
 )
 from penstock.core.leases.lease import Lease, TipMark
-from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_view import LeaseView, missing_parents
 from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
@@ -461,7 +461,7 @@ class HeldLease(Struct):
             # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
             # stays; this worker writes its own checkpoint once that is ahead.
             self.lease = row
-            return [report_behind(row, self.done_through)]
+            return [report_older_checkpoint(row, self.done_through)]
         return self._reconcile(write, row, turn)
 
     def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
@@ -568,7 +568,7 @@ class HeldLease(Struct):
             return []
         actions: list[LeaseAction] = []
         for lease in self.to_create.values():
-            if lease.key not in view and self._missing_parents_of(lease, view):
+            if lease.key not in view and missing_parents(lease, view, view.vanished):
                 # The child would be read before its other parent. That parent's lease is created at the end of its own
                 # parent, or by the shard syncer when it finds the hole.
                 self.child_retry_s = now_s + self.options.interval_s
@@ -583,15 +583,8 @@ class HeldLease(Struct):
         """Return the other parents without a lease that keep this finished shard from being ended."""
         if self.phase is not LeasePhase.DRAINED or not self.to_create:
             return set()
-        return set().union(*(self._missing_parents_of(child, view) for child in self.to_create.values()))
-
-    def _missing_parents_of(self, child: Lease, view: LeaseView) -> set[str]:
-        """Return the other parents of a child whose leases should be in the table and are not."""
-        return {
-            parent
-            for parent in child.parents
-            if parent != self.key and parent not in view and parent not in view.vanished
-        }
+        children = self.to_create.values()
+        return set().union(*(missing_parents(child, view, view.vanished) for child in children))
 
     def on_child_exists(self, key: str) -> bool:
         """Handle that a child's lease exists; True if this shard's end has waited for it."""

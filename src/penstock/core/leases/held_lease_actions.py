@@ -104,7 +104,7 @@ def report_release(row: Lease) -> Report:
     return Report(
         Topic.RELEASED if row.owner is None else Topic.HANDED_OVER,
         Level.INFO,
-        f"lease {row.key} released at {row.checkpoint} for {row.owner or 'anybody'}",
+        f"lease {row.key} released at {row.checkpoint} for {row.owner or 'any worker'}",
         row.key,
     )
 
@@ -121,7 +121,7 @@ def report_read_back(key: str) -> Report:
     return Report(Topic.READ_BACK, Level.INFO, message, key)
 
 
-def report_behind(row: Lease, wanted: Position | None) -> Report:
+def report_older_checkpoint(row: Lease, wanted: Position | None) -> Report:
     """Report that the table's checkpoint is ahead of this worker's."""
     message = f"lease {row.key}: the table's checkpoint {row.checkpoint} is ahead of {wanted}; it stays"
     return Report(Topic.CHECKPOINT_BEHIND, Level.INFO, message, row.key)
@@ -215,5 +215,5 @@ def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> 
             "under the same worker id? It must be unique among the living workers of an application"
         )
         return Report(Topic.LOST, Level.ERROR, message, key, "same_name")
-    owner = "nobody" if row is None else row.owner
+    owner = "another worker" if row is None else row.owner
     return Report(Topic.LOST, Level.WARNING, f"lease {key} belongs to {owner} now", key, "taken")

@@ -50,25 +50,31 @@ def waits_for_parents(
 ) -> bool:
     """Return whether a shard may not be read yet: a parent is unfinished, or its lease should exist and does not.
 
-    A parent's lease is deleted only after every child is past its start. So if a lease is at its start and only one of its
-    two parents has a row, the other parent is not finished: its row is not created yet, or was deleted by hand.
-
     Args:
         lease: The lease of the shard.
         rows: The table.
         vanished: Shards that the stream does not list any more.
         circular: Leases that descend from themselves, by damaged rows.
     """
-    found = lacking = 0
     for parent in lease.parents:
         row = rows.get(parent)
-        if row is None:
-            lacking += parent not in vanished
-        elif row.is_ended:
-            found += 1
-        elif lease.key not in circular or parent not in circular:
+        is_unfinished = row is not None and not row.is_ended
+        if is_unfinished and (lease.key not in circular or parent not in circular):
             return True
-    return bool(found and lacking) and not lease.checkpoint.is_record
+    return bool(missing_parents(lease, rows, vanished))
+
+
+def missing_parents(lease: Lease, rows: LeaseRows, vanished: Container[str]) -> set[str]:
+    """Return the parents whose leases should exist and do not.
+
+    A parent's lease is deleted only after every child is past its start. If no parent of a lease has a row, the application
+    started at this shard. But if one has a row, or is known to have left the stream, the application reads the parents: the
+    row of the other one is not created yet, or was deleted by hand.
+    """
+    if lease.is_ended or lease.checkpoint.is_record:
+        return set()
+    missing = {parent for parent in lease.parents if rows.get(parent) is None and parent not in vanished}
+    return missing if len(missing) < len(lease.parents) else set()
 
 
 def unfinished_lineage(leases: Iterable[Lease]) -> dict[str, AbstractSet[str]]:
@@ -334,17 +340,8 @@ class LeaseView:
 
     def missing_parents(self) -> set[str]:
         """Return the parents without a row that keep leases from being read."""
-        lacking: set[str] = set()
-        for sighting in self._rows.values():
-            lease = sighting.lease
-            if len(lease.parents) < 2 or lease.checkpoint.is_record or lease.is_ended:
-                continue
-            missing = {
-                parent for parent in lease.parents if parent not in self._rows and parent not in self.vanished
-            }
-            if missing and len(missing) < len(lease.parents):
-                lacking |= missing
-        return lacking
+        merged = (lease for lease in self if len(lease.parents) > 1)
+        return set().union(*(missing_parents(lease, self, self.vanished) for lease in merged))
 
     def has_parent(self, lease: Lease) -> bool:
         """Return whether a parent's lease is in the table, finished or not."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from enum import Enum
 from itertools import chain
 from typing import TypeAlias
 
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 from penstock.core.leases.coordinator_effects import Turn, WriteLease
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.lease_writes import Create, LeaseWrite, Renew, Take
-from penstock.core.leases.required_leases import DeletionReason
+from penstock.core.leases.required_leases import CreationReason, DeletionReason
 from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.position import Position
 
@@ -57,15 +56,6 @@ class ForFirstLease(Struct, frozen=True):
     """Create the lease that decides which of several workers starts the application."""
 
 
-class CreationReason(Enum):
-    """Why the shard syncer creates a lease."""
-
-    FIRST = "first"
-    CHILD = "child"
-    UNEXPLAINED = "unexplained"
-    RESTORED = "restored"
-
-
 class ForMissingLease(Struct, frozen=True):
     """Create a lease that the table lacks."""
 
@@ -101,7 +91,7 @@ class PendingWrite(Struct, frozen=True):
     write: LeaseWrite
     purpose: WritePurpose
     sent_s: float
-    is_heartbeat: bool
+    is_renewal: bool
 
 
 class PendingWrites:
@@ -154,7 +144,7 @@ class PendingWrites:
         self, write: LeaseWrite, purpose: WritePurpose, now_s: float, retry_until_s: float | None = None
     ) -> None:
         """Send a write of a held lease now. The key must not be busy."""
-        self._start(PendingWrite(write, purpose, now_s, is_heartbeat=True), retry_until_s)
+        self._start(PendingWrite(write, purpose, now_s, is_renewal=True), retry_until_s)
 
     def enqueue(self, write: LeaseWrite, purpose: WritePurpose) -> bool:
         """Queue a write; False, without effect, while the key is busy."""
@@ -174,7 +164,7 @@ class PendingWrites:
         while self._queue and self._in_flight < self._in_flight_max:
             write, purpose = self._queue.popleft()
             self._queued.discard(write.key)
-            self._start(PendingWrite(write, purpose, now_s, is_heartbeat=False))
+            self._start(PendingWrite(write, purpose, now_s, is_renewal=False))
 
     def settle(self, write_id: int) -> PendingWrite | None:
         """Return and forget the write that was answered; None if no such write is in flight."""
@@ -182,7 +172,7 @@ class PendingWrites:
         if pending is None:
             return None
         self._busy.remove(pending.write.key)
-        if not pending.is_heartbeat:
+        if not pending.is_renewal:
             self._in_flight -= 1
         assert 0 <= self._in_flight <= self._in_flight_max
         return pending
@@ -195,6 +185,6 @@ class PendingWrites:
         self._last_id += 1
         self._under_way[self._last_id] = pending
         self._busy.add(key)
-        if not pending.is_heartbeat:
+        if not pending.is_renewal:
             self._in_flight += 1
-        self._turn.emit(WriteLease(self._last_id, pending.write, pending.is_heartbeat, retry_until_s))
+        self._turn.emit(WriteLease(self._last_id, pending.write, pending.is_renewal, retry_until_s))

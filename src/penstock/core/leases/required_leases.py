@@ -272,18 +272,20 @@ class HoleWatch(Struct):
         return [hole for hole, count in seen.items() if count >= self.confidence_rounds]
 
 
-class MissingReason(Enum):
-    """Why a lease is missing."""
+class CreationReason(Enum):
+    """Why a missing lease is created."""
 
-    CHILD = "a child of a finished shard"
-    UNEXPLAINED = "no lease explains it: it starts at the application's start, or at its own beginning"
+    FIRST = "first"
+    CHILD = "child"  # of a finished shard
+    UNEXPLAINED = "unexplained"  # by any lease: it starts at the application's start, or at its own beginning
+    RESTORED = "restored"
 
 
 class MissingLease(Struct, frozen=True):
     """A lease to create."""
 
     lease: Lease
-    why: MissingReason
+    why: CreationReason
 
 
 def fill_filter(leases: Iterable[Lease], start: StartingPosition) -> tuple[str | None, int | None]:
@@ -299,7 +301,7 @@ def plan_missing(
     shards: Sequence[Shard],
     holes: Sequence[HashRange],
     start: StartingPosition,
-    lacking: AbstractSet[str] = _NO_SHARDS,
+    awaited: AbstractSet[str] = _NO_SHARDS,
 ) -> list[MissingLease]:
     """Plan which leases fill confirmed holes.
 
@@ -308,7 +310,7 @@ def plan_missing(
         shards: The listing that `fill_filter` asks for.
         holes: The hash keys that no unfinished lease covers.
         start: Where shards start.
-        lacking: Shards that must have a lease although others cover their range: unfinished parents of shards
+        awaited: Shards that must have a lease although others cover their range: unfinished parents of shards
             whose leases exist already.
 
     Returns:
@@ -317,11 +319,11 @@ def plan_missing(
     """
     by_id = {shard.shard_id: shard for shard in shards}
     finished_before = _with_leased_descendants(leases, by_id)
-    wanted: dict[str, MissingReason] = {}
+    wanted: dict[str, CreationReason] = {}
     for shard in shards:
         if shard.shard_id in leases:
             continue
-        if shard.shard_id not in lacking and (
+        if shard.shard_id not in awaited and (
             shard.shard_id in finished_before or not any(shard.hash_range.overlaps(hole) for hole in holes)
         ):
             continue
@@ -334,7 +336,7 @@ def plan_missing(
     plan = []
     for shard_id in sorted(wanted, key=lambda key: (int(by_id[key].starting_sequence_number), key)):
         shard = by_id[shard_id]
-        at = TRIM_HORIZON if wanted[shard_id] is MissingReason.CHILD else _named(start, shard_id, position)
+        at = TRIM_HORIZON if wanted[shard_id] is CreationReason.CHILD else _named(start, shard_id, position)
         plan.append(
             MissingLease(starting_lease(shard_id, at, shard.parents, shard.hash_range), wanted[shard_id])
         )
@@ -347,18 +349,18 @@ def _named(start: StartingPosition, shard_id: str, position: Position) -> Positi
 
 def _why_missing(
     shard: Shard, leases: Mapping[str, Lease], by_id: Mapping[str, Shard], finished_before: set[str]
-) -> MissingReason | None:
+) -> CreationReason | None:
     rows = [leases[parent] for parent in shard.parents if parent in leases]
     if any(row.is_ended for row in rows):
-        return MissingReason.CHILD
+        return CreationReason.CHILD
     if rows:
         return None  # its lease is created at the parent's end
     unleased = [parent for parent in shard.parents if parent in by_id and parent not in finished_before]
     if unleased:
         return None  # the parent is missing too and is created first
     if any(parent in finished_before for parent in shard.parents):
-        return MissingReason.CHILD  # a sibling has a lease, so the parent was read before
-    return MissingReason.UNEXPLAINED
+        return CreationReason.CHILD  # a sibling has a lease, so the parent was read before
+    return CreationReason.UNEXPLAINED
 
 
 def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:

@@ -28,13 +28,13 @@ from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import Rows
 from penstock.core.leases.lease_writes import Applied, Create, Refused
-from penstock.core.leases.pending_writes import CreationReason, ForFirstLease, ForMissingLease, PendingWrite
+from penstock.core.leases.pending_writes import ForFirstLease, ForMissingLease, PendingWrite
 from penstock.core.leases.required_leases import (
     BadSnapshot,
     Coverage,
+    CreationReason,
     HoleWatch,
     MissingLease,
-    MissingReason,
     fill_filter,
     find_holes,
     first_filter,
@@ -114,7 +114,7 @@ class ShardSyncer:
         self.ranges: dict[str, HashRange] = {}
         self.cold_until_s: float | None = None
         self._first: deque[Lease] = deque()
-        self._filling: deque[tuple[Lease, CreationReason]] = deque()
+        self._filling: deque[MissingLease] = deque()
         self._retries = 0
         self._holes = HoleWatch(context.options.hole_confidence_rounds)
         self._hole_s: float | None = None  # since when a hole is known and not filled
@@ -351,7 +351,7 @@ class ShardSyncer:
             self._hole_s = None
             self._plan_before = None
             return
-        task = f"hole {confirmed[0].start}" if confirmed else f"lacking {min(missing)}"
+        task = f"hole {confirmed[0].start}" if confirmed else f"parent {min(missing)}"
         # Another worker may have listed the shards and seen that a parent has left the stream. This one waits for that
         # parent's lease and does not see the other's listing, so it does not wait for its turn to list.
         waits = not missing.isdisjoint(self._awaited)
@@ -393,36 +393,31 @@ class ShardSyncer:
         coverage, rows = self._coverage(), self.view.rows()
         is_open = (shard.shard_id for shard in event.shards if shard.is_open)
         self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
-        lacking = self._confirmed_missing()
-        absent = lacking - {shard.shard_id for shard in event.shards}
+        awaited = self._confirmed_missing()
+        absent = awaited - {shard.shard_id for shard in event.shards}
         self.view.on_shards_vanished(absent & self._absent_before)  # two listings agree
         self._absent_before = absent
         plan = [
             missing
             for missing in plan_missing(
-                rows, event.shards, coverage.holes, self.options.start, lacking=lacking - absent
+                rows, event.shards, coverage.holes, self.options.start, awaited=awaited - absent
             )
             if missing.lease.key not in self.view.damaged
         ]
-        if any(missing.why is MissingReason.UNEXPLAINED for missing in plan):
+        if any(missing.why is CreationReason.UNEXPLAINED for missing in plan):
             # A listing can be incomplete, and a wrong lease here reads shards out of order: two listings must agree.
             agreed, self._plan_before = plan == self._plan_before, plan
             if not agreed:
                 plan = []
-        self._filling = deque(
-            (
-                missing.lease,
-                CreationReason.CHILD if missing.why is MissingReason.CHILD else CreationReason.UNEXPLAINED,
-            )
-            for missing in plan
-        )
+        self._filling = deque(plan)
         self._retries = 0
         self._fill_next()
 
     def _fill_next(self) -> None:
         # One after the other, parents first: a child without its parent's lease would be read at once.
         while self._filling:
-            lease, why = self._filling.popleft()
+            missing = self._filling.popleft()
+            lease, why = missing.lease, missing.why
             if self._writes.enqueue(Create(self.options.own(lease)), ForMissingLease(why)):
                 self._turn.report(
                     Topic.HOLE,

@@ -62,8 +62,8 @@ def _describe_gap(view: LeaseView, syncers: Iterable[ShardSyncer]) -> str | None
             return f"no lease covers the hash keys {hole.start}..{hole.end}"
         for key in view.damaged.keys() & syncer.ranges.keys():
             return f"the row of lease {key} cannot be read: {view.damaged[key]}"
-    lacking = view.missing_parents()
-    return f"the lease of shard {min(lacking)} is missing, and its child waits for it" if lacking else None
+    missing = view.missing_parents()
+    return f"the lease of shard {min(missing)} is missing, and its child waits for it" if missing else None
 
 
 _REST_DURATIONS: Final = 3  # lease durations that a finished lease is kept unchanged

@@ -61,7 +61,7 @@ def plan_iterator(position: Position) -> IteratorStart:
     if position.sentinel is Sentinel.TRIM_HORIZON:
         return IteratorStart(IteratorType.TRIM_HORIZON)
     if position.is_shard_end:
-        raise PositionError("the shard is done (SHARD_END): there is nothing to read behind its end")
+        raise PositionError("the shard is done (SHARD_END): there is nothing to read after its end")
     raise PositionError(
         "the position is AT_TIMESTAMP without a moment, as another application's configuration holds it: "
         "give the moment as the starting position"
@@ -99,7 +99,7 @@ class ResumeCheck(Enum):
 
     NOT_NEEDED = "the position names no record, so none must be there"
     STILL_THERE = "the record is there: nothing was lost"
-    TRIMMED = "the record is gone: records behind it may have left the stream before they were read"
+    TRIMMED = "the record is gone: records after it may have left the stream before they were read"
     UNDECIDED = "an empty page before the tip says nothing: look at the next one"
 
 
@@ -130,7 +130,7 @@ class MissingRecord(Enum):
     HARMLESS = "nothing that was still to be read can have left the stream"
     UNSURE = "the shard is open and empty, and the foreign worker that wrote the checkpoint did not note when it was at the tip"
     HORIZON = "reading began with the oldest records that there were, and has not got away from the trim horizon since"
-    LOSS = "records behind it may have left the stream before they were read"
+    LOSS = "records after it may have left the stream before they were read"
 
 
 def is_unread_kept(unread_since_ms: int, *, now_ms: int, retention_ms: int) -> bool:

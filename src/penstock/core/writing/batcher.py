@@ -425,12 +425,12 @@ class Batcher:
                 delivered.append(new(DeliveredEntry, (entry, predicted_id, sequence_number)))
                 continue
             accepted = DeliveredEntry(entry, shard_id, sequence_number)
-            if not predicts or not self._is_misrouted(accepted):
+            if not predicts or not self._on_misrouted(accepted):
                 delivered.append(accepted)
         self._forget([record for each in delivered for record in each.entry.records])
         return by_shard
 
-    def _is_misrouted(self, accepted: DeliveredEntry) -> bool:
+    def _on_misrouted(self, accepted: DeliveredEntry) -> bool:
         """Handle an entry that another shard than the predicted one accepted; return whether it stays pending."""
         entry, shard_id, _ = accepted
         if entry.is_aggregate or shard_id not in self._map.ranges:

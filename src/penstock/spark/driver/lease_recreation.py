@@ -122,7 +122,7 @@ class LeaseRecreation:
         except ServiceError as error:
             raise Unavailable(
                 f"lease table {known.lease_table} does not answer. The query had its leases there before applicationName or "
-                f"leaseTable was changed, and needs them to go on behind batch {known.batch}. Start it again when the table "
+                f"leaseTable was changed, and needs them to go on after batch {known.batch}. Start it again when the table "
                 f"answers: {error}",
                 operation=error.operation,
                 code=error.code,

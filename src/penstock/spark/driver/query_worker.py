@@ -90,7 +90,7 @@ class QueryWorker:
             clock=clock,
             chance=chance,
             metrics=metrics,
-            heartbeat_pool=self._pools[0],
+            renewal_pool=self._pools[0],
             call_pool=self._pools[1],
             table_option="applicationName (or leaseTable)",
             condition=threads.condition(),

@@ -12,8 +12,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserColumns, take_apart
-from penstock.core.aggregation import deaggregate as take_apart_blob
+from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserColumns, deaggregate_record
+from penstock.core.aggregation import deaggregate as deaggregate_blob
 from penstock.core.position import Position
 from penstock.frames import SCHEMA
 from penstock.ports.kinesis import RawRecord
@@ -111,7 +111,7 @@ def _mixed(  # noqa: PLR0917 - the arguments of `records_to_slices`
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     found = _Slice()
     for count, record in enumerate(records, 1):
-        columns, is_misplaced = take_apart(record.data, record.partition_key, counts, rule)
+        columns, is_misplaced = deaggregate_record(record.data, record.partition_key, counts, rule)
         found.add(record, columns, is_misplaced=is_misplaced)
         if len(found.data) >= rows_max or count == len(records):
             rows = found.rows(stream_name, shard_id)
@@ -197,7 +197,7 @@ def _is_begun(batch: pa.RecordBatch, index: int, after: Position) -> bool:
     """Whether a row is a whole aggregate, and the position is inside it."""
     if int(batch.column("sequenceNumber")[index].as_py()) != int(after.sequence_number or 0):
         return False
-    inner = take_apart_blob(batch.column("data")[index].as_py())
+    inner = deaggregate_blob(batch.column("data")[index].as_py())
     return inner is not None and after.sub_sequence_number < len(inner) - 1
 
 
