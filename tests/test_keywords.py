@@ -7,6 +7,7 @@ import pytest
 from penstock.consumer import AsyncConsumerKeywords, ConsumerArguments, ConsumerKeywords, ConsumerOptions
 from penstock.consumer.consumer import Consumer
 from penstock.producer import ProducerKeywords, ProducerOptions
+from penstock.queues import QueueConsumerKeywords, QueueConsumerOptions
 from penstock.spark import SinkKeywords
 from penstock.spark.options.spark_options import OPTIONS
 from penstock_local import Fault, FaultKeywords, LocalKeywords, LocalOptions
@@ -23,6 +24,7 @@ def typed(keywords):
         (AsyncConsumerKeywords, ConsumerOptions, {"handler_threads"}),
         (ProducerKeywords, ProducerOptions, set()),
         (LocalKeywords, LocalOptions, set()),
+        (QueueConsumerKeywords, QueueConsumerOptions, set()),
         # Methods of their own say the kind and the operation, and what only their kind has.
         (FaultKeywords, Fault, {"kind", "operation", "delay_s", "after_events"}),
     ],

@@ -1,7 +1,7 @@
 """Amazon Kinesis Data Streams for Python and PySpark.
 
 `Consumer` reads a stream with leases that Java KCL workers can share, `Producer` writes one with aggregation, order and
-flow control, `AsyncConsumer` and `AsyncProducer` do the same for asyncio, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock_local` the embedded
+flow control, `QueueConsumer` consumes a queue, `AsyncConsumer`, `AsyncProducer` and `AsyncQueueConsumer` do the same for asyncio, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock_local` the embedded
 Kinesis, `penstock.testing` what tests of handlers need, `penstock.errors` everything that can go wrong.
 """
 
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
     from penstock.core.position import Position
     from penstock.errors import PenstockError
     from penstock.producer import Acknowledgement, AsyncProducer, Producer, ProducerKeywords, ProducerOptions
+    from penstock.queues import (
+        AsyncQueueConsumer,
+        QueueBatch,
+        QueueConsumer,
+        QueueConsumerKeywords,
+        QueueConsumerOptions,
+        QueueCreation,
+        QueueHealth,
+        QueueRecord,
+        Reject,
+    )
 
 _HOMES: Final = {
     "Acknowledgement": "penstock.producer",
@@ -40,6 +51,7 @@ _HOMES: Final = {
     "AsyncConsumer": "penstock.consumer",
     "AsyncConsumerKeywords": "penstock.consumer",
     "AsyncProducer": "penstock.producer",
+    "AsyncQueueConsumer": "penstock.queues",
     "AsyncShardCheckpointer": "penstock.consumer",
     "AsyncShardProcessor": "penstock.consumer",
     "Batch": "penstock.consumer",
@@ -55,7 +67,15 @@ _HOMES: Final = {
     "Producer": "penstock.producer",
     "ProducerKeywords": "penstock.producer",
     "ProducerOptions": "penstock.producer",
+    "QueueBatch": "penstock.queues",
+    "QueueConsumer": "penstock.queues",
+    "QueueConsumerKeywords": "penstock.queues",
+    "QueueConsumerOptions": "penstock.queues",
+    "QueueCreation": "penstock.queues",
+    "QueueHealth": "penstock.queues",
+    "QueueRecord": "penstock.queues",
     "Record": "penstock.consumer",
+    "Reject": "penstock.queues",
     "ShardCheckpointer": "penstock.consumer",
     "ShardHealth": "penstock.consumer",
     "ShardProcessor": "penstock.consumer",
@@ -67,6 +87,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncConsumerKeywords",
     "AsyncProducer",
+    "AsyncQueueConsumer",
     "AsyncShardCheckpointer",
     "AsyncShardProcessor",
     "Batch",
@@ -82,7 +103,15 @@ __all__ = [
     "Producer",
     "ProducerKeywords",
     "ProducerOptions",
+    "QueueBatch",
+    "QueueConsumer",
+    "QueueConsumerKeywords",
+    "QueueConsumerOptions",
+    "QueueCreation",
+    "QueueHealth",
+    "QueueRecord",
     "Record",
+    "Reject",
     "ShardCheckpointer",
     "ShardHealth",
     "ShardProcessor",

@@ -33,6 +33,7 @@
     ├── DeliveryFailed               records were not acknowledged; names them and the reason
     │   ├── RecordExpired            its time to live passed first; put it again if it still matters
     │   └── DeadLetterFailed         a dead-letter target did not take the records, which the error holds
+    ├── Reject                       raised by your handler: the record becomes a dead letter of its queue
     ├── HandlerFailed                the user's handler raised, and the policy is to stop
     └── ShardsStopped                every shard of a consumer has stopped; names them and the reasons
 """
@@ -194,6 +195,10 @@ class DeadLetterFailed(DeliveryFailed):
     def __init__(self, message: str, records: tuple[object, ...] = ()) -> None:
         super().__init__(message)
         self.records = records
+
+
+class Reject(PenstockError):
+    """Raised by the handler of a `QueueConsumer`: the record can never be processed, and becomes a dead letter of its queue."""
 
 
 class HandlerFailed(PenstockError):

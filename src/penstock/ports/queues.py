@@ -82,6 +82,19 @@ class EntryResult(Struct, frozen=True):
     message: str = ""
 
 
+class FinishedRecords(Protocol):
+    """A durable memory of records that are done, for handlers that must not see a record twice. Implemented by users.
+
+    Called on threads, several at once. An error is logged and counted; records are then handled as if the memory were empty.
+    """
+
+    def fetch_finished(self, record_ids: Sequence[str]) -> Collection[str]:
+        """Return those of at most ten records that are done."""
+
+    def put_finished(self, record_ids: Sequence[str]) -> None:
+        """Remember at most ten records as done. Called before they are acknowledged."""
+
+
 class Queues(Protocol):
     """Queues and their records. Every method is safe to call from several threads and has a deadline.
 

@@ -200,6 +200,51 @@ class BatchTraces:
             yield
 
 
+class QueueTraces:
+    """Makes a span for each call of a queue consumer's handler.
+
+    Args:
+        provider: Makes the tracer.
+        queue: Name of the queue.
+        worker_id: Of the consumer.
+
+    Raises:
+        UsageError: opentelemetry-api is not installed.
+    """
+
+    def __init__(self, provider: TracerProvider, queue: str, worker_id: str) -> None:
+        with _asking_for_the_extra():
+            from opentelemetry import trace
+        self._kind = trace.SpanKind.CONSUMER
+        self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider=provider)
+        self._name = f"process {queue}"
+        self._shared = {
+            "messaging.system": "aws_kinesis",
+            "messaging.client.id": worker_id,
+            "messaging.destination.name": queue,
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+        }
+
+    @contextlib.contextmanager
+    def span(self, batch: Any) -> Iterator[None]:
+        """Run a call inside a span of its own; an exception marks it as failed and goes on.
+
+        Args:
+            batch: The `QueueBatch` of the call.
+        """
+        records = batch.records
+        attributes = {
+            **self._shared,
+            "messaging.batch.message_count": len(records),
+            "penstock.receive_count": max(record.receive_count for record in records),
+        }
+        if len(records) == 1:
+            attributes["messaging.message.id"] = records[0].record_id
+        with self._tracer.start_as_current_span(self._name, kind=self._kind, attributes=attributes):
+            yield
+
+
 @contextlib.contextmanager
 def _asking_for_the_extra() -> Iterator[None]:
     try:

@@ -47,7 +47,7 @@ def test_a_record_that_is_done_is_acknowledged():
     received(delivery, "a")
     handle_one(delivery, Settled.DONE)
     (call,) = delivery.due(1.0)
-    assert call == Acknowledge(call.number, ("h-a",))
+    assert call == Acknowledge(call.number, ("h-a",), ("a",))
     assert ends(delivery) == []
     delivery.on_answered(call.number, [APPLIED], 1.1, 0.5)
     assert ends(delivery) == [("a", End.ACKNOWLEDGED)]
@@ -147,7 +147,7 @@ def test_an_acknowledgement_waits_for_a_renewal_under_way():
     assert delivery.due(15.1) == []
     delivery.on_answered(renewal.number, [APPLIED], 15.2, 0.5)
     (acknowledgement,) = delivery.due(15.2)
-    assert acknowledgement == Acknowledge(acknowledgement.number, ("h-a",))
+    assert acknowledgement == Acknowledge(acknowledgement.number, ("h-a",), ("a",))
 
 
 def test_a_refused_acknowledgement_is_repeated_until_the_handle_is_void():

@@ -341,7 +341,13 @@ class QueueDelivery:
                     batch.append(held)
             if batch:
                 number = self._send(batch, now_s, is_acknowledgement=True)
-                calls.append(Acknowledge(number, tuple(held.arrival.handle for held in batch)))
+                calls.append(
+                    Acknowledge(
+                        number,
+                        tuple(held.arrival.handle for held in batch),
+                        tuple(held.arrival.record_id for held in batch),
+                    )
+                )
         return calls
 
     def _due_visibilities(self, now_s: float) -> list[QueueCall]:

@@ -57,6 +57,7 @@ class Acknowledge(Struct, frozen=True):
 
     number: int
     handles: tuple[str, ...]
+    record_ids: tuple[str, ...] = ()
 
 
 class SetVisibility(Struct, frozen=True):

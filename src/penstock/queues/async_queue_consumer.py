@@ -1,0 +1,312 @@
+"""`AsyncQueueConsumer`: a queue's consumer for asyncio. User code runs on the event loop, everything else on threads.
+
+::
+
+    async def handle(record):
+        await store(record.data)
+
+    asyncio.run(AsyncQueueConsumer(queue="invoices", handler=handle, concurrency=500).run())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from penstock.errors import UsageError
+from penstock.ports.metrics import Metrics
+from penstock.ports.queues import FinishedRecords
+from penstock.queues.handler_calls import AsyncQueueHandler, EventLoopCalls
+from penstock.queues.queue_consumer import STOP_SLACK_S, QueueConsumer
+from penstock.queues.queue_health import QueueHealth
+from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
+from penstock.queues.queue_ports import QueueConsumerPorts
+from penstock.queues.queue_pull import not_done
+from penstock.runtime.stop_signals import StopSignals
+from penstock.runtime.user_code import check_are_callable
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from penstock.queues.keywords import QueueConsumerKeywords
+
+log = logging.getLogger("penstock.queues")
+
+
+class AsyncQueueConsumer:
+    """One consumer of a queue, whose handler is a coroutine function. It shares the records with every other consumer of the queue.
+
+    Records are received, renewed and acknowledged on threads, so a handler that blocks the event loop delays other handlers and no
+    renewal.
+
+    Cancelling the task that awaits it (in `run`, or in the block of `async with`) stops it gracefully, within `shutdown_timeout_s`;
+    handlers that run longer are cancelled, and their records are given back at once.
+
+    Args:
+        queue: Name or ARN.
+        handler: A coroutine function, called with a `QueueRecord`; with `batch_records_max`, with a `QueueBatch`. None: the consumer is
+            iterated.
+        create: As for `QueueConsumer`.
+        finished: As for `QueueConsumer`.
+        options: How to work. Single options may also be given by name: `AsyncQueueConsumer(..., concurrency=500)`.
+        metrics: Where metrics go.
+        tracer_provider: OpenTelemetry's; each call of the handler becomes a span.
+        region: AWS region; None: as boto3 finds it.
+        endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
+        connection: Further fields of `penstock.wiring.AwsOptions`.
+        ports: The service and the clock; None opens the service.
+
+    Raises:
+        OptionError: An option is unknown or out of its range.
+        UsageError: The arguments do not fit together.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        handler: AsyncQueueHandler | None = None,
+        *,
+        create: QueueCreation | Mapping[str, Any] | None = None,
+        finished: FinishedRecords | None = None,
+        options: QueueConsumerOptions | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: dict[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        tracer_provider: TracerProvider | None = None,
+        ports: QueueConsumerPorts | None = None,
+        **single_options: Unpack[QueueConsumerKeywords],
+    ) -> None:
+        check_are_callable(handler=handler)
+        self._pull = None if handler is not None else _AsyncPull()
+        self._calls = EventLoopCalls(handler if handler is not None else self._offer)
+        self._consumer = QueueConsumer(
+            queue,
+            create=create,
+            finished=finished,
+            options=options,
+            region=region,
+            endpoint_url=endpoint_url,
+            connection=connection,
+            metrics=metrics,
+            tracer_provider=tracer_provider,
+            ports=ports,
+            **single_options,
+        )
+        self._consumer.use_calls(self._calls)
+        self.queue = queue
+        self.options = self._consumer.options
+        self.worker_id = self._consumer.worker_id
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"Async{self._consumer!r}"
+
+    async def run(self) -> None:
+        """Work until it is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
+
+        In the main thread, signals are handled until the end; a second one raises KeyboardInterrupt. As a part of a service, use
+        `async with`, which leaves signals alone.
+
+        Raises:
+            NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
+            UsageError: No handler was given, or it is no coroutine function.
+        """
+        if self._pull is not None:
+            raise UsageError(
+                "give a handler, or iterate: `async with AsyncQueueConsumer(...) as consumer:`, and in it `async for record in "
+                "consumer:`"
+            )
+        with StopSignals(self.request_stop) as signals:
+            await self.start()
+            try:
+                await self._ended.wait()
+            except asyncio.CancelledError:
+                if not signals.is_interrupted:
+                    await self._finish()
+                raise
+            await self._calls.cancel()
+        self._consumer.stop()  # it has ended: raises its failure
+
+    async def start(self) -> None:
+        """Start to work; return when the queue has been found.
+
+        Raises:
+            UsageError: The consumer was started before.
+            NotFound, AccessDenied: The queue cannot be used.
+        """
+        if self._loop is not None:
+            raise UsageError("this consumer was started before; make a new one")
+        loop = self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._calls.open()
+        starting = loop.run_in_executor(None, self._start_thread, loop)
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread goes on: what it has started must still be stopped.
+            self.request_stop()
+            await asyncio.wait([starting])
+            if starting.exception() is None:
+                await self._wait_for_end()
+            raise
+        except BaseException:
+            self._loop = None
+            raise
+
+    def _start_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._consumer.start()
+        threading.Thread(
+            target=self._signal_end, args=(loop,), name="penstock-queue-end", daemon=True
+        ).start()
+
+    def _signal_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for the end on a thread, and signal the event loop."""
+        self._consumer.wait()
+        try:
+            loop.call_soon_threadsafe(self._on_ended)
+        except RuntimeError:
+            log.debug("worker %s ended after its event loop", self.worker_id)
+
+    def _on_ended(self) -> None:
+        self._ended.set()
+        if self._pull is not None:
+            self._pull.close()
+
+    def request_stop(self) -> None:
+        """Begin a graceful stop and return at once. Safe in a signal handler, from every thread and from user code."""
+        self._consumer.request_stop()
+
+    async def stop(self) -> None:
+        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
+
+        Raises:
+            PenstockError: The consumer failed before; or it did not stop in time.
+            UsageError: A handler calls it, which would wait for itself; or another event loop than the consumer's.
+        """
+        if self._loop is None:
+            return
+        if self._loop is not asyncio.get_running_loop():
+            raise UsageError("this consumer was started on another event loop: stop it there")
+        if self._calls.is_inside:
+            raise UsageError(
+                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
+            )
+        await self._finish()
+        self._raise_failure()
+
+    async def _finish(self) -> None:
+        self.request_stop()
+        if self._pull is not None:
+            self._pull.close()
+        await self._wait_for_end()
+        await self._calls.cancel()
+
+    async def _wait_for_end(self) -> None:
+        try:
+            async with asyncio.timeout(self.options.shutdown_timeout_s + STOP_SLACK_S):
+                await self._ended.wait()
+        except TimeoutError:
+            log.debug("worker %s has not ended in time", self.worker_id)  # the callers raise it
+
+    def _raise_failure(self) -> None:
+        if not self._ended.is_set():
+            raise self._consumer.not_stopped()
+        self._consumer.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._finish()
+        if error is None:  # else the error of the block goes first
+            self._raise_failure()
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Yield records, or batches with `batch_records_max`; inside `async with`. Asking for the next one acknowledges the one before.
+
+        A record in whose body the loop is left is given back at once. Several tasks may iterate at the same time.
+        """
+        if self._pull is None:
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        if self._loop is None:
+            raise UsageError(
+                "this consumer was not started: `async with AsyncQueueConsumer(...) as consumer:`, and in it `async for record in "
+                "consumer:`"
+            )
+        async for item in self._pull.items():
+            yield item
+        if self._ended.is_set():
+            self._raise_failure()
+
+    async def _offer(self, item: Any) -> None:
+        assert self._pull is not None
+        await self._pull.offer(item)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the consumer was started and has not ended."""
+        return self._consumer.is_running
+
+    def health(self) -> QueueHealth:
+        """Return how the consumer does; as `QueueConsumer.health`."""
+        return self._consumer.health()
+
+
+class _AsyncPull:
+    """Offers records to tasks that iterate."""
+
+    def __init__(self) -> None:
+        self._offers: asyncio.Queue[tuple[Any, asyncio.Future[None]] | None] = asyncio.Queue()
+        self._unsettled: set[asyncio.Future[None]] = set()
+        self._is_closed = False
+
+    async def offer(self, item: Any) -> None:
+        """Pass an item to a task that iterates, and wait until it is done.
+
+        Raises:
+            IterationEnded: The iteration ended first.
+        """
+        if self._is_closed:
+            raise not_done()
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsettled.add(settled)
+        self._offers.put_nowait((item, settled))
+        try:
+            await settled
+        finally:
+            self._unsettled.discard(settled)
+
+    def close(self) -> None:
+        """End all iterations; what waits is given back."""
+        self._is_closed = True
+        self._offers.put_nowait(None)
+        for settled in self._unsettled:
+            if not settled.done():
+                settled.set_exception(not_done())
+
+    async def items(self) -> AsyncIterator[Any]:
+        """Yield items until this is closed."""
+        while True:
+            offer = await self._offers.get()
+            if offer is None:
+                self._offers.put_nowait(None)  # for the other iterating tasks
+                return
+            item, settled = offer
+            if settled.done():
+                continue
+            is_done = False
+            try:
+                yield item
+                is_done = True
+            finally:
+                if not settled.done():
+                    settled.set_result(None) if is_done else settled.set_exception(not_done())

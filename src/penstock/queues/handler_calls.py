@@ -1,0 +1,176 @@
+"""How a queue's consumer calls user code: on threads, or on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+from penstock.errors import HandlerFailed
+from penstock.queues.queue_records import QueueBatch, QueueRecord
+from penstock.runtime.loop import Pool
+from penstock.runtime.user_code import UnusableHandlerError, examinable, never_run
+
+QueueHandler: TypeAlias = Callable[[Any], object]
+"""Gets a `QueueRecord`, or a `QueueBatch` with `batch_records_max`. Its result is ignored; an exception is a failure."""
+AsyncQueueHandler: TypeAlias = Callable[[Any], Awaitable[object]]
+QueueSpan: TypeAlias = Callable[[QueueBatch], AbstractContextManager[None]]
+_CANCELLED_S = 5.0
+
+
+def no_span(_: QueueBatch) -> AbstractContextManager[None]:
+    """Begin nothing."""
+    return nullcontext()
+
+
+class HandlerWork:
+    """One call of the handler.
+
+    Args:
+        batch: Its records.
+        is_single: Whether the handler gets the one record instead of the batch.
+        end: Called once, from any thread, with the error of the call or None.
+    """
+
+    __slots__ = ("batch", "end", "is_single")
+
+    def __init__(
+        self, batch: QueueBatch, is_single: bool, end: Callable[[BaseException | None], None]
+    ) -> None:
+        self.batch = batch
+        self.is_single = is_single
+        self.end = end
+
+    @property
+    def argument(self) -> QueueBatch | QueueRecord:
+        """What the handler gets."""
+        return self.batch.records[0] if self.is_single else self.batch
+
+
+class HandlerCalls(Protocol):
+    """Begins calls of user code; implemented for threads and for an event loop."""
+
+    span: QueueSpan
+
+    def begin(self, work: HandlerWork) -> None:
+        """Begin a call and return."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether user code asks, in one of these calls."""
+
+
+class ThreadCalls:
+    """Calls a plain function on threads.
+
+    Args:
+        handler: User code.
+        pool: Has as many threads as calls may be under way.
+    """
+
+    def __init__(self, handler: QueueHandler, pool: Pool) -> None:
+        self._handler = handler
+        self._pool = pool
+        self._here = threading.local()
+        self.span: QueueSpan = no_span
+
+    def begin(self, work: HandlerWork) -> None:
+        """Call the function on a free thread."""
+        self._pool.submit(partial(self._run, work))
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread is in the function."""
+        return getattr(self._here, "is_inside", False)
+
+    def _run(self, work: HandlerWork) -> None:
+        error: BaseException | None
+        self._here.is_inside = True
+        try:
+            with self.span(work.batch):
+                result: object = self._handler(work.argument)
+            error = never_run(result, "QueueConsumer")
+        except BaseException as raised:  # noqa: BLE001 - whatever user code raises is the result of the call
+            error = examinable(raised)
+        finally:
+            self._here.is_inside = False
+        work.end(error)
+
+
+class EventLoopCalls:
+    """Calls a coroutine function on the event loop that `open` was called on."""
+
+    def __init__(self, handler: AsyncQueueHandler) -> None:
+        self._handler = handler
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context: contextvars.Context | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.span: QueueSpan = no_span
+
+    def open(self) -> None:
+        """Run calls on the loop that runs now, with its context variables as they are now."""
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+
+    def begin(self, work: HandlerWork) -> None:
+        """Begin a task on the loop, from any thread."""
+        loop = self._loop
+        assert loop is not None
+        try:
+            loop.call_soon_threadsafe(self._start, work, context=self._context)
+        except RuntimeError:
+            work.end(
+                UnusableHandlerError(
+                    "the event loop was closed while the consumer ran on it; stop the consumer first: `async with "
+                    "AsyncQueueConsumer(...)`, or `await consumer.stop()`"
+                )
+            )
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the task that asks is one of these calls."""
+        return asyncio.current_task() in self._tasks
+
+    def _start(self, work: HandlerWork) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(work))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._on_done, work))
+
+    async def _run(self, work: HandlerWork) -> BaseException | None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)  # an eager task runs before the loop has returned it
+        try:
+            with self.span(work.batch):
+                result: object = self._handler(work.argument)
+                if not inspect.isawaitable(result):
+                    return UnusableHandlerError(
+                        "the handler returned no awaitable: write it with `async def`, or use penstock.QueueConsumer, which calls "
+                        "plain functions on threads"
+                    )
+                await result
+        except asyncio.CancelledError:
+            raise
+        except BaseException as raised:  # noqa: BLE001 - of a task, SystemExit would end the loop
+            return examinable(raised)
+        return None
+
+    def _on_done(self, work: HandlerWork, task: asyncio.Task[BaseException | None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            work.end(HandlerFailed("the task of the handler was cancelled"))
+        else:
+            work.end(task.exception() or task.result())
+
+    async def cancel(self) -> None:
+        """Cancel the calls that are under way, and wait until they have ended, at most some seconds."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCELLED_S)

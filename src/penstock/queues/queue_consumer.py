@@ -1,0 +1,348 @@
+"""`QueueConsumer`: one consumer of a queue, from start to graceful stop.
+
+::
+
+    def handle(record):
+        ...
+
+    QueueConsumer(queue="invoices", handler=handle, concurrency=50).run()
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+from penstock.core.keyword_options import merge_connection, merge_options
+from penstock.errors import PenstockError, UsageError
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
+from penstock.ports.queues import FinishedRecords, QueueDescription
+from penstock.queues.handler_calls import HandlerCalls, QueueHandler, ThreadCalls
+from penstock.queues.queue_health import QueueHealth
+from penstock.queues.queue_loop import QueueLoop, QueuePools
+from penstock.queues.queue_opening import open_queue
+from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
+from penstock.queues.queue_ports import QueueConsumerPorts
+from penstock.queues.queue_pull import QueuePull
+from penstock.runtime.home_process import HomeProcess
+from penstock.runtime.loop import LoopThread, ThreadPool
+from penstock.runtime.stop_signals import StopSignals
+from penstock.runtime.system_clock import SystemClock
+from penstock.runtime.user_code import check_are_callable, check_is_plain
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from penstock.queues.keywords import QueueConsumerKeywords
+
+log = logging.getLogger("penstock.queues")
+
+STOP_SLACK_S: Final = 10.0
+"""How much longer than `shutdown_timeout_s` an end is waited for."""
+_CALL_THREADS: Final = 4
+
+
+class QueueConsumer:
+    """One consumer of a queue. Any number of them, in any processes, share its records.
+
+    Every record is delivered at least once, in no order. The handler's return acknowledges a record; an exception gives it back, and
+    it is delivered again after a back-off; `Reject` makes it a dead letter. A record whose consumer dies is delivered again when its
+    visibility ends.
+
+    Make it in the process that runs it: after a fork the child is refused.
+
+    Args:
+        queue: Name or ARN. A name is looked up in the account and region.
+        handler: Called on a thread with a `QueueRecord`; with `batch_records_max`, with a `QueueBatch`. None: the consumer is iterated.
+        create: Creates the queue if there is none of the name: a `QueueCreation`, or its fields in a mapping. A queue that is there is
+            used as it is.
+        finished: A durable memory of records that are done, against second deliveries.
+        options: How to work. Single options may also be given by name: `QueueConsumer(..., concurrency=50)`.
+        metrics: Where metrics go. `penstock.consumer.metrics_prometheus.PrometheusMetrics` serves `/health` and `/ready` too.
+        tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
+        region: AWS region; None: as boto3 finds it.
+        endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
+        connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`.
+        ports: The service and the clock; None opens the service. Excludes region, endpoint_url and connection.
+
+    Raises:
+        OptionError: An option is unknown or out of its range.
+        UsageError: The arguments do not fit together. Later, from every method: this is a forked child of the process in which the
+            consumer was made.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        handler: QueueHandler | None = None,
+        *,
+        create: QueueCreation | Mapping[str, Any] | None = None,
+        finished: FinishedRecords | None = None,
+        options: QueueConsumerOptions | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: dict[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        tracer_provider: TracerProvider | None = None,
+        ports: QueueConsumerPorts | None = None,
+        **single_options: Unpack[QueueConsumerKeywords],
+    ) -> None:
+        if not queue:
+            raise UsageError("queue is empty: give its name or its ARN")
+        check_are_callable(handler=handler)
+        check_is_plain(handler, "handler", "QueueConsumer")
+        check_measures(metrics)
+        self.queue = queue
+        self.options = merge_options(options or QueueConsumerOptions(), single_options)
+        self._creation = (
+            create if create is None or isinstance(create, QueueCreation) else _creation_of(create)
+        )
+        self.worker_id = (
+            self.options.worker_id or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        )
+        self._handler = handler
+        self._calls: HandlerCalls | None = None
+        self._finished = finished
+        self._metrics: Metrics = metrics or NoMetrics()
+        self._tracer_provider = tracer_provider
+        self._ports = ports
+        self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)
+        if ports is not None and self._connection:
+            raise UsageError(
+                f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
+            )
+        self._home = HomeProcess()
+        self._loop: QueueLoop | None = None
+        self._pull: QueuePull | None = None
+        self._start_lock = threading.Lock()
+        self._is_stop_wanted = False
+
+    def __repr__(self) -> str:
+        return (
+            f"QueueConsumer(queue={self.queue!r}, worker_id={self.worker_id!r}, is_running={self.is_running})"
+        )
+
+    # --- starting and stopping ------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
+
+        After a first signal, calls under way are finished and acknowledged, and everything else in hand is given back at once, within
+        `shutdown_timeout_s`; a second one raises KeyboardInterrupt. Signals are handled only in the main thread, and only until the end.
+
+        Raises:
+            NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
+            UsageError: No handler was given, or the installed botocore does not know queues.
+        """
+        self._home.check()
+        with StopSignals(self.request_stop):
+            self.start()
+            self.wait()
+        self._raise_failure()
+
+    def start(self) -> None:
+        """Start to work on other threads; return when the queue has been found.
+
+        Raises:
+            UsageError: No handler was given, or the consumer was started before.
+            NotFound, AccessDenied: The queue cannot be used.
+        """
+        self._home.check()
+        if self._handler is None and self._calls is None and self._pull is None:
+            raise UsageError("give a handler (or iterate: `for record in consumer`)")
+        with self._start_lock:
+            if self._loop is not None:
+                raise UsageError("this consumer was started before; make a new one")
+            ports = self._ports or open_ports(self._connection)
+            clock = ports.clock or SystemClock()
+            queue = open_queue(ports.queues, self.queue, self._creation, ports.kinesis, clock)
+            options = self.options
+            pools = QueuePools(
+                receive=ThreadPool("penstock-queue-receive", options.receives_max),
+                call=ThreadPool("penstock-queue-call", _CALL_THREADS),
+                handler=ThreadPool("penstock-queue-handle", options.concurrency),
+            )
+            self._loop = loop = QueueLoop(
+                queue=queue,
+                queues=ports.queues,
+                options=options,
+                worker_id=self.worker_id,
+                calls=self._make_calls(pools, queue),
+                pools=pools,
+                clock=clock,
+                chance=ports.chance or random.SystemRandom(),
+                metrics=self._metrics_of(queue),
+                finished=self._finished,
+            )
+            LoopThread("penstock-queue", loop, clock, loop.crash).start()
+            if self._is_stop_wanted:  # asked for before there was a loop
+                loop.request_stop()
+        log.info("worker %s consumes queue %s", self.worker_id, queue.name)
+
+    def _make_calls(self, pools: QueuePools, queue: QueueDescription) -> HandlerCalls:
+        calls = self._calls
+        if calls is None:
+            handler = self._handler if self._pull is None else self._pull.offer
+            assert handler is not None
+            self._calls = calls = ThreadCalls(handler, pools.handler)
+        if self._tracer_provider is not None:
+            from penstock.runtime.open_telemetry import QueueTraces
+
+            calls.span = QueueTraces(self._tracer_provider, queue.name, self.worker_id).span
+        return calls
+
+    def use_calls(self, calls: HandlerCalls) -> None:
+        """Call user code in another way than on threads; for `AsyncQueueConsumer`, before the start."""
+        self._calls = calls
+
+    def _metrics_of(self, queue: QueueDescription) -> Metrics:
+        if isinstance(self._metrics, MetricsOfConsumers):
+            stream = queue.stream_arn.rpartition("/")[2]
+            return self._metrics.of_consumer(stream, queue.name, self.worker_id, self.health)
+        return self._metrics
+
+    def request_stop(self) -> None:
+        """Begin a graceful stop and return at once. Safe in a signal handler and from user code."""
+        self._home.check()
+        self._is_stop_wanted = True
+        if self._loop is not None:
+            self._loop.request_stop()
+
+    def stop(self) -> None:
+        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
+
+        Raises:
+            PenstockError: The consumer failed before; or it did not stop in time.
+            UsageError: The handler calls it, which would wait for itself.
+        """
+        self._home.check()
+        is_started = self._start_lock.locked() or self._loop is not None
+        if self._calls is not None and self._calls.is_inside:
+            raise UsageError(
+                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
+            )
+        self.request_stop()
+        if not is_started:
+            return
+        if not self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S):
+            raise self.not_stopped()
+        self._raise_failure()
+
+    def not_stopped(self) -> PenstockError:
+        """Return the error of a consumer that takes longer to stop than it may."""
+        return PenstockError(
+            f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its records are delivered again when their "
+            "visibility ends"
+        )
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the consumer has ended, at most so many seconds; return whether it has."""
+        loop = self._loop
+        if loop is None:
+            return True
+        if timeout_s is not None:
+            return loop.has_ended.wait(timeout_s)
+        # In slices: a signal handler runs between them on every platform.
+        while not loop.has_ended.wait(1.0):
+            pass
+        return True
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the consumer was started and has not ended."""
+        return self._loop is not None and self._home.is_here and not self._loop.has_ended.is_set()
+
+    def health(self) -> QueueHealth:
+        """Return whether the consumer is healthy, and what it has in hand. Costs no call to the service."""
+        self._home.check()
+        if self._loop is None:
+            return QueueHealth(
+                is_healthy=False,
+                is_ready=False,
+                problems=("the consumer was not started",),
+                queue=self.queue,
+                queue_arn="",
+                worker_id=self.worker_id,
+            )
+        return self._loop.health()
+
+    def __enter__(self) -> Self:
+        if self._handler is not None or self._calls is not None:
+            self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._home.is_here:
+            return  # the error of the block goes first
+        self.request_stop()
+        if self._pull is not None:
+            self._pull.close()
+        if error is None:
+            self.stop()
+        else:  # the error of the block goes first; the stop is waited for all the same
+            self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
+
+    # --- pulling --------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        """Work, and yield records to the caller; with `batch_records_max`, batches. Asking for the next one acknowledges the one before.
+
+        The consumer starts with the loop and stops gracefully when the loop is left. A record in whose body the loop is left (by
+        `break`, or by an error) is given back at once. At most `concurrency` records wait to be taken. Several threads may iterate.
+        """
+        self._home.check()
+        if self._handler is not None or (self._calls is not None and self._pull is None):
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        if self._pull is None:
+            self._pull = QueuePull()
+        pull = self._pull
+        with StopSignals(self.request_stop):
+            if self._loop is None:
+                self.start()
+            loop = self._loop
+            assert loop is not None
+            try:
+                yield from pull.items(loop.has_ended)
+            finally:
+                if self._home.is_here:  # a loop that forks leaves it twice
+                    pull.close()
+                    self.request_stop()
+                    self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._loop is not None and self._loop.failure is not None:
+            raise self._loop.failure
+
+
+def _creation_of(fields: Mapping[str, Any]) -> QueueCreation:
+    from penstock.core.keyword_options import check_names, field_names
+
+    check_names(fields, field_names(QueueCreation), "field of create")
+    if "stream" not in fields:
+        raise UsageError("create needs the stream of the queue: create={'stream': 'orders'}")
+    return QueueCreation(**fields)
+
+
+def open_ports(connection: Mapping[str, Any]) -> QueueConsumerPorts:
+    """Open the service for a consumer whose ports were not given.
+
+    Args:
+        connection: Fields of `penstock.wiring.AwsOptions`.
+
+    Raises:
+        OptionError: A field is unknown or has a bad value.
+    """
+    from penstock import wiring  # here, so that the SDK is loaded only if it is used
+
+    options = wiring.parse_connection(connection)
+    return QueueConsumerPorts(queues=wiring.open_queues(options), kinesis=wiring.open_kinesis(options))

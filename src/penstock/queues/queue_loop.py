@@ -1,0 +1,544 @@
+"""The loop of a queue's consumer: it owns the machine, and gives everything that waits to pools."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from traceback import TracebackException
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from penstock.core.aggregation import DecodeCounts
+from penstock.core.backoff import Backoff
+from penstock.core.queueing.queue_delivery import QueueDelivery
+from penstock.core.queueing.queue_events import (
+    Acknowledge,
+    Arrival,
+    End,
+    Ended,
+    EntryOutcome,
+    HandlerCall,
+    QueueCall,
+    Settled,
+)
+from penstock.core.queueing.queue_limits import IN_FLIGHT_COUNT_MAX, WAIT_S_MIN
+from penstock.core.queueing.receive_pace import ReceivePace
+from penstock.core.safe_text import describe_error, text_of
+from penstock.errors import (
+    AccessDenied,
+    HandlerFailed,
+    NotFound,
+    PenstockError,
+    Reject,
+    Rejected,
+    ServiceError,
+    UnknownOutcome,
+    UsageError,
+)
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.metrics import Metrics
+from penstock.ports.queues import FinishedRecords, QueueDescription, Queues, ReceivedRecord
+from penstock.queues.handler_calls import HandlerCalls, HandlerWork
+from penstock.queues.queue_health import QueueHealth
+from penstock.queues.queue_options import QueueConsumerOptions
+from penstock.queues.queue_records import RECORD_MEMORY_BYTES, QueueBatch, QueueRecord, records_of
+from penstock.runtime.loop import Loop, Pool
+from penstock.runtime.user_code import UnusableHandlerError
+
+log = logging.getLogger("penstock.queues")
+
+QueueEvent: TypeAlias = Callable[[float], None]
+_RECEIVE_BACKOFF: Final = Backoff(0.2, 20.0)
+_POLL_GRACE_S: Final = 1.0
+"""A stop waits so long for open receives: what they bring is given back. A long poll that is still open then is left."""
+_LAST_CALLS_S: Final = 5.0
+"""After the time for a stop has passed, records are given back within this."""
+_IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
+_FAILING_AFTER: Final = 3
+
+
+class IterationEnded(HandlerFailed):
+    """The loop over the consumer ended before a record that it had taken, or was about to take, was done."""
+
+
+class QueuePools(Struct, frozen=True):
+    """Where work that waits is done."""
+
+    receive: Pool
+    call: Pool
+    handler: Pool
+
+    def close(self) -> None:
+        """Take nothing new."""
+        for pool in (self.receive, self.call, self.handler):
+            pool.close()
+
+
+class QueueLoop(Loop[QueueEvent]):
+    """Receives, hands out, acknowledges and renews. Events are functions of the time, called on the loop's thread.
+
+    Args:
+        queue: As the service describes it.
+        queues: The service.
+        options: How to work.
+        worker_id: For health and log.
+        calls: Calls user code.
+        pools: Run receives, calls to the service, and handlers.
+        clock: Time.
+        chance: Jitter.
+        metrics: Measurements.
+        finished: A durable memory of records that are done, or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue: QueueDescription,
+        queues: Queues,
+        options: QueueConsumerOptions,
+        worker_id: str,
+        calls: HandlerCalls,
+        pools: QueuePools,
+        clock: Clock,
+        chance: Chance,
+        metrics: Metrics,
+        finished: FinishedRecords | None = None,
+    ) -> None:
+        super().__init__()
+        self._queue = queue
+        self._queues = queues
+        self._options = options
+        self._worker_id = worker_id
+        self._calls = calls
+        self._pools = pools
+        self._clock = clock
+        self._chance = chance
+        self._metrics = metrics
+        self._finished = finished
+        machine = options.queueing_options(queue)
+        self._visibility_s = machine.visibility_s
+        self._delivery = QueueDelivery(machine)
+        self._pace = ReceivePace(options.receives_max, _RECEIVE_BACKOFF)
+        self._records: dict[int, list[QueueRecord]] = {}
+        self._stop_s: float | None = None
+        self._is_abandoned = False
+        self._gauged_s = clock.monotonic_s()
+        self._answered_s: float | None = None
+        self._receive_failure: str | None = None
+        self._call_failure: str | None = None
+        self._has_alarmed = False
+        self._has_warned_of_rejects = False
+        self.failure: PenstockError | None = None
+        self.has_ended = threading.Event()
+        self._health = self._make_health(self._gauged_s)
+
+    # --- from any thread ------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Begin a graceful stop. Safe in a signal handler and from user code."""
+        self.post(self._on_stop)
+
+    def health(self) -> QueueHealth:
+        """Return the health as of the loop's last turn."""
+        return self._health
+
+    # --- the loop -------------------------------------------------------------------------------------
+
+    def handle_events(self, events: list[QueueEvent], now_s: float) -> None:
+        """Handle events, then begin everything that is due."""
+        for event in events:
+            event(now_s)
+        self._begin_due(now_s)
+        self._note_ends()
+        if now_s - self._gauged_s >= self._options.metrics_interval_s:
+            self._report(now_s)
+        self._health = self._make_health(now_s)
+        if self._stop_s is not None:
+            self._stop_further(now_s)
+
+    def _begin_due(self, now_s: float) -> None:
+        while (call := self._delivery.take(now_s)) is not None:
+            self._begin_call(call)
+        for due in self._delivery.due(now_s):
+            self._send(due)
+        if self._stop_s is None:
+            begun = self._pace.plan(
+                self._delivery.room,
+                is_starving=self._delivery.is_starving,
+                target=self._delivery.target,
+                now_s=now_s,
+            )
+            for number, limit in begun:
+                self._pools.receive.submit(partial(self._receive, number, limit))
+
+    def next_wake_s(self) -> float | None:
+        """Return when the next timer is due."""
+        times = [self._gauged_s + self._options.metrics_interval_s]
+        machine_s = self._delivery.next_wake_s()
+        if machine_s is not None:
+            times.append(machine_s)
+        if self._stop_s is not None:
+            # Short turns: an end has several conditions, and none of them has a timer of its own.
+            times.append(self._clock.monotonic_s() + 0.1)
+        elif self._pace.resumes_s > float("-inf") and self._pace.open_count < self._pace.wanted:
+            times.append(max(self._pace.resumes_s, self._clock.monotonic_s() + 0.01))
+        return min(times)
+
+    # --- receives -------------------------------------------------------------------------------------
+
+    def _receive(self, number: int, limit: int) -> None:
+        """Receive once, on a thread of the pool."""
+        began_s = self._clock.monotonic_s()
+        arn, wait_s = self._queue.arn, self._options.wait_time_s
+        if self._answered_s is None:
+            wait_s = WAIT_S_MIN  # the first answer makes the consumer ready, also on an idle queue
+        try:
+            received = self._queues.receive(arn, limit, wait_s, self._visibility_s)
+            taken = [self._arrival_of(each) for each in received]
+            finished = self._fetch_finished([each.record_id for each in received])
+        except Exception as error:  # noqa: BLE001 - judged on the loop's thread
+            self.post(partial(self._on_receive_failed, number, error))
+            return
+        if finished:
+            taken = [
+                (
+                    Arrival(
+                        each.handle,
+                        each.record_id,
+                        each.receive_count,
+                        each.part_count,
+                        each.memory_bytes,
+                        True,
+                    ),
+                    records,
+                )
+                if each.record_id in finished
+                else (each, records)
+                for each, records in taken
+            ]
+        took_s = self._clock.monotonic_s() - began_s
+        self.post(partial(self._on_received, number, taken, took_s))
+        if self.is_finished and received:  # a long poll that the stop did not wait for
+            self._give_back([each.handle for each in received])
+
+    def _arrival_of(self, received: ReceivedRecord) -> tuple[Arrival, list[QueueRecord]]:
+        counts = DecodeCounts()
+        records = records_of(received, self._queue.name, counts)
+        if counts.aggregates:
+            self._metrics.count("queue_aggregates", counts.aggregates)
+        if counts.undecodable:
+            for reason, count in counts.undecodable.items():
+                self._metrics.count("queue_undecodable_aggregates", count, {"reason": reason.name.lower()})
+        memory_bytes = len(received.data) + len(records) * RECORD_MEMORY_BYTES
+        return Arrival(
+            received.handle, received.record_id, received.receive_count, len(records), memory_bytes
+        ), records
+
+    def _fetch_finished(self, record_ids: list[str]) -> frozenset[str]:
+        if self._finished is None or not record_ids:
+            return frozenset()
+        try:
+            return frozenset(self._finished.fetch_finished(record_ids))
+        except Exception as error:  # noqa: BLE001 - without the memory records may be handled twice, and are not lost
+            self._metrics.count("queue_memory_failures")
+            log.warning(
+                "queue %s: the memory of finished records failed: %s", self._queue.name, describe_error(error)
+            )
+            return frozenset()
+
+    def _give_back(self, handles: Sequence[str]) -> None:
+        try:
+            self._queues.set_visibility(self._queue.arn, handles, [0] * len(handles))
+        except PenstockError as error:
+            log.info(
+                "queue %s: records of a late answer are visible again after %d s: %s",
+                self._queue.name,
+                self._visibility_s,
+                error,
+            )
+
+    def _on_received(
+        self, number: int, taken: list[tuple[Arrival, list[QueueRecord]]], took_s: float, now_s: float
+    ) -> None:
+        self._pace.on_answered(number, len(taken), took_s, now_s)
+        self._answered_s = now_s
+        if self._receive_failure is not None:
+            log.info("queue %s: receives are answered again", self._queue.name)
+            self._receive_failure = None
+        self._metrics.count("queue_receives", 1, {"result": "records" if taken else "empty"})
+        if not taken:
+            return
+        again = sum(arrival.receive_count > 1 for arrival, _ in taken)
+        self._metrics.count("queue_records_received", len(taken))
+        if again:
+            self._metrics.count("queue_records_redelivered", again)
+        numbers = self._delivery.on_received([arrival for arrival, _ in taken], now_s)
+        self._records.update(zip(numbers, (records for _, records in taken), strict=True))
+
+    def _on_receive_failed(self, number: int, error: Exception, now_s: float) -> None:
+        self._pace.on_failed(number, now_s, self._chance.random())
+        text = describe_error(error)
+        self._metrics.count("queue_receives", 1, {"result": type(error).__name__})
+        if isinstance(error, AccessDenied | NotFound | Rejected | UsageError):
+            self.fail(error)
+        elif not isinstance(error, ServiceError):
+            log.error(
+                "queue %s: a receive failed in an unexpected way: %s", self._queue.name, _trace_of(error)
+            )
+        elif self._pace.refusals == _FAILING_AFTER:
+            log.warning("queue %s: receives keep failing: %s", self._queue.name, text)
+        self._receive_failure = text
+
+    # --- user code ------------------------------------------------------------------------------------
+
+    def _begin_call(self, call: HandlerCall) -> None:
+        records = [self._records[part.delivery][part.place] for part in call.parts]
+        is_single = self._options.batch_records_max is None
+        batch = QueueBatch(records, partial(self._post_settled, call))
+        began_s = self._clock.monotonic_s()
+        self._calls.begin(HandlerWork(batch, is_single, partial(self._post_handled, call, began_s)))
+
+    def _post_settled(self, call: HandlerCall, place: int, settled: Settled) -> None:
+        part = call.parts[place]
+        self.post(
+            lambda now_s: self._delivery.on_settled(call.number, part, settled, now_s, self._chance.random())
+        )
+
+    def _post_handled(self, call: HandlerCall, began_s: float, error: BaseException | None) -> None:
+        self.post(partial(self._on_handled, call, began_s, error))
+
+    def _on_handled(
+        self, call: HandlerCall, began_s: float, error: BaseException | None, now_s: float
+    ) -> None:
+        self._metrics.observe("queue_handler_s", now_s - began_s)
+        rest = Settled.DONE if error is None else self._judge(error)
+        self._delivery.on_call_ended(call.number, rest, now_s, self._chance.random())
+
+    def _judge(self, error: BaseException) -> Settled:
+        kind = type(error)  # isinstance would ask the object for its class
+        if issubclass(kind, IterationEnded):
+            return Settled.UNHANDLED
+        if issubclass(kind, Reject):
+            self._metrics.count("queue_handler_failures", 1, {"result": "rejected"})
+            log.warning("queue %s: a record was rejected: %s", self._queue.name, text_of(error))
+            if self._queue.dead_letters.receive_count_max is None and not self._has_warned_of_rejects:
+                self._has_warned_of_rejects = True
+                log.warning(
+                    "queue %s has no dead letters, so a rejected record is delivered again every %.0f s until retention ends: penstock "
+                    "queues update %s --max-receive-count 6",
+                    self._queue.name,
+                    self._options.backoff_max_s,
+                    self._queue.name,
+                )
+            return Settled.REJECTED
+        if issubclass(kind, UnusableHandlerError):
+            assert isinstance(error, UnusableHandlerError)
+            self.fail(error)
+            return Settled.UNHANDLED
+        self._metrics.count("queue_handler_failures", 1, {"result": "failed"})
+        log.warning(
+            "queue %s: the handler failed, and its records are delivered again: %s",
+            self._queue.name,
+            _trace_of(error),
+        )
+        return Settled.FAILED
+
+    # --- calls to the service -------------------------------------------------------------------------
+
+    def _send(self, call: QueueCall) -> None:
+        if not isinstance(call, Acknowledge):
+            renewals = sum(seconds == self._visibility_s for seconds in call.seconds)
+            if renewals:
+                self._metrics.count("queue_visibility_renewals", renewals)
+        self._pools.call.submit(partial(self._run_call, call))
+
+    def _run_call(self, call: QueueCall) -> None:
+        """Do one call, on a thread of the pool."""
+        arn = self._queue.arn
+        failure: Exception | None = None
+        try:
+            if isinstance(call, Acknowledge):
+                self._put_finished(call.record_ids)
+                results = self._queues.acknowledge(arn, call.handles)
+            else:
+                results = self._queues.set_visibility(arn, call.handles, call.seconds)
+            outcomes = [each.outcome for each in results]
+            refused = next((each for each in results if each.outcome is EntryOutcome.REFUSED), None)
+            text = None if refused is None else f"{refused.code}: {refused.message}"
+        except Exception as error:  # noqa: BLE001 - judged below and on the loop's thread
+            failure, text = error, describe_error(error)
+            outcomes = [_outcome_of(error)] * len(call.handles)
+        self.post(partial(self._on_answered, call, outcomes, failure, text))
+
+    def _put_finished(self, record_ids: tuple[str, ...]) -> None:
+        if self._finished is None:
+            return
+        try:
+            self._finished.put_finished(record_ids)
+        except Exception as error:  # noqa: BLE001 - without the memory records may be handled twice, and are not lost
+            self._metrics.count("queue_memory_failures")
+            log.warning(
+                "queue %s: the memory of finished records failed: %s", self._queue.name, describe_error(error)
+            )
+
+    def _on_answered(
+        self,
+        call: QueueCall,
+        outcomes: list[EntryOutcome],
+        failure: Exception | None,
+        text: str | None,
+        now_s: float,
+    ) -> None:
+        kind = "acknowledge" if isinstance(call, Acknowledge) else "visibility"
+        for outcome in (EntryOutcome.REFUSED, EntryOutcome.UNKNOWN, EntryOutcome.VOID):
+            count = outcomes.count(outcome)
+            if count:
+                self._metrics.count("queue_entries_failed", count, {"call": kind, "result": outcome.value})
+        if text is not None and text != self._call_failure:
+            log.warning("queue %s: a call (%s) failed: %s", self._queue.name, kind, text)
+        self._call_failure = text
+        self._delivery.on_answered(call.number, outcomes, now_s, self._chance.random())
+        # A handler whose acknowledgements are forbidden would do its work again and again.
+        if isinstance(failure, AccessDenied | NotFound):
+            self.fail(failure)
+
+    # --- ends -----------------------------------------------------------------------------------------
+
+    def _note_ends(self) -> None:
+        for end in self._delivery.take_ends():
+            self._on_end(end)
+
+    def _on_end(self, end: Ended) -> None:
+        self._records.pop(end.delivery, None)
+        self._metrics.count("queue_records_ended", 1, {"end": end.end.value})
+        if end.is_unknown:
+            self._metrics.count("queue_unknown_outcomes")
+            log.warning(
+                "queue %s: the acknowledgement of record %s was sent and not answered; it ended as %s and may be delivered again",
+                self._queue.name,
+                end.record_id,
+                end.end.value,
+            )
+        if end.end is End.VOID and end.is_in_handler:
+            log.warning(
+                "queue %s: the visibility of record %s ended after %.0f s while the handler had it; it is delivered again",
+                self._queue.name,
+                end.record_id,
+                end.held_s,
+            )
+        elif end.end is End.ACKNOWLEDGED:
+            self._metrics.observe("queue_held_s", end.held_s)
+
+    def fail(self, error: PenstockError) -> None:
+        """Stop for a failure that goes on; `run` raises it."""
+        if self.failure is None:
+            self.failure = error
+            log.error("queue %s: the consumer stops: %s", self._queue.name, text_of(error))
+        if self._stop_s is None:
+            self._on_stop(self._clock.monotonic_s())
+
+    def _on_stop(self, now_s: float) -> None:
+        if self._stop_s is None:
+            self._stop_s = now_s
+            self._delivery.on_stop(now_s)
+
+    def _stop_further(self, now_s: float) -> None:
+        assert self._stop_s is not None
+        passed_s = now_s - self._stop_s
+        timeout_s = self._options.shutdown_timeout_s
+        if passed_s >= timeout_s and not self._is_abandoned:
+            self._is_abandoned = True
+            if self._delivery.running_calls:
+                log.warning(
+                    "queue %s: %d calls of the handler took longer than %.0f s to end; their records are given back",
+                    self._queue.name,
+                    self._delivery.running_calls,
+                    timeout_s,
+                )
+            self._delivery.on_abandon(now_s)
+            self._begin_due(now_s)
+            self._note_ends()
+        has_answers = not self._pace.open_count or passed_s >= min(_POLL_GRACE_S, timeout_s)
+        is_done = self._delivery.is_idle and (self._is_abandoned or not self._delivery.running_calls)
+        if (is_done and has_answers) or passed_s >= timeout_s + _LAST_CALLS_S:
+            self._report(now_s)
+            self._health = self._make_health(now_s, has_ended=True)
+            self.finish()
+            self._pools.close()
+            self.has_ended.set()
+
+    def crash(self, error: BaseException) -> None:
+        """End after a defect of the loop."""
+        if self.failure is None:
+            self.failure = PenstockError(
+                f"queue {self._queue.name}: the consumer failed: {describe_error(error)}"
+            )
+        self.finish()
+        self._pools.close()
+        self.has_ended.set()
+
+    # --- measuring ------------------------------------------------------------------------------------
+
+    def _report(self, now_s: float) -> None:
+        self._gauged_s = now_s
+        in_flight = self._delivery.in_flight_count(now_s)
+        self._metrics.gauge("queue_in_hand_records", self._delivery.in_hand_count)
+        self._metrics.gauge("queue_in_hand_bytes", self._delivery.in_hand_bytes)
+        self._metrics.gauge("queue_in_flight_records", in_flight)
+        self._metrics.gauge("queue_oldest_unacknowledged_s", self._delivery.oldest_age_s(now_s) or 0.0)
+        self._metrics.gauge("queue_receives_open", self._pace.open_count)
+        self._metrics.gauge("queue_handler_calls", self._delivery.running_calls)
+        is_high = in_flight >= _IN_FLIGHT_ALARM
+        if is_high and not self._has_alarmed:
+            log.warning("%s", self._in_flight_problem(in_flight))
+        self._has_alarmed = is_high
+
+    def _in_flight_problem(self, in_flight: int) -> str:
+        return (
+            f"queue {self._queue.name}: {in_flight:,} records are in flight by this consumer alone, and the service delivers nothing above "
+            f"{IN_FLIGHT_COUNT_MAX:,} of the whole queue; shorten backoff_max_s, or find out why the handler fails"
+        )
+
+    def _make_health(self, now_s: float, *, has_ended: bool = False) -> QueueHealth:
+        in_flight = self._delivery.in_flight_count(now_s)
+        problems: list[str] = []
+        if self.failure is not None:
+            problems.append(f"the consumer failed: {text_of(self.failure)}")
+        elif has_ended:
+            problems.append("the consumer has stopped")
+        if self._pace.refusals >= _FAILING_AFTER and self._receive_failure is not None:
+            problems.append(f"receives keep failing: {self._receive_failure}")
+        if in_flight >= _IN_FLIGHT_ALARM:
+            problems.append(self._in_flight_problem(in_flight))
+        oldest_s = self._delivery.oldest_age_s(now_s)
+        return QueueHealth(
+            is_healthy=not problems,
+            is_ready=self._stop_s is None
+            and self.failure is None
+            and self._answered_s is not None
+            and not self._pace.refusals,
+            problems=tuple(problems),
+            queue=self._queue.name,
+            queue_arn=self._queue.arn,
+            worker_id=self._worker_id,
+            in_hand=self._delivery.in_hand_count,
+            in_handler=self._delivery.running_calls,
+            in_flight=in_flight,
+            oldest_unacknowledged_s=None if oldest_s is None else round(oldest_s, 3),
+            receives_open=self._pace.open_count,
+            last_answer_age_s=None if self._answered_s is None else round(now_s - self._answered_s, 3),
+        )
+
+
+def _outcome_of(error: Exception) -> EntryOutcome:
+    if isinstance(error, UnknownOutcome):
+        return EntryOutcome.UNKNOWN
+    return EntryOutcome.VOID if isinstance(error, NotFound | Rejected) else EntryOutcome.REFUSED
+
+
+def _trace_of(error: BaseException) -> str:
+    """Return an error with its traceback, as text that can always be written."""
+    return text_of("".join(TracebackException.from_exception(error).format()).rstrip(), 8_000)

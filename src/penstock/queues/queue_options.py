@@ -1,0 +1,179 @@
+"""Options of a queue's consumer, and of a queue that it creates: frozen values that check themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from penstock.core.backoff import Backoff
+from penstock.core.keyword_options import check_types
+from penstock.core.limits import MIB
+from penstock.core.moments import parse_moment
+from penstock.core.queueing.queue_limits import (
+    IN_FLIGHT_COUNT_MAX,
+    RECEIVE_COUNT_LIMIT_DEFAULT,
+    RECEIVE_COUNT_LIMIT_MAX,
+    VISIBILITY_S_DEFAULT,
+    VISIBILITY_S_MAX,
+    WAIT_S_MAX,
+    WAIT_S_MIN,
+)
+from penstock.core.queueing.queueing_options import QueueingOptions
+from penstock.errors import OptionError
+from penstock.ports.queues import DeadLetters, QueueDescription, QueueStart
+
+_AT: Final = "AT_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConsumerOptions:
+    """How a queue's consumer receives, handles and acknowledges.
+
+    Args:
+        worker_id: Names this worker in logs, metrics and health. None: host name, process and a random part.
+        concurrency: Calls of the handler at once.
+        batch_records_max: None: the handler is called with one record. A number: with a batch of at most so many records, of those
+            that are there.
+        visibility_timeout_s: A record that is in hand is invisible to other consumers for so long, and is renewed when half of it
+            has passed; 1 to 43,200. None: the queue's own.
+        wait_time_s: A receive waits for records for so long; 1 to 20. Longer waits cost fewer calls on an idle queue.
+        receives_max: Receives open at once while their answers are full. An idle consumer has one.
+        records_in_hand_max: Kinesis records that are received and not ended yet; at most 120,000.
+        bytes_in_hand_max: The same in bytes of data and keys. No receive begins above it; one answer may exceed it.
+        acknowledge_after_s: An acknowledgement waits so long for nine others, with which it leaves.
+        backoff_min_s: Upper bound of the time for which a record stays invisible after its handler failed first; it doubles with
+            each receive.
+        backoff_max_s: Largest upper bound.
+        handling_time_max_s: A visibility is renewed for at most so long. Then other workers get the record, although the handler
+            still has it.
+        remember: Results of so many records are remembered while the process lives: a record that is delivered again after it was
+            done is acknowledged without a call, and of an aggregate only the undone user records are repeated. 0: none.
+        shutdown_timeout_s: Bound of a graceful stop. A handler that runs longer is abandoned, and its records are given back.
+        metrics_interval_s: Time between two reports of the gauges.
+
+    Raises:
+        OptionError: A value is out of its range; the message names it.
+    """
+
+    worker_id: str | None = None
+    concurrency: int = 10
+    batch_records_max: int | None = None
+    visibility_timeout_s: int | None = None
+    wait_time_s: int = WAIT_S_MAX
+    receives_max: int = 8
+    records_in_hand_max: int = 1_000
+    bytes_in_hand_max: int = 64 * MIB
+    acknowledge_after_s: float = 0.02
+    backoff_min_s: float = 2.0
+    backoff_max_s: float = 300.0
+    handling_time_max_s: float = 3_600.0
+    remember: int = 0
+    shutdown_timeout_s: float = 30.0
+    metrics_interval_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.worker_id is not None and not self.worker_id.strip():
+            raise OptionError("worker_id is empty: give a name, or None for a random one")
+        _check_range(self, "concurrency", 1, IN_FLIGHT_COUNT_MAX)
+        _check_range(self, "batch_records_max", 1, 10_000)
+        _check_range(self, "visibility_timeout_s", 1, VISIBILITY_S_MAX)
+        _check_range(self, "wait_time_s", WAIT_S_MIN, WAIT_S_MAX)
+        _check_range(self, "receives_max", 1, 256)
+        _check_range(self, "records_in_hand_max", 1, IN_FLIGHT_COUNT_MAX)
+        _check_range(self, "bytes_in_hand_max", 1, None)
+        _check_range(self, "acknowledge_after_s", 0, 10)
+        _check_range(self, "backoff_max_s", 1, VISIBILITY_S_MAX)
+        _check_range(self, "remember", 0, None)
+        _check_range(self, "shutdown_timeout_s", 0, None)
+        for name in ("metrics_interval_s", "handling_time_max_s"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name}={getattr(self, name)}: expected more than 0")
+        if not 0 < self.backoff_min_s <= self.backoff_max_s:
+            raise OptionError(
+                f"backoff_min_s={self.backoff_min_s}, backoff_max_s={self.backoff_max_s}: expected 0 < backoff_min_s <= "
+                "backoff_max_s"
+            )
+
+    def queueing_options(self, queue: QueueDescription) -> QueueingOptions:
+        """Return the machine's options for a queue."""
+        own_s = queue.visibility_s or VISIBILITY_S_DEFAULT  # with 0 every record would be lost at once
+        return QueueingOptions(
+            visibility_s=own_s if self.visibility_timeout_s is None else self.visibility_timeout_s,
+            concurrency=self.concurrency,
+            batch_records_max=self.batch_records_max or 1,
+            records_max=max(self.records_in_hand_max, self.concurrency),
+            bytes_max=self.bytes_in_hand_max,
+            linger_s=self.acknowledge_after_s,
+            handling_s_max=self.handling_time_max_s,
+            receive_count_max=queue.dead_letters.receive_count_max,
+            return_backoff=Backoff(self.backoff_min_s, self.backoff_max_s),
+            remember_max=self.remember,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCreation:
+    """A queue that is created if there is none of the name.
+
+    Args:
+        stream: Name or ARN of an on-demand stream.
+        starting_position: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601 with its time zone>` or an aware `datetime`. It cannot be
+            changed later.
+        visibility_timeout_s: The queue's own; 0 to 43,200.
+        max_receive_count: A record becomes a dead letter after so many receives; 1 to 1,000. None: it is delivered until retention
+            ends.
+        tags: Of the queue.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    stream: str
+    starting_position: str | datetime = "LATEST"
+    visibility_timeout_s: int = VISIBILITY_S_DEFAULT
+    max_receive_count: int | None = RECEIVE_COUNT_LIMIT_DEFAULT
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.stream:
+            raise OptionError("stream is empty: name the stream of the queue")
+        _check_range(self, "visibility_timeout_s", 0, VISIBILITY_S_MAX)
+        _check_range(self, "max_receive_count", 1, RECEIVE_COUNT_LIMIT_MAX)
+        self.start  # noqa: B018 - it checks
+
+    @property
+    def start(self) -> QueueStart:
+        """The starting position as a value."""
+        given = self.starting_position
+        if isinstance(given, datetime):
+            if given.tzinfo is None:
+                raise OptionError(f"starting_position={given!r} has no time zone: give one")
+            return QueueStart("AT_TIMESTAMP", round(given.timestamp() * 1000))
+        word, _, moment = given.strip().partition(" ")
+        if word == "LATEST" and not moment:
+            return QueueStart("LATEST")
+        if word == "TRIM_HORIZON" and not moment:
+            return QueueStart("TRIM_HORIZON")
+        if word == _AT and moment.strip():
+            return QueueStart("AT_TIMESTAMP", parse_moment(moment.strip(), "starting_position"))
+        raise OptionError(
+            f"starting_position={given!r}: expected LATEST, TRIM_HORIZON or AT_TIMESTAMP <ISO 8601 with its time zone>"
+        )
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The dead-letter handling as a value."""
+        return DeadLetters(self.max_receive_count)
+
+
+def _check_range(options: object, name: str, low: float, high: float | None) -> None:
+    value = getattr(options, name)
+    if value is None:
+        return
+    if value < low or (high is not None and value > high):
+        bound = f"{low:,} to {high:,}" if high is not None else f"at least {low:,}"
+        raise OptionError(f"{name}={value}: expected {bound}")

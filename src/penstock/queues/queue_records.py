@@ -1,0 +1,135 @@
+"""The records of a queue, as user code gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple, overload
+
+from penstock.core.aggregation import MAGIC, DecodeCounts, user_records
+from penstock.core.queueing.queue_events import Settled
+from penstock.errors import UsageError
+from penstock.ports.queues import ReceivedRecord
+
+RECORD_MEMORY_BYTES = 600
+"""Counted for each record beside its data."""
+
+
+class QueueRecord(NamedTuple):
+    """One user record, taken out of its aggregate if it was in one.
+
+    Args:
+        data: The payload.
+        partition_key: None on streams whose record distribution the service manages.
+        record_id: Names the Kinesis record in every delivery, and in every queue of its stream; the records of an aggregate share it.
+        sub_sequence_number: Place inside the aggregate, from 0; 0 for a plain record.
+        explicit_hash_key: As the producer set it inside an aggregate; None otherwise.
+        approximate_arrival_timestamp: When the stream took the record in; aware, UTC.
+        first_receive_timestamp: When the record was first received from the queue; aware, UTC.
+        receive_count: Receives of the Kinesis record without an acknowledgement, this one included: 1 at the first delivery.
+        queue: Name of the queue.
+    """
+
+    data: bytes
+    partition_key: str | None
+    record_id: str
+    sub_sequence_number: int
+    explicit_hash_key: str | None
+    approximate_arrival_timestamp: datetime
+    first_receive_timestamp: datetime
+    receive_count: int
+    queue: str
+
+
+def records_of(received: ReceivedRecord, queue: str, counts: DecodeCounts) -> list[QueueRecord]:
+    """Return the user records of a delivery, at least one."""
+    arrival = datetime.fromtimestamp(received.arrival_s, UTC)
+    first = datetime.fromtimestamp(received.first_receive_s, UTC)
+    name, count = received.record_id, received.receive_count
+    if not received.data.startswith(MAGIC):
+        return [
+            QueueRecord(received.data, received.partition_key, name, 0, None, arrival, first, count, queue)
+        ]
+    return [
+        QueueRecord(
+            each.data,
+            each.partition_key,
+            name,
+            each.sub_sequence_number,
+            each.explicit_hash_key,
+            arrival,
+            first,
+            count,
+            queue,
+        )
+        for each in user_records(received.data, received.partition_key, counts)
+    ]
+
+
+class QueueBatch(Sequence[QueueRecord]):
+    """Records of a queue, in no order.
+
+    Those that are neither acknowledged nor rejected when the handler returns are acknowledged then; when it raises, they are given
+    back and delivered again.
+
+    Args:
+        records: At least one.
+        settle: Notes the result of the record at a place; callable from any thread.
+    """
+
+    def __init__(self, records: Sequence[QueueRecord], settle: Callable[[int, Settled], None]) -> None:
+        self.records = tuple(records)
+        self._settle = settle
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return self.records[0].queue
+
+    def acknowledge(self, *records: QueueRecord) -> None:
+        """Mark records as done, while the handler still works on the others; without arguments, all of them.
+
+        Raises:
+            UsageError: A record is not of this batch.
+        """
+        for place in self._places(records):
+            self._settle(place, Settled.DONE)
+
+    def reject(self, *records: QueueRecord) -> None:
+        """Let records become dead letters as soon as the service allows; without arguments, all that are not acknowledged.
+
+        Raises:
+            UsageError: A record is not of this batch.
+        """
+        for place in self._places(records):
+            self._settle(place, Settled.REJECTED)
+
+    def _places(self, records: Sequence[QueueRecord]) -> Sequence[int]:
+        return [self._place(record) for record in records] if records else range(len(self.records))
+
+    def _place(self, record: QueueRecord) -> int:
+        for place, mine in enumerate(self.records):
+            if mine is record:
+                return place
+        for place, mine in enumerate(self.records):
+            if mine == record:
+                return place
+        raise UsageError(f"the record {record.record_id} is not of this batch of queue {self.queue}")
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[QueueRecord]:
+        return iter(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> QueueRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[QueueRecord, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> QueueRecord | tuple[QueueRecord, ...]:
+        return self.records[index]
+
+    def __repr__(self) -> str:
+        return f"QueueBatch(queue={self.queue!r}, {len(self.records)} records)"

@@ -1,0 +1,363 @@
+"""A queue's consumer on threads, over a queue in memory."""
+
+import contextlib
+import re
+import threading
+
+import pytest
+
+from penstock import QueueConsumer, Reject
+from penstock.core.aggregation import AggregateBuilder
+from penstock.errors import AccessDenied, NotFound, OptionError, Throttled, UnknownOutcome, UsageError
+from penstock.runtime.metrics_tally import MetricsTally
+from queue_world import QueueWorld
+from waiting import wait_until
+
+
+@pytest.fixture
+def world():
+    return QueueWorld()
+
+
+def consumer(world, handler=None, **options):
+    return QueueConsumer("invoices", handler, ports=world.ports, **{"wait_time_s": 1, **options})
+
+
+@contextlib.contextmanager
+def first_stopped(of):
+    yield
+    of.stop()
+
+
+def counters(tally):
+    return {
+        (name, *(value for _, value in labels)): int(value)
+        for (name, labels), value in tally.snapshot().counters.items()
+    }
+
+
+def test_a_team_bills_its_invoices(world):
+    """Some succeed, one fails once, one can never succeed: all but that one are billed, and it waits among the dead letters."""
+    billed, failed_once = [], set()
+
+    def bill(record):
+        text = record.data.decode()
+        if text == "torn":
+            raise Reject("no amount")
+        if text == "i7" and text not in failed_once:
+            failed_once.add(text)
+            raise ConnectionError("the bank is asleep")
+        billed.append(text)
+
+    world.put(*(f"i{n}" for n in range(40)), "torn")
+    with consumer(world, bill, concurrency=5, backoff_min_s=1, backoff_max_s=1):
+        wait_until(lambda: not world.left, "every record to be billed or dead")
+    assert sorted(billed) == sorted(f"i{n}" for n in range(40))
+    assert world.dead() == ["torn"]
+
+
+def test_the_record_has_what_the_service_knows(world):
+    (record_id,) = world.put("a", key="customer 7")
+    got = []
+    with consumer(world, got.append):
+        wait_until(lambda: not world.left)
+    (record,) = got
+    assert (record.data, record.partition_key, record.record_id) == (b"a", "customer 7", record_id)
+    assert (record.receive_count, record.sub_sequence_number, record.queue) == (1, 0, "invoices")
+    assert record.first_receive_timestamp >= record.approximate_arrival_timestamp
+
+
+def test_acknowledgements_leave_in_tens(world):
+    world.put(*(f"r{n}" for n in range(200)))
+    with consumer(world, lambda _: None, concurrency=20, acknowledge_after_s=0.2):
+        wait_until(lambda: not world.left)
+    assert max(world.service.sizes) == 10
+    assert len(world.service.sizes) < 60
+
+
+def test_a_slow_handler_keeps_its_record(world):
+    world.put("slow")
+    others = []
+    go_on = threading.Event()
+    first = consumer(world, lambda _: go_on.wait(60), visibility_timeout_s=1)
+    first.start()
+    wait_until(lambda: first.health().in_handler == 1)
+    with first_stopped(first), consumer(world, others.append, visibility_timeout_s=1):
+        wait_until(lambda: world.service.calls["set_visibility"] >= 5, "renewals")
+        go_on.set()
+        wait_until(lambda: not world.left)
+    assert others == []
+
+
+def test_a_stalled_handler_loses_its_record_to_another_consumer(world):
+    world.put("stuck")
+    others = []
+    go_on = threading.Event()
+    tally = MetricsTally()
+    first = consumer(
+        world,
+        lambda _: go_on.wait(90),
+        visibility_timeout_s=1,
+        handling_time_max_s=1,
+        metrics=tally,
+        concurrency=1,
+    )
+    with first:
+        wait_until(lambda: first.health().in_handler == 1)
+        with consumer(world, others.append):
+            wait_until(lambda: others, "the other consumer to get the record")
+        go_on.set()
+        wait_until(lambda: first.health().in_hand == 0)
+    assert counters(tally)[("queue_records_ended", "void")] == 1
+    assert world.left == []
+
+
+def test_a_batch_acknowledges_single_records_and_gives_the_others_back(world):
+    world.put("a", "b", "c")
+    seen = []
+
+    def handle(batch):
+        seen.append([record.data.decode() for record in batch])
+        for record in batch:
+            if record.data == b"b" and record.receive_count == 1:
+                raise ValueError("b")
+            batch.acknowledge(record)
+
+    with consumer(world, handle, batch_records_max=10, concurrency=1, backoff_min_s=1, backoff_max_s=1):
+        wait_until(lambda: not world.left)
+    assert seen[0] == ["a", "b", "c"]
+    assert sorted(text for batch in seen[1:] for text in batch) == ["b", "c"]
+
+
+def test_an_aggregate_is_opened_and_acknowledged_once(world):
+    builder = AggregateBuilder()
+    for n in range(25):
+        builder.add(f"u{n}".encode(), f"k{n}")
+    entry = builder.build()
+    world.service.put(world.stream_arn, entry.data, entry.partition_key)
+    got = []
+    with consumer(world, got.append, concurrency=4):
+        wait_until(lambda: not world.service._queues[world.queue.arn].deliveries)
+    assert sorted(record.sub_sequence_number for record in got) == list(range(25))
+    assert {record.partition_key for record in got} == {f"k{n}" for n in range(25)}
+    assert sum(world.service.sizes) == 1
+
+
+def test_a_lost_answer_is_counted_and_the_record_is_not_handled_again(world):
+    world.put("a")
+    handled = []
+    world.service.faults["acknowledge"] = [(UnknownOutcome("sent, and no whole answer came"),)]
+    tally = MetricsTally()
+    with consumer(world, handled.append, metrics=tally):
+        wait_until(lambda: ("queue_unknown_outcomes",) in counters(tally))
+    assert len(handled) == 1
+    assert counters(tally)[("queue_records_ended", "void")] == 1
+
+
+def test_refused_entries_are_sent_again(world):
+    world.put("a", "b")
+    world.service.faults["acknowledge"] = ["refuse", "refuse", Throttled("slow down")]
+    with consumer(world, lambda _: None):
+        wait_until(lambda: not world.left)
+    assert world.service.calls["acknowledge"] >= 4
+
+
+def test_a_stop_gives_back_at_once_and_finishes_what_runs(world):
+    world.put(*(f"r{n}" for n in range(30)))
+    go_on, begun = threading.Event(), threading.Event()
+    done = []
+
+    def handle(record):
+        begun.set()
+        go_on.wait(60)
+        done.append(record.data.decode())
+
+    of = consumer(world, handle, concurrency=2)
+    of.start()
+    wait_until(lambda: of.health().in_handler == 2)
+    of.request_stop()
+    go_on.set()
+    of.stop()
+    assert len(done) == 2
+    assert len(world.left) == 28
+    assert world.visible == sorted(world.left), "others can go on at once"
+
+
+def test_a_handler_that_takes_too_long_is_abandoned_at_a_stop(world):
+    world.put("endless")
+    never = threading.Event()
+    of = consumer(world, lambda _: never.wait(90), shutdown_timeout_s=0.5)
+    of.start()
+    wait_until(lambda: of.health().in_handler == 1)
+    of.stop()
+    assert world.visible == ["endless"]
+    never.set()
+
+
+def test_stop_inside_a_handler_is_refused_and_request_stop_works(world):
+    world.put("a")
+    raised = []
+
+    def handle(_):
+        try:
+            of.stop()
+        except UsageError as error:
+            raised.append(str(error))
+            of.request_stop()
+
+    of = consumer(world, handle)
+    of.run()
+    assert "call request_stop() instead" in raised[0]
+    assert world.left == []
+
+
+class OddTextError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class OddClassError(Exception):
+    @property
+    def __class__(self):
+        raise RuntimeError("no class")
+
+
+ODD_ERRORS = {
+    "text": OddTextError,
+    "class": OddClassError,
+    "exit": lambda: SystemExit(3),
+    "generator": GeneratorExit,
+    "stop": StopIteration,
+    "surrogate": lambda: Exception("\ud800"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_ERRORS)
+def test_whatever_a_handler_raises_the_record_comes_again(world, kind):
+    world.put("a")
+    seen = []
+
+    def handle(record):
+        seen.append(record.receive_count)
+        if len(seen) == 1:
+            odd = ODD_ERRORS[kind]()
+            raise odd
+
+    with consumer(world, handle, backoff_min_s=1, backoff_max_s=1):
+        wait_until(lambda: not world.left)
+    assert seen == [1, 2]
+
+
+def test_records_are_pulled_and_the_loop_may_be_left(world):
+    world.put("a", "b", "c")
+    taken = []
+    for record in consumer(world, concurrency=1):
+        taken.append(record.data.decode())
+        if len(taken) == 2:
+            break
+    assert len(world.left) == 2, "the one in whose body the loop was left is given back"
+    assert world.visible == sorted(world.left)
+
+
+def test_remembered_records_are_not_handled_twice(world):
+    world.put("a")
+    handled = []
+    lost = [UnknownOutcome("no answer")] * 500
+    world.service.faults["acknowledge"] = list(lost)
+    with consumer(world, handled.append, visibility_timeout_s=1, remember=10):
+        wait_until(lambda: world.service.calls["receive"] > 6)
+        world.service.faults["acknowledge"] = []
+        wait_until(lambda: not world.left)
+    assert len(handled) == 1
+
+
+class Memory:
+    def __init__(self, *ids):
+        self.ids = set(ids)
+
+    def fetch_finished(self, record_ids):
+        return self.ids & set(record_ids)
+
+    def put_finished(self, record_ids):
+        self.ids |= set(record_ids)
+
+
+def test_a_durable_memory_is_asked_before_and_filled_before_the_acknowledgement(world):
+    known, new = world.put("known", "new")
+    memory, handled = Memory(known), []
+    with consumer(world, lambda record: handled.append(record.data), finished=memory):
+        wait_until(lambda: not world.left)
+    assert handled == [b"new"]
+    assert memory.ids == {known, new}
+
+
+def test_a_deleted_queue_ends_the_consumer(world):
+    of = consumer(world, lambda _: None)
+    of.start()
+    wait_until(lambda: of.health().is_ready)
+    world.service.delete_queue(world.queue.arn)
+    wait_until(lambda: not of.is_running)
+    with pytest.raises(NotFound):
+        of.stop()
+    assert not of.health().is_healthy
+
+
+def test_forbidden_acknowledgements_end_the_consumer(world):
+    world.put("a")
+    world.service.faults["acknowledge"] = [AccessDenied("not allowed")]
+    with pytest.raises(AccessDenied):
+        consumer(world, lambda _: None).run()
+
+
+def test_throttled_receives_are_repeated_and_shown(world):
+    world.service.faults["receive"] = [Throttled("slow down")] * 4
+    world.put("a")
+    of = consumer(world, lambda _: None)
+    with of:
+        wait_until(lambda: any("slow down" in problem for problem in of.health().problems))
+        wait_until(lambda: not world.left)
+        wait_until(lambda: of.health().is_healthy)
+
+
+def test_create_makes_the_queue_once(world):
+    create = {"stream": world.stream_arn, "starting_position": "TRIM_HORIZON", "max_receive_count": None}
+    world.put("a")
+    for _ in range(2):
+        got = []
+        with QueueConsumer("new", got.append, create=create, ports=world.ports, wait_time_s=1) as of:
+            wait_until(lambda: of.health().is_ready)
+    assert [each.name for each in world.service.list_queues()] == ["invoices", "new"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"concurency": 3}, "did you mean concurrency?"),
+        ({"concurrency": 0}, "concurrency=0: expected 1 to 120,000"),
+        ({"visibility_timeout_s": 50_000}, "visibility_timeout_s=50000: expected 1 to 43,200"),
+        ({"create": {"stream": "orders", "start": "LATEST"}}, "unknown field of create start"),
+        ({"create": {"stream": "orders", "starting_position": "NEWEST"}}, "expected LATEST, TRIM_HORIZON or"),
+    ],
+)
+def test_wrong_options_are_refused(world, arguments, text):
+    with pytest.raises(OptionError, match=re.escape(text)):
+        QueueConsumer("invoices", lambda _: None, ports=world.ports, **arguments)
+
+
+def test_an_unknown_queue_is_refused_with_those_that_there_are(world):
+    with pytest.raises(
+        NotFound, match=r"there is no queue invoice in this account and region \(there are: invoices\)"
+    ):
+        QueueConsumer("invoice", lambda _: None, ports=world.ports).run()
+
+
+async def coroutine(_): ...
+
+
+def test_a_coroutine_function_is_refused(world):
+    with pytest.raises(UsageError, match=r"use penstock\.AsyncQueueConsumer"):
+        consumer(world, coroutine)
+    world.put("a")
+    with pytest.raises(UsageError, match=r"use penstock\.AsyncQueueConsumer"):
+        consumer(world, lambda record: [coroutine(record)][0]).run()
+    assert world.visible == ["a"]
