@@ -107,6 +107,7 @@ class KinesisApplication:
         except Exception as error:  # noqa: BLE001 - each is answered
             return self._finished(call, credential.access_key, error)
         if isinstance(answer, Awaitable):
+            request.may_wait = True
             return self._finished_later(call, credential.access_key, answer)
         return self._finished(call, credential.access_key, answer)
 

@@ -136,6 +136,7 @@ class Control:
                         queue.name: {
                             "status": queue.settings.status,
                             **queue.counts(stream, self._clock.now_ms()),
+                            "waiting": self._service.polls.count(queue),
                         }
                         for queue in store.queues.of_stream(stream, self._clock.now_ms())
                     },

@@ -33,13 +33,19 @@ _CLOSE_TIMEOUT_S = 1.0
 
 @dataclass(slots=True)
 class Request:
-    """One request; header names in lower case."""
+    """One request; header names in lower case.
+
+    Attributes:
+        may_wait: Whether the application waits with its answer for something to happen. A client that closes its side
+            of the connection meanwhile is taken to be gone.
+    """
 
     method: str = ""
     target: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     header_bytes: int = 0
+    may_wait: bool = False
 
 
 def is_too_large(announced: str) -> bool:

@@ -62,7 +62,7 @@ class Http1Protocol(asyncio.Protocol):
         self.since_s = loop.time()
         self._waiting: deque[tuple[Request, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._is_streaming = False
+        self._is_read_on = False
         self._send_timeout_s = http.SEND_TIMEOUT_S
         self._writable = asyncio.Event()
         self._writable.set()
@@ -89,7 +89,7 @@ class Http1Protocol(asyncio.Protocol):
         """Feed the parser; refuse requests that are not HTTP or too large."""
         if self._is_refused:
             return
-        if self._is_streaming and self._transport is not None:
+        if self._is_read_on and self._transport is not None:
             # a request that follows this one waits for its answer
             self._transport.pause_reading()
         try:
@@ -230,9 +230,13 @@ class Http1Protocol(asyncio.Protocol):
     async def _finish(
         self, request: Request, response: Response | asyncio.Task[Response], keep_alive: bool
     ) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
         try:
+            if request.may_wait and not isinstance(response, Response):
+                self._is_read_on = True
+                response = await response
+                self._is_read_on = False
+            if self._transport is not None:
+                self._transport.pause_reading()
             await self._send(response if isinstance(response, Response) else await response, keep_alive)
         except asyncio.CancelledError:
             # the connection is gone: no client waits for the answer
@@ -253,7 +257,7 @@ class Http1Protocol(asyncio.Protocol):
             return
         finally:
             self._task = None
-            self._is_streaming = False
+            self._is_read_on = False
             self.since_s = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -286,7 +290,7 @@ class Http1Protocol(asyncio.Protocol):
         stream = response.sent_stream
         if stream is not None:
             # such an answer may last: only a connection that is read shows that its client is gone
-            self._is_streaming = True
+            self._is_read_on = True
             transport.resume_reading()
         if stream is None:
             await self._write(transport, response.sent_body)

@@ -39,6 +39,10 @@ class LongPolls:
             if first is not None:
                 first.set()
 
+    def count(self, queue: Queue) -> int:
+        """Return how many receives of a queue wait."""
+        return sum(len(self._waiting.get((queue.id, dead), {})) for dead in (False, True))
+
     def _wake_queue(self, queue: Queue) -> None:
         for dead in (False, True):
             for event in self._waiting.get((queue.id, dead), {}):
