@@ -1,23 +1,49 @@
-"""Acquisitions: from the decision to take or request a lease to the held lease."""
+"""The leases that one worker is getting: taken, requested from their owners, or reacquired in its own name.
+
+- A **take** follows a decision of the balance, of a part's watchers, or the end of a parent.
+- A **request** names this worker as the next owner. The row is fetched until the owner releases the lease to this worker. If
+  the owner stops, or does not answer in time, this worker takes the lease.
+- A row in this worker's name that it does not hold is **reacquired**: the reason is a restart, a loss, a lost answer, or a
+  leader that assigned the lease.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable
 from typing import Final
 
+from msgspec import Struct
+
 from penstock.core.leases.coordinator_context import CoordinatorContext
-from penstock.core.leases.coordinator_effects import Level, Topic
+from penstock.core.leases.coordinator_effects import FetchLease, Level, Topic
 from penstock.core.leases.coordinator_events import Unknown, WriteOutcome, row_of
 from penstock.core.leases.fleet_view import Acquisition, Reason
-from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.held_leases import HeldLeases, LateCheckpoints
+from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Applied, Refused, Renew, RequestHandover, Take
+from penstock.core.leases.lease_view import OwnerState
+from penstock.core.leases.lease_writes import (
+    Applied,
+    LeaseWrite,
+    Refused,
+    Release,
+    Renew,
+    RequestHandover,
+    Take,
+)
 from penstock.core.leases.pending_writes import ForAcquisition, PendingWrite
-from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.stream_check import StreamCheck
+from penstock.core.leases.twin_watch import TwinWatch
+from penstock.core.position import LATEST
 
 _LEFT_DURATIONS: Final = 10  # lease durations for which a shard that failed here is left to others
+
+
+class _Request(Struct):
+    since_s: float
+    fetch_s: float
+    is_fetching: bool = False
 
 
 class Acquisitions:
@@ -26,32 +52,44 @@ class Acquisitions:
     Args:
         context: Shared by the parts of the coordinator.
         held_leases: The leases that this worker holds.
-        requested: The leases that it has requested.
+        late_checkpoints: The last positions in shards whose leases were lost.
         stream_check: The coordinator's.
+        membership: The coordinator's.
+        twins: The coordinator's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the parts of one coordinator
         self,
         context: CoordinatorContext,
         held_leases: HeldLeases,
-        requested: RequestedLeases,
+        late_checkpoints: LateCheckpoints,
         stream_check: StreamCheck,
+        membership: Kcl3Membership,
+        twins: TwinWatch,
     ) -> None:
         self.me = context.me
         self.options = context.options
+        self.view = context.view
+        self.takes: dict[str, int] = {}
+        """Number of acquired leases since the start, by reason."""
         self._turn = context.turn
         self._writes = context.writes
         self._scans = context.scans
         self._held_leases = held_leases
-        self._requested = requested
+        self._late_checkpoints = late_checkpoints
         self._stream_check = stream_check
+        self._membership = membership
+        self._twins = twins
+        self._is_stopping = False
         self._left_to_others: dict[str, float] = {}
-        self._takes: dict[str, int] = {}
+        self._requests: dict[str, _Request] = {}
+        self._unheld: set[str] = set()  # seen in this worker's name and not held then
 
-    @property
-    def takes(self) -> Mapping[str, int]:
-        """Number of acquired leases since the start, by reason."""
-        return self._takes
+    def stop(self) -> None:
+        """Handle that this worker stops: a lease that is handed over from now on is released at once."""
+        self._is_stopping = True
+
+    # --- taking -------------------------------------------------------------------------------------------
 
     def leave_to_others(self, key: str, now_s: float) -> None:
         """Leave a lease to others for a while: its shard failed here."""
@@ -63,12 +101,8 @@ class Acquisitions:
     def begin(self, acquisition: Acquisition, now_s: float) -> None:
         """Send the write of an acquisition, unless the lease is held, requested or left to others."""
         write = acquisition.write
-        key = write.key
-        if (
-            key in self._held_leases
-            or key in self._requested
-            or self._left_to_others.get(key, -math.inf) > now_s
-        ):
+        is_left = self._left_to_others.get(write.key, -math.inf) > now_s
+        if write.key in self._held_leases or write.key in self._requests or is_left:
             return
         if isinstance(write, Take):
             write = self._stream_check.for_this_stream(write, now_s)
@@ -84,7 +118,7 @@ class Acquisitions:
         write = pending.write
         if isinstance(write, RequestHandover):
             if isinstance(outcome, Applied) and row is not None:
-                self._requested.add(write.key, now_s)
+                self._request(write.key, now_s)
             return isinstance(outcome, Refused)
         if isinstance(write, Take | Renew):
             if isinstance(outcome, Applied) and row is not None:
@@ -103,15 +137,125 @@ class Acquisitions:
             self._scans.request_by(now_s + 0.1 * self.options.interval_s)
 
     def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
-        self._requested.drop(row.key)
+        self._requests.pop(row.key, None)
         if row.key in self._held_leases or row.is_ended or row.reader != self.me:
             return
-        self._takes[reason.value] = self._takes.get(reason.value, 0) + 1
-        self._turn.report(
-            Topic.TAKEN,
-            Level.INFO,
-            f"lease {row.key} taken at {row.checkpoint} ({reason.value})",
-            row.key,
-            reason.value,
-        )
+        why = reason.value
+        self.takes[why] = self.takes.get(why, 0) + 1
+        message = f"lease {row.key} taken at {row.checkpoint} ({why})"
+        self._turn.report(Topic.TAKEN, Level.INFO, message, row.key, why)
         self._held_leases.acquire(row, sent_s, now_s)
+
+    # --- hand-over requests -------------------------------------------------------------------------------
+
+    def requested(self) -> Collection[str]:
+        """Return the keys of the leases that this worker has requested and waits for."""
+        return self._requests.keys()
+
+    @property
+    def next_fetch_s(self) -> float:
+        """When the row of a requested lease is fetched next; infinity for never."""
+        due = (request.fetch_s for request in self._requests.values() if not request.is_fetching)
+        return min(due, default=math.inf)
+
+    def _request(self, key: str, now_s: float) -> None:
+        if key not in self._requests:
+            self._requests[key] = _Request(now_s, now_s + self._poll_s())
+
+    def fetch_due(self, now_s: float) -> None:
+        """Begin the fetches that are due."""
+        for key, request in self._requests.items():
+            if not request.is_fetching and now_s >= request.fetch_s:
+                request.is_fetching = True
+                self._turn.emit(FetchLease(key))
+
+    def on_fetch_ended(self, key: str, now_s: float) -> None:
+        """Handle that a fetch has ended, with or without a row; the row is in the view."""
+        request = self._requests.get(key)
+        if request is None or not request.is_fetching:
+            return
+        request.is_fetching = False
+        request.fetch_s = now_s + self._poll_s()
+        row = self.view.get(key)
+        is_gone = row is None or row.is_ended or row.owner != self.me or key in self._held_leases
+        if row is None or is_gone or self._twins.leaves_alone(row, now_s):
+            del self._requests[key]
+        elif row.checkpoint_owner is None:
+            self._on_handed_over(row)
+        elif not self._is_overdue(row, request, now_s):
+            return
+        elif self._is_stopping:
+            del self._requests[key]  # another worker takes the lease when it has expired
+        else:
+            # The reader may have written a Release or a renewal just now. Then this take, with the counter as read before, is
+            # refused, and the next fetch shows the new row.
+            take = self._stream_check.for_this_stream(Take(key, row.counter, self.me), now_s)
+            self._writes.enqueue(take, ForAcquisition(Reason.HANDOVER_OVERDUE))
+
+    def _on_handed_over(self, row: Lease) -> None:
+        write: Release | Renew
+        if self._is_stopping:
+            # This worker: RequestHandover, then a graceful stop. The reader: Release for this worker. No other worker takes
+            # the lease before it expires in this worker's name, so it is released at once.
+            write = Release(row.key, row.counter, self.me)
+            del self._requests[row.key]
+        else:
+            # The reader: Release for this worker. This worker: a renewal with the counter of that release, which is refused
+            # if another worker has taken the lease in between.
+            write = Renew(row.key, row.counter, self.me, stream=self._stream_check.stream_to_write(row))
+        self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
+
+    def _is_overdue(self, row: Lease, request: _Request, now_s: float) -> bool:
+        if self._membership.is_led:
+            return False  # the leader requested it, and ends a hand-over that lasts too long
+        if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:
+            return True
+        is_overdue = now_s >= request.since_s + self.options.handover_timeout_s
+        if is_overdue:
+            self.view.handovers.on_unanswered(row, now_s)
+        return is_overdue or self.view.handovers.ignores_handovers(row.checkpoint_owner, now_s)
+
+    def _poll_s(self) -> float:
+        return self.options.handover_poll_s * (0.5 + self._turn.draw())
+
+    # --- reacquiring --------------------------------------------------------------------------------------
+
+    def are_own_held(self) -> bool:
+        """Return whether this worker holds every lease that was seen in its name, or another worker owns it by now."""
+        rows = (self.view.get(key) for key in self._unheld if key not in self._held_leases)
+        return not any(row is not None and not row.is_ended and row.reader == self.me for row in rows)
+
+    def on_rows(self, rows: Iterable[Lease], now_s: float) -> None:
+        """Reacquire leases in this worker's name among rows that were read."""
+        for lease in rows:
+            self._unheld.discard(lease.key)
+            if self.me in (lease.owner, lease.checkpoint_owner):
+                self._on_own_row(lease, now_s)
+
+    def _on_own_row(self, lease: Lease, now_s: float) -> None:
+        key = lease.key
+        if lease.is_ended or key in self._held_leases:
+            return
+        if lease.reader == self.me:
+            self._unheld.add(key)
+        if self._writes.is_busy(key) or not self.view.is_usable(key):
+            return
+        if self._twins.leaves_alone(lease, now_s):
+            return
+        if lease.owner == self.me and lease.checkpoint_owner not in (None, self.me):
+            self._request(key, now_s)
+        else:
+            own = Reason.ASSIGNED if self._membership.is_led else Reason.OWN
+            reason = Reason.HANDED_OVER if key in self._requests else own
+            self._writes.enqueue(self._write_for(lease, now_s), ForAcquisition(reason))
+
+    def _write_for(self, lease: Lease, now_s: float) -> LeaseWrite:
+        """Return the write that makes a row in this worker's name a held lease, or completes its hand-over."""
+        key = lease.key
+        is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
+        if is_leaving and not self.options.keeps_claims:
+            return Release(key, lease.counter, self.me, self._late_checkpoints.take(key), lease.owner)
+        if lease.checkpoint == LATEST and not is_leaving:
+            return self._stream_check.for_this_stream(Take(key, lease.counter, self.me), now_s)
+        stream = self._stream_check.stream_to_write(lease)
+        return Renew(key, lease.counter, self.me, during_handover=is_leaving, stream=stream)

@@ -110,8 +110,6 @@ from penstock.core.leases.pending_writes import (
     PendingWrite,
     PendingWrites,
 )
-from penstock.core.leases.reacquisition import Reacquisition
-from penstock.core.leases.requested_leases import RequestedLeases
 from penstock.core.leases.stream_check import DamagedRows, StreamCheck
 from penstock.core.leases.stream_leases import StreamLeases, describe_unread, streams_of
 from penstock.core.leases.table_scans import RowFetches, TableScans
@@ -151,12 +149,10 @@ class Coordinator:
         self._damaged_rows = DamagedRows(view, turn)
         self._streams = streams_of(context)
         self._membership = membership = Kcl3Membership(context)
-        self._requested = requested = RequestedLeases(context, stream_check, membership, twins)
-        self._reacquisition = Reacquisition(context, held, requested, late, stream_check, membership, twins)
-        self._acquisitions = Acquisitions(context, held, requested, stream_check)
+        self._acquisitions = acquisitions = Acquisitions(context, held, late, stream_check, membership, twins)
         self._row_fetches = RowFetches(turn)
         self._planner = MovePlanner(worker, options)
-        self._stop = GracefulStop(context, held, requested, membership)
+        self._stop = GracefulStop(context, held, acquisitions, membership)
         self.stats = CoordinatorStats()
         self._live: frozenset[str] = frozenset()  # as of the last scan of the whole table
         self._is_refused = False
@@ -176,7 +172,7 @@ class Coordinator:
         moments = [
             self.held_leases.next_wake_s,
             self._scans.next_wake_s,
-            self._requested.next_fetch_s,
+            self._acquisitions.next_fetch_s,
             self._row_fetches.next_fetch_s,
             self._membership.next_wake_s,
             self._stop.next_wake_s,
@@ -215,7 +211,7 @@ class Coordinator:
             and self._scans.has_seen_whole
             and not self.view.set_aside
             and self._scans.is_quiet
-            and self._reacquisition.are_all_held()
+            and self._acquisitions.are_own_held()
             and self._writes.is_idle()
             and all(held.phase in _RESTING for held in self.held_leases)
         )
@@ -266,7 +262,7 @@ class Coordinator:
             case FetchFailed(key):
                 self.held_leases.on_fetch_failed(key, now_s)
                 self._row_fetches.on_failed(key, now_s)
-                self._requested.on_answer(key, self.held_leases, now_s)
+                self._acquisitions.on_fetch_ended(key, now_s)
             case ListingDone():
                 self._damaged_rows.report_new(shard.shard_id for shard in event.shards)
                 self._on_listing(event, self._streams[event.stream_id], now_s)
@@ -295,7 +291,7 @@ class Coordinator:
         self._late_checkpoints.write(now_s)
         self._scans.advance(now_s)
         self._fetch_rows(now_s)
-        self._requested.fetch_due(now_s)
+        self._acquisitions.fetch_due(now_s)
         self._membership.advance(self._live, self._own_keys, now_s)
         self._writes.send_queued(now_s)
         self._stop.advance(now_s)
@@ -324,7 +320,7 @@ class Coordinator:
             self._stream_check.on_scan(leases, held=self.held_leases, is_whole=False), now_s
         )
         self._refuse_foreign(now_s)
-        self._reacquisition.on_rows(leases, now_s)
+        self._acquisitions.on_rows(leases, now_s)
         for parent in self.held_leases.parents_to_fetch():
             self._row_fetches.request(parent, now_s)
         self.held_leases.wake_waiting(now_s)
@@ -342,7 +338,7 @@ class Coordinator:
         return kept
 
     def _own_keys(self) -> frozenset[str]:
-        return frozenset(held.key for held in self.held_leases).union(self._requested.keys())
+        return frozenset(held.key for held in self.held_leases).union(self._acquisitions.requested())
 
     def _begin_comparing(self, stream_ids: Iterable[str], now_s: float) -> None:
         for stream_id in stream_ids:
@@ -443,8 +439,7 @@ class Coordinator:
         if not started or any(stream.syncer.restore_if_gone(existing, now_s) for stream in started):
             return NOTHING_TO_MOVE
         self._remember(started, now_s)
-        self._reacquisition.forget()
-        self._reacquisition.on_rows(self.view, now_s)
+        self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
         self.stats = CoordinatorStats.of_fleet(fleet, len(self.view), len(live))
@@ -480,8 +475,7 @@ class Coordinator:
     def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the watched part: reacquire own leases and take unread ones."""
         self._remember(self._streams.values(), now_s)
-        self._reacquisition.forget(lease.key for lease in event.leases)
-        self._reacquisition.on_rows(event.leases, now_s)
+        self._acquisitions.on_rows(event.leases, now_s)
         part = fleet_of(self.view, now_s, self.worker, self.view.watched)
         self._scans.on_part(part, now_s)
         self._fetch_parents(part, now_s)
@@ -635,10 +629,9 @@ class Coordinator:
             self.view.on_row(lease, now_s)
             self._twins.on_row(lease)
         self.held_leases.on_fetched(key, lease, now_s)
-        self._requested.on_answer(key, self.held_leases, now_s)
+        self._acquisitions.on_fetch_ended(key, now_s)
         if self._row_fetches.on_answer(key) and not self._stop.is_begun:
             self._scans.on_owner_known(key)
-            self._reacquisition.forget([key])
             if lease is not None:
-                self._reacquisition.on_rows([lease], now_s)
+                self._acquisitions.on_rows([lease], now_s)
             self.held_leases.wake_waiting(now_s)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from penstock.core.leases.acquisitions import Acquisitions
 from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, Stopped, Topic
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.kcl3_membership import Kcl3Membership
-from penstock.core.leases.requested_leases import RequestedLeases
 
 
 class GracefulStop:
@@ -17,7 +17,7 @@ class GracefulStop:
     Args:
         context: Shared by the parts of the coordinator.
         held_leases: The leases that the worker holds.
-        requested: The leases that it has requested.
+        acquisitions: The leases that it is getting.
         membership: Its coordination with KCL 3 workers.
     """
 
@@ -25,14 +25,14 @@ class GracefulStop:
         self,
         context: CoordinatorContext,
         held_leases: HeldLeases,
-        requested: RequestedLeases,
+        acquisitions: Acquisitions,
         membership: Kcl3Membership,
     ) -> None:
         self.options = context.options
         self._turn = context.turn
         self._writes = context.writes
         self._held_leases = held_leases
-        self._requested = requested
+        self._acquisitions = acquisitions
         self._membership = membership
         self.is_begun = False
         self.is_done = False
@@ -51,7 +51,7 @@ class GracefulStop:
         self.is_begun = True
         self._by_s = now_s + self.options.shutdown_timeout_s
         self._writes.drop_queue()
-        self._requested.stop()
+        self._acquisitions.stop()
         self._membership.leave()
         self._held_leases.stop_all(now_s)
 
@@ -61,7 +61,7 @@ class GracefulStop:
             return
         is_quiet = (
             self._held_leases.is_quiet
-            and not self._requested
+            and not self._acquisitions.requested()
             and self._membership.is_quiet
             and self._writes.is_idle()
         )
