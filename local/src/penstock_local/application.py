@@ -22,7 +22,7 @@ from penstock_local.faults import Hit
 from penstock_local.http import Request, Response
 from penstock_local.moto_bridge import MotoBridge
 from penstock_local.operations import dispatch
-from penstock_local.operations.call import DropConnection, Service, ServiceCall
+from penstock_local.operations.call import DropConnection, Service, ServiceCall, scripted_error
 from penstock_local.operations.consumers import EventStream
 from penstock_local.service_errors import RequestRefused
 from penstock_local.virtual_clock import VirtualClock
@@ -125,6 +125,9 @@ class KinesisApplication:
     ) -> Response | Awaitable[Response]:
         """Return the response of a call, and log the call."""
         outcome, response = _response(call, result)
+        applied = next((hit.fault for hit in call.sending if hit.fault.kind == "error"), None)
+        if outcome == "ok" and applied is not None:
+            outcome, response = _response(call, scripted_error(applied))
         if outcome == "ok" and call.sending:
             outcome = "+".join(hit.fault.kind for hit in call.sending)
         self._calls.add(
@@ -151,6 +154,7 @@ class KinesisApplication:
         response = _scripted(service, request, hits)
         if response is None:
             response = await self._bridge.answer(service, operation, request)
+            response = _scripted(service, request, hits, applied=True) or response
         outcome = "+".join(hit.fault.kind for hit in hits) if hits else _outcome(response)
         self._calls.add(
             self._clock.now_ms(),
@@ -198,10 +202,14 @@ def _event_stream(answer: EventStream) -> Response:
     return Response(200, answer.head, headers, answer.events, send_timeout_s=_EVENTS_TIMEOUT_S)
 
 
-def _scripted(service: str, request: Request, hits: Sequence[Hit]) -> Response | None:
-    """Return the answer of a fault that keeps a call from moto; None when the call goes on."""
+def _scripted(
+    service: str, request: Request, hits: Sequence[Hit], *, applied: bool = False
+) -> Response | None:
+    """Return the answer of a fault that keeps a call from moto, or replaces moto's; None if there is none."""
     for hit in hits:
         fault = hit.fault
+        if fault.applied != applied:
+            continue
         if fault.kind == "drop_before":
             return Response(drop=True)
         if fault.kind == "throttle":

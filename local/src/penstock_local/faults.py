@@ -16,8 +16,8 @@ from penstock_local.errors import OptionError
 
 KINDS = {
     "throttle": "refuse for the rate; in PutRecords the entries (of the shard) fail, the call succeeds",
-    "partial": "fail a fraction of the PutRecords entries (of the shard), each with `code`; `applied` stores them",
-    "error": "answer `status` with `code` (500 InternalFailure); nothing is applied",
+    "partial": "fail a fraction of the entries of PutRecords (of the shard) or of a call on queue records, each with `code`",
+    "error": "answer `status` with `code` (500 InternalFailure); nothing is applied unless `applied`",
     "drop_before": "close the connection without applying or answering",
     "drop_after": "apply, then close the connection without an answer",
     "truncate": "apply, then send half of the body and close",
@@ -26,7 +26,8 @@ KINDS = {
     "stale": "ListShards and DescribeStream show the shards as before the last change of topology",
     "shuffle": "ListShards returns its shards in random order",
     "omit": "ListShards leaves out the shard named by `shard`",
-    "empty": "GetRecords returns no records and stays where it is, though there are some",
+    "empty": "GetRecords, or a receive from a queue, returns no records though there are some",
+    "redeliver": "an acknowledgement of queue records succeeds, and the records come again",
 }
 EVENT_KINDS = {
     "end": "SubscribeToShard ends in order after `after_events` events",
@@ -39,6 +40,9 @@ EVENT_KINDS = {
     "repeat": "the event behind `after_events` others comes twice",
 }
 KINDS |= EVENT_KINDS
+_OPERATIONS_OF = dict.fromkeys(EVENT_KINDS, ("SubscribeToShard",)) | {
+    "redeliver": ("AcknowledgeQueueRecords", "AcknowledgeDeadLetterQueueRecords")
+}
 ACTIVE_MAX = 1000
 _SENDING = {"drop_after", "truncate", "garbage"}
 
@@ -54,7 +58,8 @@ class Fault:
         skip: How many matching calls pass before the first hit.
         rate: Probability that a matching call is hit.
         seed: Makes `rate`, `partial` and `shuffle` repeatable.
-        stream: Only calls to this stream.
+        stream: Only calls to this stream, or to a queue on it.
+        queue: Only calls to the queue of this name.
         shard: Only calls that touch this shard.
         table: Only DynamoDB calls that touch this table.
         code: Error code, if the kind has one; its default depends on the kind.
@@ -62,7 +67,7 @@ class Fault:
         message: Text of the error.
         delay_s: Real seconds of `delay`.
         fraction: Share of entries that `partial` fails, over 0 and up to 1.
-        applied: Whether `partial` stores the entries that it reports as failed.
+        applied: Whether `partial` carries out the entries that it reports as failed, and `error` the call.
         after_events: How many events of a subscription precede the fault.
     """
 
@@ -73,6 +78,7 @@ class Fault:
     rate: float = 1.0
     seed: int = 0
     stream: str | None = None
+    queue: str | None = None
     shard: str | None = None
     table: str | None = None
     code: str | None = None
@@ -96,8 +102,11 @@ class Fault:
             raise OptionError(
                 f"rate and fraction must be over 0 and up to 1, not {self.rate} and {self.fraction}"
             )
-        if self.kind in EVENT_KINDS and self.operation.rpartition(".")[2] != "SubscribeToShard":
-            raise OptionError(f"{self.kind} faults are for SubscribeToShard, not for {self.operation}")
+        operations = _OPERATIONS_OF.get(self.kind)
+        if operations is not None and self.operation.rpartition(".")[2] not in operations:
+            raise OptionError(
+                f"{self.kind} faults are for {' and '.join(operations)}, not for {self.operation}"
+            )
         if self.after_events < 0:
             raise OptionError(f"after_events of a fault must be at least 0, not {self.after_events}")
         if self.kind == "omit" and self.shard is None:
@@ -193,6 +202,7 @@ class FaultBook:
         operation: str,
         *,
         stream: str | None = None,
+        queue: str | None = None,
         shards: Sequence[str] = (),
         tables: Sequence[str] = (),
     ) -> list[Hit]:
@@ -206,6 +216,7 @@ class FaultBook:
             if (
                 fault.operation in names
                 and (fault.stream is None or fault.stream == stream)
+                and (fault.queue is None or fault.queue == queue)
                 and (fault.kind == "omit" or fault.shard is None or fault.shard in shards)
                 and (fault.table is None or fault.table in tables)
                 and active.fires()

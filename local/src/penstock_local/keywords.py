@@ -32,6 +32,7 @@ class AnyShardKeywords(TypedDict, total=False):
     rate: float
     seed: int
     stream: str | None
+    queue: str | None
     table: str | None
     code: str | None
     status: int

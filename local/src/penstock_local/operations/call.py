@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_local.faults import EVENT_KINDS, FaultBook, Hit
+from penstock_local.faults import EVENT_KINDS, Fault, FaultBook, Hit
 from penstock_local.queues.long_polls import LongPolls
 from penstock_local.queues.queue import Queue
 from penstock_local.quotas import Quotas
@@ -41,11 +41,16 @@ _REFUSED_METRICS = {
     "PutRecord": "WriteProvisionedThroughputExceeded",
     "GetRecords": "ReadProvisionedThroughputExceeded",
 }
-_ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", *EVENT_KINDS}
+_ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", "redeliver", *EVENT_KINDS}
 
 
 _QUEUE_ARN = re.compile(r"arn:[^:]*:kinesis:([^:]*):(\d{12}):queue/([^/:\s]+)")
 _CONSUMER_ARN = re.compile(r"(arn:.*:stream/[^/:]+)/consumer/([^/:]+):(\d+)")
+
+
+def scripted_error(fault: Fault) -> RequestRefused:
+    """Return the error of an `error` fault."""
+    return RequestRefused(fault.code or "InternalFailure", fault.message or "scripted fault", fault.status)
 
 
 class DropConnection(Exception):  # noqa: N818 - an effect, not an error of the program
@@ -72,6 +77,7 @@ class ServiceCall:
     Attributes:
         region: Region that the call is signed for; the store's own if it is not signed.
         resource: Stream that the call turned out to be about, for the log.
+        queue_name: Queue that the call turned out to be about.
         shards: Shards that it touched, for the log.
         sending: Faults that change how the answer is sent.
         answering: Faults that change the content of the answer.
@@ -83,6 +89,7 @@ class ServiceCall:
     now_ms: int
     region: str = ""
     resource: str = ""
+    queue_name: str | None = None
     shards: Sequence[str] = ()
     sending: list[Hit] = field(default_factory=list)
     answering: list[Hit] = field(default_factory=list)
@@ -166,6 +173,7 @@ class ServiceCall:
         if found is None or found.arn != arn or found.region != self.region:
             raise not_found(f"Queue {arn} under account {ACCOUNT} not found.")
         self.resource = queues.stream_of(found).name
+        self.queue_name = found.name
         return found
 
     def delivering_queue(self, arn: str) -> Queue:
@@ -189,16 +197,19 @@ class ServiceCall:
             self._stream = stream
         self.shards = shards
         hits = self.service.faults.hits(
-            "kinesis", self.operation, stream=self.resource or None, shards=shards
+            "kinesis",
+            self.operation,
+            stream=self.resource or None,
+            queue=self.queue_name,
+            shards=shards,
         )
         for hit in hits:
             fault = hit.fault
             if fault.kind == "drop_before":
                 raise DropConnection
-            if fault.kind == "error":
-                raise RequestRefused(
-                    fault.code or "InternalFailure", fault.message or "scripted fault", fault.status
-                )
+            # a subscription that was begun and answered with an error would have no reader
+            if fault.kind == "error" and (not fault.applied or self.operation == "SubscribeToShard"):
+                raise scripted_error(fault)
             if fault.kind == "throttle" and self.operation != "PutRecords":
                 raise self.throttled(fault.code, fault.message)
             if fault.kind in _ANSWER_KINDS or fault.kind == "throttle":

@@ -159,7 +159,6 @@ def _by_handle(call: ServiceCall, request: Document, apply: Apply, *, dead: bool
     stream = call.service.store.queues.stream_of(queue)
     call.admit(stream)
     queue.deliveries.settle(call.now_ms)
-    successful: list[Document] = []
     failed: list[Document] = []
     found: list[tuple[Document, Delivery]] = []
     places: set[tuple[int, int]] = set()
@@ -176,10 +175,53 @@ def _by_handle(call: ServiceCall, request: Document, apply: Apply, *, dead: bool
             continue
         places.add(place)
         found.append((entry, delivery))
-        successful.append({"ReceiptHandle": handle})
-    if found:
-        apply(call, queue, found)
-    return {"Successful": successful, "Failed": failed}
+    if call.has("redeliver"):
+        apply = _redeliver
+    refused, is_applied = _scripted_failures(call, found)
+    carried_out = [each for each in found if is_applied or each[0]["ReceiptHandle"] not in refused]
+    if carried_out:
+        apply(call, queue, carried_out)
+    successful = [_handle_of(entry) for entry, _ in found if entry["ReceiptHandle"] not in refused]
+    return {"Successful": successful, "Failed": [*failed, *refused.values()]}
+
+
+def _handle_of(entry: Document) -> Document:
+    return {"ReceiptHandle": entry["ReceiptHandle"]}
+
+
+def _scripted_failures(
+    call: ServiceCall, found: list[tuple[Document, Delivery]]
+) -> tuple[dict[str, Document], bool]:
+    """Return the entries that a `partial` fault fails, by handle, and whether they are carried out all the same."""
+    hit = call.has("partial")
+    if hit is None or not found:
+        return {}, False
+    fault = hit.fault
+    count = max(1, round(len(found) * fault.fraction))
+    chosen = sorted(hit.chance.sample(range(len(found)), count))
+    error = {
+        "ErrorCode": fault.code or "InternalFailureException",
+        "ErrorMessage": fault.message or "Internal service failure.",
+    }
+    handles = [found[i][0]["ReceiptHandle"] for i in chosen]
+    return {handle: {"ReceiptHandle": handle, **error} for handle in handles}, fault.applied
+
+
+def _redeliver(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
+    """Make records that were acknowledged visible, under a number that no handle has."""
+    limit = queue.deliveries.receive_count_max
+    following = [
+        delivery._replace(
+            number=queue.number_last + i,
+            # the record comes again, and does not become a dead letter by its acknowledgement
+            receives=delivery.receives
+            if limit is None or delivery.is_dead
+            else min(delivery.receives, limit - 1),
+            visible_ms=call.now_ms,
+        )
+        for i, (_, delivery) in enumerate(found, 1)
+    ]
+    call.service.store.queues.change(queue, following, call.now_ms)
 
 
 def _require_new(place: tuple[int, int], places: set[tuple[int, int]]) -> None:
