@@ -194,6 +194,7 @@ _MAY_IMPORT_BY_STRING = (
     "src/penstock/cli/*.py",
     "src/penstock/__init__.py",
     "src/penstock/*/__init__.py",
+    "src/penstock/metrics.py",
     "local/src/penstock_local/__init__.py",
 )
 

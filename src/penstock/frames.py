@@ -22,6 +22,8 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from penstock.consumer import Record
 
+__all__ = ["SCHEMA", "to_arrow"]
+
 SCHEMA: Final = pa.schema(
     [
         ("streamName", pa.string()),

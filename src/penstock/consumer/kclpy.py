@@ -2,7 +2,7 @@
 
 ::
 
-    from penstock.consumer.kclpy import consumer_for
+    from penstock.kclpy import consumer_for
 
     consumer_for(MyRecordProcessor, stream="orders", application="billing").run()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from penstock.ports.metrics import NoMetrics
+from penstock.metrics import NoMetrics
 from penstock_demo.dataset import Event
 
 _BUFFER_BYTES: Final = 8 * 2**20

@@ -23,7 +23,7 @@ from penstock_demo.watch import QueryWatch, Statuses
 if TYPE_CHECKING:
     import pandas as pd
 
-    from penstock_local.handle import Handle
+    from penstock_local import Handle
 
 FLIGHTS: Final = "flights"
 DELAYS: Final = "delays"
@@ -209,10 +209,12 @@ class Run:
 
 def service_of(server: Handle) -> dict[str, Any]:
     """Return the arguments by which a `Consumer` or a `Producer` reaches the embedded server."""
-    from penstock_local.handle import ACCESS_KEY, SECRET_KEY
-
+    environ = server.environ()
     return {
         "region": server.region,
         "endpoint_url": server.endpoint_url,
-        "connection": {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY},
+        "connection": {
+            "access_key_id": environ["AWS_ACCESS_KEY_ID"],
+            "secret_access_key": environ["AWS_SECRET_ACCESS_KEY"],
+        },
     }
