@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others coverage screenshots soak format docs site test-site clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest environments test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others coverage screenshots soak format docs site test-site clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,10 +38,14 @@ check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, doc
 	@$(VENV)/bin/lint-imports
 	@$(PY) tools/check_docs.py
 
-# One process for each core, at most four: one that runs Spark tests has a JVM, too. A file stays in one process.
-PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# At most four processes: each that runs Spark tests has a JVM, too. A file stays in one process.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+FILES := --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL ?= -n $(CORES) $(FILES)
 # Many of the quick tests wait: one process more than there are cores.
-PARALLEL_QUICK ?= -n $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1 ))) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL_QUICK ?= -n $(shell echo $$(($(CORES) + 1))) $(FILES)
+# The slow ones compute for a quarter of their time. tests/conftest.py mixes those with Spark among the others.
+PARALLEL_SLOW ?= -n $(shell echo $$(($(CORES) * 2))) $(FILES)
 
 test: setup ## the tests that need no minutes, a few with Spark among them; nothing is fetched while they run
 	@$(PY) -m pytest $(PARALLEL_QUICK) $(PYTEST_ARGS) -m "not slow and not soak and not interop"
@@ -51,7 +55,7 @@ OTHER_SPARKS := --deselect "tests/spark_kills/test_kills.py::test_no_kill_loses_
 	--deselect tests/spark_batches/test_killed.py
 
 test-slow: setup ## what `make test` leaves out: Spark, kills, demo, examples, other people's servers
-	@$(PY) -m pytest $(PARALLEL) $(OTHER_SPARKS) $(PYTEST_ARGS) -m "slow and not soak"
+	@$(PY) -m pytest $(PARALLEL_SLOW) $(OTHER_SPARKS) $(PYTEST_ARGS) -m "slow and not soak"
 
 # The tests wait more than they compute. The report tells the versions, and why records came twice in mixed fleets.
 test-interop: setup ## real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go and PyPI, built into build/interop, with a report there
@@ -60,14 +64,17 @@ test-interop: setup ## real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go
 test-all: test test-slow ## all tests but the long runs
 
 # Without what needs Spark (the sink's task writer among it) or the demo's data, without workers in processes of their own, and
-# without the embedded server's own tests: its extra asks for a newer boto3 than the library does.
+# without the embedded server's own tests: its extra asks for a newer boto3 than the library does. Of the core, which is the
+# same with every version, only what protobuf encodes, and values that no other of these tests makes.
 OLDEST := .venv-oldest
-OLDEST_TESTS := tests/core tests/aws tests/contract/ports tests/producer tests/consumer tests/cli
+OLDEST_CORE := tests/core/test_aggregation.py tests/core/writing tests/core/reading/test_shard_reader.py \
+	tests/core/batches/test_query_shards.py tests/core/batches/test_offsets.py tests/core/queueing
+OLDEST_TESTS := $(OLDEST_CORE) tests/aws tests/contract/ports tests/producer tests/consumer tests/cli
 OLDEST_WITHOUT := --ignore=tests/consumer/test_processes.py --ignore=tests/producer/test_task_writer.py
 
 test-oldest: ## the tests that need no Spark, with the oldest versions that pyproject.toml allows
 	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
-	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not spark and not soak and not interop" \
+	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL_QUICK) $(PYTEST_ARGS) -m "not slow and not spark and not soak and not interop" \
 		$(OLDEST_TESTS) $(OLDEST_WITHOUT)
 
 # Each line of Spark in an environment of its own. 4.0.2 is the Spark of Amazon EMR's releases 8.
@@ -75,9 +82,10 @@ SPARK_LINES := 4.0.2 4.1.* 4.2.* 4.3.*
 SPARK_OLDEST := $(firstword $(SPARK_LINES))
 SPARK_TESTS := tests/spark tests/spark_kills
 # What differs between the lines: the source in a session, queries by the reader's calls, and a program that is killed.
-SPARK_OLDEST_TESTS := tests/spark/session/test_smoke.py tests/spark/session/test_lines.py tests/spark/session/test_sink.py \
-	tests/spark/queries/test_reader.py tests/spark/queries/test_without_starts.py tests/spark/test_engine.py \
-	"tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[ten kills]"
+# The longest first.
+SPARK_OLDEST_TESTS := "tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[ten kills]" \
+	tests/spark/session/test_sink.py tests/spark/session/test_lines.py tests/spark/session/test_smoke.py \
+	tests/spark/queries/test_reader.py tests/spark/queries/test_without_starts.py tests/spark/test_engine.py
 # The py4j of older lines leaves its sockets to the garbage collector.
 SPARK_WARNINGS := -W "ignore:unclosed <socket:ResourceWarning"
 
@@ -91,11 +99,11 @@ test-spark-lines: java ## the Spark tests with every line of Spark that is serve
 
 test-spark-35: java ## micro-batches driven by the program, on Spark 3.5
 	@$(PYTHON) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
-	@.venv-spark-3.5/bin/python -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) tests/spark_batches
+	@.venv-spark-3.5/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) tests/spark_batches
 
 test-spark-oldest: java ## a selection of the Spark tests, with the oldest Spark that is served
 	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
-	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
+	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL_QUICK) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
 
 # The newest line for which both lakes have releases; LAKE_SPARK=4.0.2 has other ones (docs/lakehouse.md).
 LAKE_SPARK := 4.1.*
@@ -103,6 +111,12 @@ LAKE_SPARK := 4.1.*
 test-lakehouse: java ## the recipes for Delta Lake and Iceberg, killed; their jars come from Maven Central into build/lakehouse
 	@$(PYTHON) tools/spark_lines.py ".venv-spark-$(LAKE_SPARK:.*=)" '$(LAKE_SPARK)'
 	@".venv-spark-$(LAKE_SPARK:.*=)/bin/python" -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) -m interop tests/lakehouse
+
+# They are built while other tests wait: CI begins it early, and the three runs find them ready.
+environments: ## the environments of test-oldest, test-spark-oldest and test-spark-35
+	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
+	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
+	@$(PYTHON) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
 
 # The Pythons that are served beside the oldest one, which `make test` runs with; each with the oldest Spark and the newest.
 PYTHONS := 3.12 3.13
