@@ -177,12 +177,6 @@ def test_records_go_by_partition_key_and_the_other_way_is_named_as_absent(rig):
     )
 
 
-@asks_in_new_words
-def test_what_is_not_there_says_so(rig):
-    with pytest.raises(ClientError, match="penstock-local does not serve ListChannels: channels"):
-        rig.kinesis.list_channels()
-
-
 def test_settings_survive_a_restart(tmp_path):
     options = {"limits": False, "time_factor": 0, "state_dir": tmp_path}
     policy = json.dumps({"Statement": []})

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from penstock_local.channels import Channel
 from penstock_local.errors import OptionError
 from penstock_local.frames import Frame, FrameFile
 from penstock_local.queues import queue_frames
@@ -33,6 +34,7 @@ _BATCH = struct.Struct(">IQI")
 _SIZES = struct.Struct(">II")
 _CLOCK_READING = struct.Struct(">q")
 _META, _STREAM, _DELETED, _ADDED, _CLOCK, _ACCOUNT = b"M", b"S", b"D", b"R", b"C", b"A"
+_CHANNEL, _CHANNEL_DELETED = b"N", b"n"
 _FILE = "kinesis.journal"
 _COMPACT_BYTES_MIN = 64 * 1024 * 1024
 _REWRITE_RECORDS = 1000
@@ -85,6 +87,8 @@ class FileJournal:
         for queue in replay.queues.queues.values():
             queue.deliveries.settle(self.clock_ms)
             store.adopt_queue(queue)
+        for channel in replay.channels.values():
+            store.adopt_channel(channel)
 
     def close(self, now_ms: int | None) -> None:
         """Write the clock, if there is a reading, and close the file."""
@@ -189,6 +193,22 @@ class FileJournal:
         """
         self._file.append(queue_frames.ACKNOWLEDGED, queue_frames.acknowledged(queue, deliveries, now_ms))
 
+    def channel_changed(self, channel: Channel) -> None:
+        """Write a channel that the store does not have in this form yet.
+
+        Raises:
+            RequestRefused: It cannot be written.
+        """
+        self._file.append(_CHANNEL, msgspec.json.encode(channel))
+
+    def channel_deleted(self, channel: Channel) -> None:
+        """Write that a channel is gone.
+
+        Raises:
+            RequestRefused: It cannot be written.
+        """
+        self._file.append(_CHANNEL_DELETED, struct.pack(">Q", channel.uid))
+
     def _put_back(self, stream: Stream) -> None:
         # a stream that was never written is for the store to forget
         if stream.uid in self._written:
@@ -216,12 +236,14 @@ class FileJournal:
             for shard in stream.shards.values():
                 for payload in _kept_frames(stream, shard):
                     yield _ADDED, payload
-        yield from _queue_frames(store)
+        yield from _queue_and_channel_frames(store)
 
 
-def _queue_frames(store: Store) -> Iterator[Frame]:
+def _queue_and_channel_frames(store: Store) -> Iterator[Frame]:
     for queue in store.queues.by_id.values():
         yield from queue_frames.frames(queue)
+    for channel in store.channels.by_id.values():
+        yield _CHANNEL, msgspec.json.encode(channel)
 
 
 class _Replay:
@@ -232,6 +254,7 @@ class _Replay:
         clock_ms: Latest moment in any frame.
         key: The key in the first frame; None before it.
         queues: Builds the queues.
+        channels: By uid.
     """
 
     def __init__(self, store: Store) -> None:
@@ -240,6 +263,7 @@ class _Replay:
         self.clock_ms = 0
         self.key: bytes | None = None
         self.queues = QueueReplay()
+        self.channels: dict[int, Channel] = {}
 
     def apply(self, kind: bytes, payload: bytes) -> None:
         """Apply one frame.
@@ -265,6 +289,11 @@ class _Replay:
             self._add_records(payload)
         elif kind in QueueReplay.KINDS:
             self.queues.apply(kind, payload)
+        elif kind == _CHANNEL:
+            channel = msgspec.json.decode(payload, type=Channel)
+            self.channels[channel.uid] = channel
+        elif kind == _CHANNEL_DELETED:
+            del self.channels[struct.unpack(">Q", payload)[0]]
         else:
             raise ValueError(f"unknown kind {kind!r}")
 
@@ -289,7 +318,7 @@ def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> boo
     accounts: dict[str, AccountSettings] = {}
     marks: dict[bytes, bytes] = {}
     records = _RecordsReadBack(store)
-    expected_queues = _queue_frames(store)
+    expected_others = _queue_and_channel_frames(store)
     for kind, payload in frames:
         if kind == _STREAM:
             document = msgspec.json.decode(payload)
@@ -297,8 +326,8 @@ def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> boo
         elif kind == _ADDED:
             if not records.go_on_with(payload):
                 return False
-        elif kind in QueueReplay.KINDS:
-            if next(expected_queues, None) != (kind, payload):
+        elif kind in (*QueueReplay.KINDS, _CHANNEL):
+            if next(expected_others, None) != (kind, payload):
                 return False
         elif kind == _ACCOUNT:
             region, settings = _account(payload)
@@ -313,8 +342,8 @@ def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> boo
     }
     same_documents = found == msgspec.json.decode(msgspec.json.encode(documents), type=dict[int, Any])
     same_rest = marks == expected and accounts == store.accounts
-    no_queue_is_missing = next(expected_queues, None) is None
-    return records.are_complete() and same_documents and same_rest and no_queue_is_missing
+    none_is_missing = next(expected_others, None) is None
+    return records.are_complete() and same_documents and same_rest and none_is_missing
 
 
 class _RecordsReadBack:

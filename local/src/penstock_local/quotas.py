@@ -20,16 +20,20 @@ SUBSCRIBE_CALLS_PER_S = 1
 
 ACCOUNT_CALLS_PER_S = {
     "AddTagsToStream": 5,
+    "CreateChannel": 5,
     "CreateStream": 5,
     "DecreaseStreamRetentionPeriod": 5,
+    "DeleteChannel": 5,
     "DeleteResourcePolicy": 5,
     "DeleteStream": 5,
     "DescribeAccountSettings": 5,
+    "DescribeChannel": 5,
     "DescribeLimits": 1,
     "DescribeStream": 10,
     "DescribeStreamSummary": 20,
     "GetResourcePolicy": 5,
     "IncreaseStreamRetentionPeriod": 5,
+    "ListChannels": 5,
     "ListStreams": 5,
     "ListTagsForResource": 5,
     "ListTagsForStream": 5,
@@ -41,6 +45,7 @@ ACCOUNT_CALLS_PER_S = {
     "TagResource": 5,
     "UntagResource": 5,
     "UpdateAccountSettings": 5,
+    "UpdateChannel": 5,
     "UpdateMaxRecordSize": 5,
     "UpdateShardCount": 10,
     "UpdateStreamMode": 5,
@@ -58,6 +63,8 @@ CREATING_CONSUMERS_MAX = 5
 CONSUMERS_MAX = 20
 COMMITTED_CONSUMERS_MAX = 50
 CHANGING_QUEUES_MAX = 5
+CHANNELS_PER_STREAM_MAX = 2
+"""One to each kind of destination."""
 ON_DEMAND_STREAMS_MAX = 50
 ENCRYPTION_CHANGES_PER_DAY_MAX = 25
 RESCALES_PER_DAY_MAX = 10

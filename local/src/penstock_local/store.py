@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Any, Protocol
 
+from penstock_local.channels import Channel, ChannelJournal, Channels
 from penstock_local.queues.deliveries import Delivery
 from penstock_local.queues.queue import Queue, QueueSettings
 from penstock_local.queues.registry import QueueJournal, Queues
@@ -50,7 +51,7 @@ OnChange = Callable[[Stream, Sequence[Shard]], None]
 log = logging.getLogger("penstock_local")
 
 
-class Journal(QueueJournal, Protocol):
+class Journal(QueueJournal, ChannelJournal, Protocol):
     """Is called for every change; implemented by `journal.FileJournal` and by `NullJournal`.
 
     Each method raises `RequestRefused` when the change cannot be kept. A stream that had been kept before is then
@@ -103,6 +104,12 @@ class NullJournal:
     def acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
         """Do nothing."""
 
+    def channel_changed(self, channel: Channel) -> None:
+        """Do nothing."""
+
+    def channel_deleted(self, channel: Channel) -> None:
+        """Do nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
@@ -128,6 +135,7 @@ class Store:
         streams: By region and name.
         accounts: The account's settings, by region.
         queues: The queues on the streams.
+        channels: The channels of the streams.
         on_change: Called with each change.
     """
 
@@ -138,6 +146,7 @@ class Store:
         self.by_uid: dict[int, Stream] = {}
         self.accounts: dict[str, AccountSettings] = {}
         self.stored_bytes = 0
+        self.channels = Channels(self.journal, self.options.settle_ms)
         self.queues = Queues(self.by_uid, self.journal, self.options.settle_ms)
         self.on_change: OnChange = lambda _stream, _shards: None
         self._uid_last = 0
@@ -213,6 +222,7 @@ class Store:
                     self.trim(stream, shard, now_ms)
                 self.forget_expired(stream, now_ms)
         self.queues.settle_all(now_ms)
+        self.channels.settle_all(now_ms)
 
     def forget_expired(self, stream: Stream, now_ms: int) -> None:
         """Drop the closed shards of a stream that are past its retention."""
@@ -374,6 +384,11 @@ class Store:
         """Add a queue that was loaded from a state folder."""
         self._uid_last = max(self._uid_last, queue.uid)
         self.queues.adopt(queue)
+
+    def adopt_channel(self, channel: Channel) -> None:
+        """Add a channel that was loaded from a state folder."""
+        self._uid_last = max(self._uid_last, channel.uid)
+        self.channels.by_id[channel.id] = channel
 
     def set_account(self, region: str, settings: AccountSettings) -> None:
         """Change the account's settings in a region, journal first."""

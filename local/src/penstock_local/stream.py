@@ -128,6 +128,14 @@ class Stream:
         """Return for how many milliseconds a record is kept."""
         return self.retention_h * HOUR_MS
 
+    def is_named_by(self, stream_filter: dict[str, Any]) -> bool:
+        """Return whether a filter of ListQueues or ListChannels is for this stream."""
+        created_ms = stream_filter.get("StreamCreationTimestamp")
+        # clients may send whole seconds
+        return stream_filter["StreamARN"] == self.arn and (
+            created_ms is None or created_ms // 1000 == self.created_ms // 1000
+        )
+
     def shard_for(self, hash_key: int) -> Shard:
         """Return the open shard that owns a hash key (0 to 2^128 - 1)."""
         return self.open_shards[bisect_right(self._starts, hash_key) - 1]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock_local.channels import Channel
 from penstock_local.faults import EVENT_KINDS, Fault, FaultBook, Hit
 from penstock_local.queues.long_polls import LongPolls
 from penstock_local.queues.queue import Queue
@@ -45,6 +46,7 @@ _ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", "redeliver", *E
 
 
 _QUEUE_ARN = re.compile(r"arn:[^:]*:kinesis:([^:]*):(\d{12}):queue/([^/:\s]+)")
+_CHANNEL_ARN = re.compile(r"arn:[^:]*:kinesis:[^:]*:\d{12}:channel/([^/:\s]+)")
 _CONSUMER_ARN = re.compile(r"(arn:.*:stream/[^/:]+)/consumer/([^/:]+):(\d+)")
 
 
@@ -184,6 +186,22 @@ class ServiceCall:
                 f"Queue {found.name} under account {ACCOUNT} not ACTIVE, instead in state {found.settings.status}"
             )
         return found
+
+    def channel(self, arn: str) -> tuple[Channel, Stream]:
+        """Return the channel with this ARN, after applying its due change, and its stream.
+
+        Raises:
+            RequestRefused: There is no such channel in the region that the call is for.
+        """
+        parts = _CHANNEL_ARN.fullmatch(arn)
+        if parts is None:
+            raise invalid_argument(f"ChannelARN {arn} is not the ARN of a channel.")
+        found = self.service.store.channels.get(parts[1], self.now_ms)
+        if found is None or found.arn != arn or found.region != self.region:
+            raise not_found(f"Channel {arn} under account {ACCOUNT} not found.")
+        stream = self.service.store.by_uid[found.stream_uid]
+        self.resource = stream.name
+        return found, stream
 
     def admit(self, stream: Stream | None = None, shards: Sequence[str] = ()) -> None:
         """Apply the scripted faults; every operation calls this once, before it changes anything.

@@ -9,6 +9,7 @@ from penstock_local import request_model
 from penstock_local.credentials import is_region
 from penstock_local.operations import (
     account,
+    channels,
     consumers,
     queue_records,
     queues,
@@ -40,6 +41,11 @@ OPERATIONS: dict[str, Operation] = {
         shards.MergeShards,
         shards.SplitShard,
         shards.UpdateShardCount,
+        channels.CreateChannel,
+        channels.DeleteChannel,
+        channels.DescribeChannel,
+        channels.ListChannels,
+        channels.UpdateChannel,
         consumers.DeregisterStreamConsumer,
         consumers.DescribeStreamConsumer,
         consumers.ListStreamConsumers,
@@ -86,11 +92,6 @@ OPERATIONS: dict[str, Operation] = {
 SERVED = frozenset({*OPERATIONS, "PutRecords"})
 """The operations that are carried out; PutRecords reads its body itself."""
 
-_NOT_SERVED = {
-    "Channel": "channels (delivery to S3 by the service) are not there",
-}
-"""Missing features, by a part of the names of their operations."""
-
 
 def answer(call: ServiceCall, body: bytes) -> Answer:
     """Carry out one call.
@@ -113,7 +114,7 @@ def answer(call: ServiceCall, body: bytes) -> Answer:
         return records.PutRecords(call, body)
     operation = OPERATIONS.get(call.operation)
     if operation is None:
-        raise _not_served(call.operation)
+        raise not_served(f"penstock-local does not serve {call.operation}.")
     request = request_model.checked(call.operation, call.wire.decode(body))
     # those that are limited per stream count themselves
     if call.operation not in STREAM_CALLS_PER_S and not call.service.quotas.may_call(
@@ -127,8 +128,3 @@ def answer(call: ServiceCall, body: bytes) -> Answer:
         call.count_refusal(refusal)
         raise
     return call.wire.encode(result) if isinstance(result, dict) else result
-
-
-def _not_served(operation: str) -> RequestRefused:
-    why = next((why for part, why in _NOT_SERVED.items() if part in operation), "it is not there")
-    return not_served(f"penstock-local does not serve {operation}: {why}.")

@@ -9,11 +9,11 @@ from penstock_local import quotas
 from penstock_local.documents import Timestamp
 from penstock_local.operations.call import ServiceCall
 from penstock_local.operations.consumers import require_consumer_room
+from penstock_local.operations.on_demand import require_on_demand
 from penstock_local.operations.tags import check_tags
 from penstock_local.queues.queue import ACTIVE, CREATING, DELETING, Queue, QueueAttributes
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
 from penstock_local.store import ACCOUNT
-from penstock_local.stream import DELETING as STREAM_DELETING
 from penstock_local.stream import Stream
 
 Document = dict[str, Any]
@@ -34,15 +34,7 @@ def CreateQueue(call: ServiceCall, request: Document) -> Document:
     check_tags(request.get("Tags", {}))
     stream = call.stream(configuration)
     call.admit(stream)
-    if stream.mode != "ON_DEMAND":
-        raise validation(
-            f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in {stream.mode} mode: "
-            "queues are for streams in ON_DEMAND mode only."
-        )
-    if stream.status in (CREATING, STREAM_DELETING):
-        raise in_use(
-            f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}"
-        )
+    require_on_demand(stream, "queues")
     queues = call.service.store.queues
     present = queues.settled(call.region, call.now_ms)
     if any(each.name == name for each in present):
@@ -121,21 +113,13 @@ def ListQueues(call: ServiceCall, request: Document) -> Document:
         queue
         for queue in queues.settled(call.region, call.now_ms)
         if queue.name > after
-        and (filters is None or any(_is_on(queues.stream_of(queue), each) for each in filters))
+        and (filters is None or any(queues.stream_of(queue).is_named_by(each) for each in filters))
     ]
     answer: Document = {"QueueSummaries": [_summary(call, queue) for queue in found[:limit]]}
     if len(found) > limit:
         page = {"after": found[limit - 1].name}
         answer["NextToken"] = call.service.tokens.page("ListQueues", page, call.now_ms)
     return answer
-
-
-def _is_on(stream: Stream, stream_filter: Document) -> bool:
-    created_ms = stream_filter.get("StreamCreationTimestamp")
-    # clients may send whole seconds
-    return stream_filter["StreamARN"] == stream.arn and (
-        created_ms is None or created_ms // 1000 == stream.created_ms // 1000
-    )
 
 
 def UpdateQueue(call: ServiceCall, request: Document) -> Document:

@@ -15,8 +15,8 @@ import msgspec
 from penstock_local import quotas
 from penstock_local.operations.account import is_committed
 from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.on_demand import require_no_channels, require_no_queues
 from penstock_local.service_errors import (
-    in_use,
     invalid_argument,
     limit_exceeded,
     not_found,
@@ -183,11 +183,9 @@ def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
             )
         if mode == "ON_DEMAND":
             require_on_demand_room(call)
-        elif queues := call.service.store.queues.of_stream(stream, call.now_ms):
-            raise in_use(
-                f"Stream {stream.name} under account {ACCOUNT} has {len(queues)} queues, which are for streams in "
-                "ON_DEMAND mode only: delete them with DeleteQueue."
-            )
+        else:
+            require_no_queues(call, stream)
+            require_no_channels(call, stream)
         _require_warm_room(call, stream, warm_mibps or 0)
         stream.mode_switched_ms = [*recent, call.now_ms]
         stream.mode = mode

@@ -9,6 +9,7 @@ from penstock_local import quotas
 from penstock_local.documents import Timestamp
 from penstock_local.operations import settings
 from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.on_demand import require_no_channels, require_no_queues
 from penstock_local.operations.tags import check_tags
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
 from penstock_local.store import ACCOUNT
@@ -65,7 +66,8 @@ def DeleteStream(call: ServiceCall, request: Document) -> Document:
     """Begin to delete a stream with all its records."""
     stream = call.stream(request)
     call.admit(stream)
-    _require_no_queues(call, stream)
+    require_no_queues(call, stream)
+    require_no_channels(call, stream)
     if stream.consumers and not request.get("EnforceConsumerDeletion"):
         raise in_use(
             f"Stream {stream.name} under account {ACCOUNT} has {len(stream.consumers)} registered consumers: "
@@ -76,15 +78,6 @@ def DeleteStream(call: ServiceCall, request: Document) -> Document:
         store.begin(stream, "delete", (), "DELETING", call.now_ms)
         call.service.quotas.forget(stream.uid)
     return {}
-
-
-def _require_no_queues(call: ServiceCall, stream: Stream) -> None:
-    """Refuse to delete a stream that has queues, whatever EnforceConsumerDeletion says."""
-    queues = call.service.store.queues.of_stream(stream, call.now_ms)
-    if queues:
-        raise in_use(
-            f"Stream {stream.name} under account {ACCOUNT} has {len(queues)} queues: delete them with DeleteQueue."
-        )
 
 
 def _described(stream: Stream) -> Document:
@@ -130,6 +123,7 @@ def DescribeStreamSummary(call: ServiceCall, request: Document) -> Document:
             **_described(stream),
             "OpenShardCount": len(stream.open_shards),
             "ConsumerCount": len(stream.consumers),
+            "ChannelCount": len(call.service.store.channels.of_stream(stream.uid, call.now_ms)),
             "QueueCount": len(call.service.store.queues.of_stream(stream, call.now_ms)),
             "MaxRecordSizeInKiB": stream.record_kib_max,
             **settings.warm_throughput(stream),

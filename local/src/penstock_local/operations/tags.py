@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from penstock_local.operations.call import ServiceCall
-from penstock_local.queues.queue import Queue
 from penstock_local.service_errors import invalid_argument
-from penstock_local.stream import Consumer, Stream
+from penstock_local.stream import Stream
 
 _TAGS_MAX = 50
 
@@ -25,52 +25,68 @@ def check_tags(tags: dict[str, str]) -> None:
 
 
 class _Tagged:
-    """A stream, or a consumer or queue of one, and its tags."""
+    """A resource of a stream, or the stream itself, and its tags.
+
+    Args:
+        call: The call.
+        stream: The stream.
+        tags: The resource's tags.
+        put: Replaces them.
+    """
 
     def __init__(
-        self,
-        call: ServiceCall,
-        stream: Stream,
-        consumer: Consumer | None = None,
-        queue: Queue | None = None,
+        self, call: ServiceCall, stream: Stream, tags: dict[str, str], put: Callable[[dict[str, str]], object]
     ) -> None:
-        self._call = call
-        self._stream = stream
-        self._consumer = consumer
-        self._queue = queue
-        self.tags = stream.tags if consumer is None else consumer.tags
-        if queue is not None:
-            self.tags = queue.settings.tags
+        self.tags = tags
+        self._put = put
         call.admit(stream)
 
     def add(self, tags: dict[str, str]) -> None:
         """Add or change tags, if it may have these."""
         merged = {**self.tags, **tags}
         check_tags(merged)
-        self._replace(merged)
+        self._put(merged)
 
     def remove(self, keys: list[str]) -> None:
         """Remove tags."""
-        self._replace({key: value for key, value in self.tags.items() if key not in keys})
-
-    def _replace(self, tags: dict[str, str]) -> None:
-        store = self._call.service.store
-        if self._queue is not None:
-            store.queues.tag(self._queue, tags)
-        elif self._consumer is None:
-            self._stream.tags = tags
-            store.journal.stream_changed(self._stream)
-        else:
-            store.put_consumer(self._stream, replace(self._consumer, tags=tags), self._call.now_ms)
+        self._put({key: value for key, value in self.tags.items() if key not in keys})
 
 
-def _named(call: ServiceCall, arn: str) -> _Tagged:
+def _stream(call: ServiceCall, request: Document) -> _Tagged:
+    stream = call.stream(request)
+
+    def put(tags: dict[str, str]) -> None:
+        stream.tags = tags
+        call.service.store.journal.stream_changed(stream)
+
+    return _Tagged(call, stream, stream.tags, put)
+
+
+def _resource(call: ServiceCall, arn: str) -> _Tagged:
+    store = call.service.store
     if ":queue/" in arn:
         queue = call.queue(arn)
-        return _Tagged(call, call.service.store.queues.stream_of(queue), queue=queue)
+        of_queue = queue.settings.tags
+        return _Tagged(
+            call, store.queues.stream_of(queue), of_queue, lambda tags: store.queues.tag(queue, tags)
+        )
+    if ":channel/" in arn:
+        channel, stream = call.channel(arn)
+        return _Tagged(
+            call,
+            stream,
+            channel.tags,
+            lambda tags: store.channels.put(replace(channel, tags=tags), call.now_ms),
+        )
     if "/consumer/" in arn:
-        return _Tagged(call, *call.consumer({"ConsumerARN": arn}))
-    return _Tagged(call, call.stream({"StreamARN": arn}))
+        stream, consumer = call.consumer({"ConsumerARN": arn})
+        return _Tagged(
+            call,
+            stream,
+            consumer.tags,
+            lambda tags: store.put_consumer(stream, replace(consumer, tags=tags), call.now_ms),
+        )
+    return _stream(call, {"StreamARN": arn})
 
 
 def _tag_list(tags: list[tuple[str, str]]) -> list[Document]:
@@ -79,19 +95,19 @@ def _tag_list(tags: list[tuple[str, str]]) -> list[Document]:
 
 def AddTagsToStream(call: ServiceCall, request: Document) -> Document:
     """Add or change tags."""
-    _Tagged(call, call.stream(request)).add(request["Tags"])
+    _stream(call, request).add(request["Tags"])
     return {}
 
 
 def RemoveTagsFromStream(call: ServiceCall, request: Document) -> Document:
     """Remove tags."""
-    _Tagged(call, call.stream(request)).remove(request["TagKeys"])
+    _stream(call, request).remove(request["TagKeys"])
     return {}
 
 
 def ListTagsForStream(call: ServiceCall, request: Document) -> Document:
     """List tags by key, a page at a time."""
-    tags = _Tagged(call, call.stream(request)).tags
+    tags = _stream(call, request).tags
     after = request.get("ExclusiveStartTagKey", "")
     limit = request.get("Limit", _TAGS_MAX)
     found = sorted((key, value) for key, value in tags.items() if key > after)
@@ -99,17 +115,17 @@ def ListTagsForStream(call: ServiceCall, request: Document) -> Document:
 
 
 def TagResource(call: ServiceCall, request: Document) -> Document:
-    """Add or change tags of a stream, consumer or queue, by ARN."""
-    _named(call, request["ResourceARN"]).add(request["Tags"])
+    """Add or change tags of a stream, consumer, queue or channel, by ARN."""
+    _resource(call, request["ResourceARN"]).add(request["Tags"])
     return {}
 
 
 def UntagResource(call: ServiceCall, request: Document) -> Document:
-    """Remove tags of a stream, consumer or queue, by ARN."""
-    _named(call, request["ResourceARN"]).remove(request["TagKeys"])
+    """Remove tags of a stream, consumer, queue or channel, by ARN."""
+    _resource(call, request["ResourceARN"]).remove(request["TagKeys"])
     return {}
 
 
 def ListTagsForResource(call: ServiceCall, request: Document) -> Document:
-    """List all tags of a stream, consumer or queue, by ARN."""
-    return {"Tags": _tag_list(sorted(_named(call, request["ResourceARN"]).tags.items()))}
+    """List all tags of a stream, consumer, queue or channel, by ARN."""
+    return {"Tags": _tag_list(sorted(_resource(call, request["ResourceARN"]).tags.items()))}

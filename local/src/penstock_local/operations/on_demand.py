@@ -1,0 +1,40 @@
+"""Checks on streams that have queues or channels, which are for streams in on-demand mode only."""
+
+from __future__ import annotations
+
+from penstock_local.operations.call import ServiceCall
+from penstock_local.service_errors import in_use, validation
+from penstock_local.store import ACCOUNT
+from penstock_local.stream import CREATING, DELETING, Stream
+
+
+def require_on_demand(stream: Stream, what: str) -> None:
+    """Refuse to create something for on-demand streams on another one, or on one that is not there yet or any more."""
+    if stream.mode != "ON_DEMAND":
+        raise validation(
+            f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in {stream.mode} mode: "
+            f"{what} are for streams in ON_DEMAND mode only."
+        )
+    if stream.status in (CREATING, DELETING):
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}"
+        )
+
+
+def require_no_queues(call: ServiceCall, stream: Stream) -> None:
+    """Refuse a change of a stream that has queues."""
+    queues = call.service.store.queues.of_stream(stream, call.now_ms)
+    if queues:
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} has {len(queues)} queues: delete them with DeleteQueue."
+        )
+
+
+def require_no_channels(call: ServiceCall, stream: Stream) -> None:
+    """Refuse a change of a stream that has channels."""
+    channels = call.service.store.channels.of_stream(stream.uid, call.now_ms)
+    if channels:
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} has {len(channels)} channels: delete them with "
+            "DeleteChannel."
+        )
