@@ -10,7 +10,7 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, StreamChanged, Throttled
 from penstock.ports.kinesis import ShardListing
 from penstock.runtime.known_stream import KnownStream
-from penstock.runtime.stream_listing import list_shards
+from penstock.runtime.lease_calls import list_shards
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ID = "123456789012:orders:1700000000"

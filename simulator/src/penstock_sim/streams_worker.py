@@ -22,7 +22,7 @@ from penstock.errors import PenstockError
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.known_stream import KnownStream
-from penstock.runtime.stream_listing import list_shards
+from penstock.runtime.lease_calls import list_shards
 from penstock_sim.environment import Environment
 from penstock_sim.events.streams import WorkerStoodStill
 from penstock_sim.process import SimProcess

@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
-from penstock.consumer.async_batch import AsyncBatch
+from penstock.consumer.async_batch import AsyncBatch, AsyncPullQueue
 from penstock.consumer.async_calls import (
     AsyncDeadLetterHandler,
     AsyncHandler,
@@ -29,7 +29,6 @@ from penstock.consumer.async_calls import (
     EventLoopCalls,
     EventLoopProcessor,
 )
-from penstock.consumer.async_pull import AsyncPullQueue
 from penstock.consumer.consumer import STOP_SLACK_S, Consumer, not_stopped
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts

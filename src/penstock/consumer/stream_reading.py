@@ -26,7 +26,7 @@ from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.loop import Pool
 
 if TYPE_CHECKING:
-    from penstock.consumer.pushed_fetching import PushedFetcher
+    from penstock.consumer.fetching import PushedFetcher
     from penstock.runtime.consumer_registration import ConsumerRegistration
     from penstock.runtime.subscriptions import Subscriptions
 
@@ -127,8 +127,7 @@ class StreamReading:
 
     def _open_pushed(self, subscriptions: Subscriptions, auto: AutoRetrieval | None) -> PushedFetcher:
         # Loaded by those who subscribe: a consumer that polls starts sooner without it.
-        from penstock.consumer.auto_fetching import AutoFetcher
-        from penstock.consumer.pushed_fetching import PushedFetcher
+        from penstock.consumer.fetching import AutoFetcher, PushedFetcher
 
         parts = self._parts
         if auto is None:

@@ -69,6 +69,7 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.leases.twin_watch import describe_twin
 from penstock.core.position import Position
+from penstock.core.safe_text import describe_error
 from penstock.errors import (
     AccessDenied,
     NotFound,
@@ -85,11 +86,9 @@ from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
-from penstock.runtime.call_problems import detail_of, problem_of
-from penstock.runtime.kcl3_calls import Kcl3Calls
 from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.lease_calls import Kcl3Calls, list_shards, problem_of
 from penstock.runtime.loop import Condition, Loop, Pool
-from penstock.runtime.stream_listing import list_shards
 
 log = logging.getLogger("penstock.leases")
 
@@ -338,7 +337,7 @@ class LeaseLoop(Loop[Event]):
                 and self._table_scanned_s is None
             ):
                 self._refuse(error)
-            return TableFailed(detail_of(error), problem_of(error))
+            return TableFailed(describe_error(error), problem_of(error))
         return TableReady(self._table.row_count)
 
     def _scan(self, part: TablePart | None) -> Event:
@@ -346,7 +345,7 @@ class LeaseLoop(Loop[Event]):
         try:
             scan = self._table.scan(part)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return ScanFailed(problem_of(error), detail_of(error))
+            return ScanFailed(problem_of(error), describe_error(error))
         self._metrics.observe("lease_scan_s", self._clock.monotonic_s() - began_s)
         skipped = tuple((row.key, row.reason) for row in scan.skipped)
         return ScanDone(scan.leases, skipped, began_s, part)
@@ -361,13 +360,13 @@ class LeaseLoop(Loop[Event]):
             outcome = self._table.write(effect.write)
         except UnknownOutcome as error:
             last = error.__cause__ if isinstance(error.__cause__, ServiceError) else error
-            return WriteDone(effect.write_id, effect.write, UNKNOWN, detail_of(last))
+            return WriteDone(effect.write_id, effect.write, UNKNOWN, describe_error(last))
         except PenstockError as error:
-            return WriteDone(effect.write_id, effect.write, NotDone(problem_of(error), detail_of(error)))
+            return WriteDone(effect.write_id, effect.write, NotDone(problem_of(error), describe_error(error)))
         except Exception as error:
             # Not one of the port's errors: the outcome of the write is unknown.
             log.exception("a lease write failed in an unexpected way: %r", effect.write)
-            return WriteDone(effect.write_id, effect.write, UNKNOWN, detail_of(error))
+            return WriteDone(effect.write_id, effect.write, UNKNOWN, describe_error(error))
         name = "renewal_latency_s" if effect.is_renewal else "lease_write_latency_s"
         if isinstance(effect.write, Checkpoint | LateCheckpoint | End | Release):
             name = "checkpoint_latency_s"
@@ -378,7 +377,7 @@ class LeaseLoop(Loop[Event]):
         try:
             return LeaseFetched(effect.key, self._table.fetch(effect.key))
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return FetchFailed(effect.key, problem_of(error), detail_of(error))
+            return FetchFailed(effect.key, problem_of(error), describe_error(error))
 
     def _list(self, effect: ListShards) -> Event:
         stream_id = effect.stream_id

@@ -14,8 +14,8 @@ from penstock.core.leases.coordinator_events import Problem
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Create, Refused, Renew
 from penstock.errors import AccessDenied, NotFound, OptionError, Unavailable, UnknownOutcome
-from penstock.runtime.call_problems import problem_of
 from penstock.runtime.file_objects import FileObjects
+from penstock.runtime.lease_calls import problem_of
 
 PLAN = RetryPlan(Backoff(0.001, 0.01), 20, 5.0)
 KEY = "shardId-000000000000"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.reading.read_failures import FailureMeaning, judge_failure
+from penstock.core.reading.reader_steps import FailureMeaning, judge_failure
 from penstock.errors import (
     AccessDenied,
     ExpiredIterator,

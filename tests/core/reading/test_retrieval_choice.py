@@ -3,12 +3,12 @@
 import pytest
 
 from penstock.core.limits import SHARD_READ_BYTES_PER_S_MAX
-from penstock.core.reading.own_reads import OwnReads
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.retrieval_choice import (
     AutoRetrieval,
     Change,
     ChangeReason,
+    OwnReads,
     Retrieval,
     RetrievalChoice,
 )

@@ -76,7 +76,6 @@ _WATCHERS_ROUNDS: Final = 2  # for which a free lease is left to the watchers of
 _PART_SCAN_ROUNDS: Final = 0.25  # until the next scan of a part with free leases
 _DOUBLINGS_MAX: Final = 6
 _CROWDED_SHARES: Final = 2  # at most so many times its share until other workers had their turn
-_PRESENT_MIN: Final = 1 / 3  # if more of the fleet seems to be gone, it may return soon
 
 
 class RoundPlan(Struct, frozen=True):
@@ -185,7 +184,7 @@ class MovePlanner:
             return NOTHING_TO_MOVE
         soon_s = _PART_SCAN_ROUNDS * round_s
         looks = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
-        wanted = math.ceil(len(free) / max(1.0, watchers * _present_share(part)) * 2**looks)
+        wanted = math.ceil(len(free) / max(1.0, watchers) * 2**looks)
         # After the loss of many workers, the first watcher that scans leaves some leases to those that scan a moment later.
         crowded = math.ceil(_CROWDED_SHARES * share * 2 ** max(0, looks // 2 - 1))
         room = max(1, crowded - held_count)
@@ -220,13 +219,6 @@ def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patie
     return [
         move for move in moves if not isinstance(move, Acquisition) or move.is_live or move.write.key in left
     ]
-
-
-def _present_share(part: Sequence[FleetLease]) -> float:
-    """Return the share of live workers among the owners of a part's leases."""
-    owners = {entry.lease.owner for entry in part if entry.lease.owner is not None}
-    living = {entry.lease.owner for entry in part if entry.owner_state is OwnerState.ALIVE} - {None}
-    return max(_PRESENT_MIN, len(living) / len(owners)) if owners else 1.0
 
 
 def _left_over_scan_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:

@@ -1,4 +1,4 @@
-"""The steps that a shard's reader requests, and the events that answer them."""
+"""The steps that a shard's reader requests, the events that answer them, and the meaning of failed calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ from msgspec import Struct
 from penstock.core.aggregation import MAGIC
 from penstock.core.position import Position, at_record
 from penstock.core.shard import ChildShard, Shard
-from penstock.errors import DataLossError, PenstockError
+from penstock.errors import (
+    AccessDenied,
+    DataLossError,
+    ExpiredIterator,
+    NotFound,
+    PenstockError,
+    Rejected,
+    ResourceBusy,
+    ServiceError,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+    UnknownRefusal,
+)
 
 SUBSCRIBED: Final = "subscribed"
 """Replaces the service's iterator if a subscription brings the pages; the subscription keeps its own position."""
@@ -187,3 +200,103 @@ class Kept(Struct, Generic[Rows_co], frozen=True):
     rows: Rows_co | None
     loss: PossibleLoss | None = None
     warning: str | None = None
+
+
+_EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+_POSITION_CODE: Final = "InvalidArgumentException"
+_POSITION_WORDS: Final = ("SequenceNumber", "equence number", "did not come from this stream")
+"""Of the service's messages about a position; it refuses other arguments with the same code."""
+
+
+class FailureMeaning(Enum):
+    """The reactions to a failed call."""
+
+    PASSES = "nothing happened, and a later call may succeed"
+    ITERATOR_EXPIRED = "the iterator is too old: fetch another one at the last record that was read"
+    ITERATOR_REFUSED = "the iterator is refused as such: fetch another one, and not many times"
+    POSITION_REFUSED = "no iterator can begin at the position: it is of another shard or stream"
+    REQUEST_REFUSED = "the service finds a mistake in the request that is not its position"
+    UNKNOWN_SHARD = "the service does not know the shard: gone from the stream, or a mistake"
+    STUBBORN = "waiting seldom cures it"
+    FINAL = "it is no answer of the service, and calling again cannot help"
+
+
+def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning:
+    """Return the meaning of a failed call.
+
+    Args:
+        error: As the port raised it.
+        has_iterator: The call was made with an iterator; else it asked for one.
+    """
+    if isinstance(error, Rejected):
+        if has_iterator:
+            return FailureMeaning.ITERATOR_REFUSED
+        is_of_position = error.code == _POSITION_CODE and any(
+            words in str(error) for words in _POSITION_WORDS
+        )
+        return FailureMeaning.POSITION_REFUSED if is_of_position else FailureMeaning.REQUEST_REFUSED
+    if isinstance(error, AccessDenied) and error.code in _EXPIRED_CREDENTIALS:
+        return FailureMeaning.PASSES  # new ones may be on their way
+    return next((meaning for kinds, meaning in _MEANINGS if isinstance(error, kinds)), FailureMeaning.FINAL)
+
+
+_MEANINGS: Final = (
+    (ExpiredIterator, FailureMeaning.ITERATOR_EXPIRED),
+    (NotFound, FailureMeaning.UNKNOWN_SHARD),
+    (Throttled | Unavailable | UnknownOutcome | ResourceBusy | UnknownRefusal, FailureMeaning.PASSES),
+    (ServiceError, FailureMeaning.STUBBORN),
+)
+
+
+class AnswersInARow(Struct):
+    """How often in a row a shard's reader received each kind of answer.
+
+    Args:
+        failures: Failed calls.
+        failing_since_s: Start of the first of them, or None.
+        stubborn: Failures that repetition alone does not cure: refusals, and a listing that contradicts the reads.
+        unclear_ends: Empty pages at a place that must have a record.
+        unconfirmed_ends: Last pages that name no children.
+        unlisted: Listings without the shard.
+        empty_rereads: Empty answers although the driver knows that a record follows.
+        quiet: Pages without records at the tip.
+    """
+
+    failures: int = 0
+    failing_since_s: float | None = None
+    stubborn: int = 0
+    unclear_ends: int = 0
+    unconfirmed_ends: int = 0
+    unlisted: int = 0
+    empty_rereads: int = 0
+    quiet: int = 0
+
+    def on_page(self) -> None:
+        """Handle a page: the calls work."""
+        self.failures = 0
+        self.failing_since_s = None
+
+    def on_progress(self) -> None:
+        """Handle a page that leads further: the shard can be read."""
+        self.stubborn = self.unlisted = 0
+
+    def on_failure(self, started_s: float) -> float:
+        """Handle a failed call; return when the first failure in a row began."""
+        self.failures += 1
+        if self.failing_since_s is None:
+            self.failing_since_s = started_s
+        return self.failing_since_s
+
+    def on_last_page(self, *, is_progress: bool) -> None:
+        """Handle a last page without children."""
+        self.unconfirmed_ends = 1 if is_progress else self.unconfirmed_ends + 1
+
+    def on_listed(self) -> None:
+        """Handle a listing that has the shard, although reads failed or ended."""
+        self.unlisted = self.unconfirmed_ends = 0
+        self.stubborn += 1
+
+    def on_other_source(self) -> None:
+        """Handle a change of the source of pages: its failures do not count for the next one."""
+        self.failures = self.quiet = self.unclear_ends = 0
+        self.failing_since_s = None

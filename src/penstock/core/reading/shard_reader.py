@@ -35,11 +35,11 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.position import Position, Sentinel, at_timestamp
-from penstock.core.reading.answers_in_a_row import AnswersInARow
-from penstock.core.reading.read_failures import FailureMeaning, judge_failure
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (
+    AnswersInARow,
     Failed,
+    FailureMeaning,
     FetchIterator,
     FetchListing,
     FetchPage,
@@ -53,6 +53,7 @@ from penstock.core.reading.reader_steps import (
     Rows_co,
     Step,
     Wait,
+    judge_failure,
 )
 from penstock.core.reading.resume import (
     MissingRecord,

@@ -24,7 +24,7 @@ from penstock.core.batches.probe_pace import READ_COST_S, ProbePace
 from penstock.core.batches.query_shards import ShardState
 from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.lag import age_ms
-from penstock.core.reading.read_failures import FailureMeaning, judge_failure
+from penstock.core.reading.reader_steps import FailureMeaning, judge_failure
 from penstock.core.reading.resume import MissingRecord, is_unread_kept, judge_missing_record, plan_iterator
 from penstock.core.reading.service_clock import ServiceClock, SteadyServiceClock
 from penstock.errors import PenstockError, ServiceError, Throttled, Unavailable

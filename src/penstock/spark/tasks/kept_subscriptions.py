@@ -17,7 +17,7 @@ from msgspec import Struct
 from penstock.core.backoff import Backoff
 from penstock.core.limits import SUBSCRIBE_AGAIN_S
 from penstock.core.position import Position
-from penstock.core.reading.own_reads import OwnReads
+from penstock.core.reading.retrieval_choice import OwnReads
 from penstock.runtime.threads import Threads
 from penstock.spark.tasks.task_subscription import TaskSubscription
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.lag import NEAR_TIP_MS_MAX
-from penstock.core.reading.own_reads import is_quota_refusal
 from penstock.core.reading.resume import plan_iterator
+from penstock.core.reading.retrieval_choice import is_quota_refusal
 from penstock.errors import AccessDenied, NotFound, PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import FanOut

@@ -1,29 +1,99 @@
-"""The lease loop's calls about KCL 3 workers: each gives exactly one event, however it ends."""
+"""Calls of the lease loop: each gives exactly one event of the coordinator, however it ends."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TypeAlias, assert_never
 
-from penstock.core.leases.coordinator_effects import FetchFleet, FindOwnLeases, LeaveFleet, ReportWorker
+from penstock.core.leases.coordinator_effects import (
+    FetchFleet,
+    FindOwnLeases,
+    LeaveFleet,
+    ListShards,
+    ReportWorker,
+)
 from penstock.core.leases.coordinator_events import (
     FleetEvent,
     FleetFetched,
     FleetFetchFailed,
     FleetLeft,
+    ListingDone,
+    ListingFailed,
     OwnLeasesFound,
     OwnLeasesNotFound,
+    Problem,
     WorkerReported,
 )
 from penstock.core.leases.kcl3_fleet import SAMPLES_MAX, stats_to_report
+from penstock.core.leases.lease import keyed_shard
+from penstock.core.safe_text import describe_error
+from penstock.errors import (
+    NotFound,
+    OptionError,
+    ServiceError,
+    StreamChanged,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+    UnknownRefusal,
+)
 from penstock.ports.clock import Clock
 from penstock.ports.kcl3_tables import Kcl3Tables
+from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
-from penstock.runtime.call_problems import detail_of, problem_of
 from penstock.runtime.cpu_meter import CpuMeter
+from penstock.runtime.known_stream import KnownStream
 
 log = logging.getLogger("penstock.leases")
+
+
+def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Problem:
+    """Return the problem of a call that raised an error.
+
+    Args:
+        error: The error.
+        missing: The problem for `NotFound`: a missing table or a missing stream.
+    """
+    if isinstance(error, Throttled):
+        return Problem.THROTTLED
+    if isinstance(error, NotFound):
+        return missing
+    if isinstance(error, Unavailable | UnknownOutcome | UnknownRefusal):
+        return Problem.UNAVAILABLE
+    if isinstance(error, ServiceError | StreamChanged | OptionError):
+        return Problem.REFUSED
+    log.error("a call failed in an unexpected way", exc_info=error)
+    return Problem.UNAVAILABLE
+
+
+def list_shards(
+    effect: ListShards, name: str, kinesis: Kinesis, known: KnownStream | None, wall_ms: Callable[[], int]
+) -> ListingDone | ListingFailed:
+    """List the shards of one stream under their lease keys; return the result or the problem as an event.
+
+    Args:
+        effect: The listing.
+        name: Name or ARN.
+        kinesis: The service.
+        known: Checks whether the name still means this stream; None: no check.
+        wall_ms: The local time, if the service's answer has none.
+    """
+    shard_filter = (
+        None if effect.filter_type is None else ShardFilter(effect.filter_type, effect.timestamp_ms)
+    )
+    try:
+        listing = kinesis.fetch_shards(name, shard_filter)
+        if known is not None:
+            known.check()  # or another stream's shards would get this one's leases
+    except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
+        problem = problem_of(error, missing=Problem.STREAM_MISSING)
+        return ListingFailed(effect.purpose, problem, describe_error(error), effect.stream_id)
+    moment_ms = wall_ms() if listing.server_ms is None else listing.server_ms
+    shards = tuple(keyed_shard(effect.stream_id, shard) for shard in listing.shards)
+    return ListingDone(effect.purpose, shards, moment_ms, effect.stream_id)
+
 
 FleetEffect: TypeAlias = FetchFleet | ReportWorker | LeaveFleet | FindOwnLeases
 
@@ -64,7 +134,7 @@ class Kcl3Calls:
         try:
             rows = self._kcl3.fetch(effect.workers)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return FleetFetchFailed(problem_of(error), detail_of(error))
+            return FleetFetchFailed(problem_of(error), describe_error(error))
         return FleetFetched(rows, self._clock.wall_ms() / 1000)
 
     def _report(self, effect: ReportWorker) -> FleetEvent:
@@ -76,7 +146,7 @@ class Kcl3Calls:
         try:
             self._kcl3.report(stats)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return WorkerReported(problem_of(error), detail_of(error))
+            return WorkerReported(problem_of(error), describe_error(error))
         return WorkerReported()
 
     def _leave(self) -> FleetEvent:
@@ -86,7 +156,7 @@ class Kcl3Calls:
             log.warning(
                 "the metrics of worker %s could not be deleted, so leases may be assigned to it for another minute: %s",
                 self._worker,
-                detail_of(error),
+                describe_error(error),
             )
         return FleetLeft()
 
@@ -95,5 +165,5 @@ class Kcl3Calls:
             keys = self._kcl3.find_keys_of(self._worker) - effect.known
             leases = self._table.fetch_many(keys).leases if keys else ()
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return OwnLeasesNotFound(problem_of(error), detail_of(error))
+            return OwnLeasesNotFound(problem_of(error), describe_error(error))
         return OwnLeasesFound(leases)
