@@ -9,18 +9,18 @@ import pytest
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.errors import Throttled
 from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
-from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CallMade, CallRetried
 from penstock_sim.faults import STREAM, FaultPlan
 from penstock_sim.fibers import ProcessEnded
 from penstock_sim.process import SimProcess
 from penstock_sim.virtual_threads import VirtualThreads
+from penstock_sim.world import World
 from sim.calm import calm
 
 
 @pytest.fixture
 def world():
-    made = Environment(calm((), 2, BalancePolicy.EVEN), lambda entry: None)
+    made = World(calm((), 2, BalancePolicy.EVEN), lambda entry: None)
     made.table.exists = True
     yield made
     made.fibers.close()

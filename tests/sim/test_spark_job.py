@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.leases.coordinator_options import BalancePolicy
-from penstock_sim.environment import Environment
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import TASK_FAILURES_MAX, JobFailed, SparkJob, TaskFailed
+from penstock_sim.world import World
 from sim.calm import calm
 
 
@@ -15,7 +15,7 @@ class Job:
     """A job whose attempts end as each task's list says: after how many seconds, and with what."""
 
     def __init__(self, attempts, *, runs_twice=False, absent_s=0.0):
-        self.world = Environment(calm((), 2, BalancePolicy.EVEN), lambda entry: None)
+        self.world = World(calm((), 2, BalancePolicy.EVEN), lambda entry: None)
         self.driver = SimProcess(self.world, "driver", 1)
         self.attempts = [list(each) for each in attempts]
         self.begun = []

@@ -28,11 +28,12 @@ from penstock.ports.kinesis import RecordPage
 from penstock_sim.events.base import Event, HistoryEntry
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import TimeStoodStill
-from penstock_sim.events.streams import EmptyPageReturned, ShardCreated, TipReportedEarly
+from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.faults import EPOCH_MS, FaultPlan, Scenario
 from penstock_sim.fibers import Fibers
 from penstock_sim.kcl3_rows import SimKcl3Rows
-from penstock_sim.stream import SimRecord, SimShard, SimStream
+from penstock_sim.stream import SimRecord, SimStream
+from penstock_sim.stream_set import StreamSet
 from penstock_sim.table import SimTable
 
 _RECORD_BYTES: Final = 200
@@ -66,6 +67,9 @@ class Environment:
         listener: Called with every history entry.
     """
 
+    streams: StreamSet
+    """Set before the environment is made."""
+
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
         self.scenario = scenario
         self.faults: FaultPlan = scenario.faults
@@ -79,8 +83,6 @@ class Environment:
         self.wall_offset_ms = 0
         self._listener = listener
         self.decoded = DecodeCounts()
-        # Much shorter than the retention, as the service's five minutes are.
-        self.iterator_life_s = 300.0 if scenario.retention_s is None else 8.0
         self._mistaken_s: dict[str, float] = {}
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -90,7 +92,7 @@ class Environment:
         """The one that was accepted last, by registered consumer and shard."""
         self.met: Counter[str] = Counter()
         """Counts of each fault, refusal and decision."""
-        self.stream = self.open_stream()
+        self.stream = self.streams.open()
         self.table = self._new_table()
         self.application = "application"
         """Its name in the queries now; its lease table has the same name."""
@@ -106,17 +108,6 @@ class Environment:
         self.table.exists = False
         self.application = f"application-{len(self.former_tables)}"
         self.table = self._new_table()
-
-    def open_stream(self) -> SimStream:
-        """Make the stream that is there from the beginning, and record its shards."""
-        stream = SimStream(self.chance, self.scenario.shard_count, EPOCH_MS - 60_000)
-        self.record_shards(stream)
-        return stream
-
-    def record_shards(self, stream: SimStream) -> None:
-        """Record the shards that a stream begins with."""
-        for shard in stream.shards.values():
-            self.record(ShardCreated(stream.key_of(shard.shard_id), shard.parents))
 
     @property
     def retention_hours(self) -> float:
@@ -377,10 +368,11 @@ class Environment:
 
     def _mistaken_denial(self, key: str) -> PenstockError | None:
         if self._is_mistaken("unknown_shard", key):
-            return self._unknown_shard(key)
+            return self.unknown_shard(key)
         return None
 
-    def _unknown_shard(self, key: str) -> NotFound:
+    def unknown_shard(self, key: str) -> NotFound:
+        """Return the error of a shard that the stream does not have."""
         return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
 
     def serve_listing_of(self, place: str) -> ListedShard | PenstockError:
@@ -390,27 +382,18 @@ class Environment:
             return AccessDenied("access is denied", code=self.denial)
         return Throttled("throttled") if isinstance(answer, Problem) else find_listed(place, answer[0])
 
-    def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
-        """Find the shard that a call or an iterator names, and its stream."""
-        return self.stream, self.stream.shards[place]
-
-    def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:
-        """Return why the service takes no such position; a reader of one stream has none but its own."""
-        del stream, position
-        return None
-
     def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
         """Answer GetShardIterator."""
         error = self._stream_error() or self._mistaken_denial(place)
         if error is not None:
             return error
-        found = self.locate(place)
+        found = self.streams.locate(place)
         if isinstance(found, PenstockError):
             return found
         stream, shard = found
         if shard.is_expired:
-            return self._unknown_shard(place)
-        refused = self.refuse_position(stream, position)
+            return self.unknown_shard(place)
+        refused = self.streams.refuse_position(stream, position)
         key = stream.key_of(shard.shard_id)
         return refused or f"{key}:{stream.seek(shard, position)}:{self.now:.3f}"
 
@@ -419,7 +402,7 @@ class Environment:
         page = self.serve_page(iterator, record_count_max)
         if isinstance(page, PenstockError):
             return page
-        found = self.locate(iterator.rsplit(":", 2)[0])
+        found = self.streams.locate(iterator.rsplit(":", 2)[0])
         assert not isinstance(found, PenstockError), f"a page of {iterator}, which is gone"
         stream, shard = found
         blobs = [stream.blob(shard, record.sequence_number) for record in page.records]
@@ -432,17 +415,17 @@ class Environment:
         if error is not None:
             return error
         key, index_text, born_text = iterator.rsplit(":", 2)
-        if self.now - float(born_text) > self.iterator_life_s or self.luck("expired_iterator"):
+        if self.now - float(born_text) > self.streams.iterator_life_s() or self.luck("expired_iterator"):
             return ExpiredIterator("expired")
         error = self._mistaken_denial(key)
         if error is not None:
             return error
-        found = self.locate(key)
+        found = self.streams.locate(key)
         if isinstance(found, PenstockError):
             return found
         stream, shard = found
         if shard.is_expired:
-            return self._unknown_shard(key)
+            return self.unknown_shard(key)
         index = max(int(index_text), shard.trimmed)
         count = 0 if self.luck("empty_page") else record_count_max
         if count == 0 and "maxBatchDuration" in self.scenario.query_plan.options:

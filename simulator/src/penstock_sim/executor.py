@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from penstock_sim.fan_out import SimFanOut
 from penstock_sim.faults import STREAM
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import TaskFailed
+from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
 from penstock_sim.virtual_threads import VirtualThreads
 
 if TYPE_CHECKING:
@@ -50,51 +51,33 @@ class ShardRows(Struct, frozen=True):
     is_whole: bool
 
 
-class Attempt(Struct, eq=False):
+class ReadAttempt(TaskAttempt, eq=False, kw_only=True):
     """One attempt of one task of a batch.
 
     Args:
-        driver: Gets the outcome.
         query: Spark's id of the query.
         options: The source's.
         tasks: Its shards.
         row_count_max: The action takes no more rows, or None.
-        on_end: Called in the driver's process with the outcome.
     """
 
-    driver: SimProcess
     query: str
     options: SourceOptions
     tasks: list[ShardTask]
     row_count_max: int | None
-    on_end: Callable[[dict[str, ShardRows] | TaskFailed], None]
-
-    def lose(self) -> None:
-        """Handle the end of the executor, in the driver's process."""
-        self.on_end(TaskFailed(None))
 
 
-class SimExecutor(SimProcess):
+class SimExecutor(SparkExecutor[ReadAttempt]):
     """One process that runs tasks."""
 
     def __init__(self, world: Environment, name: str, incarnation: int) -> None:
         super().__init__(world, name, incarnation)
-        self.attempts: dict[Attempt, None] = {}
         self._kinesis = SimKinesis(self, "task ", world.stream, STREAM)
         self._iterators = IteratorCache()
         self._subscriptions = KeptSubscriptions(VirtualThreads(self), self.later)
 
-    def run(self, attempt: Attempt) -> None:
-        """Begin an attempt."""
-        self.attempts[attempt] = None
-        self.spawn(lambda: self._run(attempt))
-
-    def fail(self) -> list[Attempt]:
-        """End the process; return the attempts that it leaves."""
-        self.end()
-        return [attempt for attempt in self.attempts if attempt.driver.is_alive]
-
-    def _run(self, attempt: Attempt) -> None:
+    def run_attempt(self, attempt: ReadAttempt) -> None:
+        """Run an attempt in its own thread."""
         result: dict[str, ShardRows] | TaskFailed = {}
         try:
             result = self._read(attempt)
@@ -110,7 +93,7 @@ class SimExecutor(SimProcess):
             self.world.record(ReadTaskEnded(attempt.driver.who, self.who, batch, task.shard_id))
         attempt.driver.later(self.world.latency_s(), attempt.on_end, result)
 
-    def _read(self, attempt: Attempt) -> dict[str, ShardRows]:
+    def _read(self, attempt: ReadAttempt) -> dict[str, ShardRows]:
         world, batch = self.world, attempt.tasks[0].execution.batch
         for task in attempt.tasks:
             world.record(ReadTaskStarted(attempt.driver.who, self.who, batch, task.shard_id))

@@ -126,7 +126,7 @@ class SimSubscription:
         self._index = self._stream.seek(self._shard, self._kinesis.position_of(self._key[1], self._start))
         world.met["fan-out: accepted"] += 1
         self._later(Opened())
-        world.schedule(world.now + world.iterator_life_s, self._end, Ended())
+        world.schedule(world.now + world.streams.iterator_life_s(), self._end, Ended())
 
     def _refusal(self) -> ServiceError | None:
         world = self._world

@@ -21,6 +21,7 @@ from penstock.errors import PenstockError, Throttled, Unavailable
 from penstock.ports.metrics import NoMetrics
 from penstock.producer.placement import PLACED_BY_KEY
 from penstock.producer.sender import Sender, SenderPorts
+from penstock_sim.actors import Actors
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
 from penstock_sim.events.processes import MessageLogged
 from penstock_sim.events.producers import (
@@ -40,6 +41,7 @@ from penstock_sim.producer_plan import ProducerPlan, PutFaults
 if TYPE_CHECKING:
     from penstock_sim.environment import Environment
     from penstock_sim.stream import SimShard, SimStream
+    from penstock_sim.world import World
 
 LATE_MAX_S: Final = 6.0
 """A call without an answer has arrived by then, if it arrives."""
@@ -291,3 +293,29 @@ class SimProducer(SimProcess):
 
     def _give_up(self, records: Sequence[PendingRecord], why: str) -> None:
         self.world.record(RecordsGivenUp(self.who, tuple(record.ticket for record in records), why))
+
+
+class ProducerActors(Actors):
+    """The producers of a world.
+
+    Args:
+        world: Their world.
+        plan: Drawn from the seed.
+    """
+
+    def __init__(self, world: World, plan: ProducerPlan) -> None:
+        super().__init__(world)
+        self._plan = plan
+        self._puts = SimPuts(world, plan)
+
+    def make(self, name: str) -> SimProducer | None:
+        """Return a new producer, not begun yet."""
+        if name not in self._plan.workers:
+            return None
+        world, life = self.world, self.world.next_incarnation(name)
+        return SimProducer(world, name, life, on_gone=world.on_worker_gone, plan=self._plan, puts=self._puts)
+
+    def is_done(self) -> bool:
+        """Whether every record is settled."""
+        workers = self.world.workers.values()
+        return all(worker.is_done for worker in workers if isinstance(worker, SimProducer))

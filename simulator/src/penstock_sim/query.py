@@ -48,18 +48,14 @@ from penstock_sim.events.queries import (
     QueryFailed,
 )
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
-from penstock_sim.executor import Attempt, ShardRows, SimExecutor, read_task
+from penstock_sim.executor import ReadAttempt, ShardRows, SimExecutor, read_task
 from penstock_sim.fan_out import SimFanOut
 from penstock_sim.faults import STREAM, Scenario
-from penstock_sim.fibers import Fiber
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import JobFailed, SparkJob, TaskFailed
+from penstock_sim.spark_processes import LogConflict, SparkDriver
 from penstock_sim.stream import SimStream
 from penstock_sim.virtual_threads import VirtualThreads
-
-
-class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
-    """Another driver has written this entry of the checkpoint location's log."""
 
 
 class QueryLog(Struct):
@@ -136,7 +132,7 @@ def source_options(
     return parse_source(given)[0]
 
 
-class SimQuery(SimProcess):
+class SimQuery(SparkDriver):
     """One life of a query's driver.
 
     Args:
@@ -166,8 +162,7 @@ class SimQuery(SimProcess):
         query: str | None = None,
         names_application: bool = True,
     ) -> None:
-        super().__init__(world, name, incarnation)
-        self.on_gone = on_gone
+        super().__init__(world, name, incarnation, on_gone)
         self.log = log
         self.query = query or name
         self._executors = executors
@@ -182,9 +177,7 @@ class SimQuery(SimProcess):
         )
         self._clock = SimClock(self)
         self._threads = VirtualThreads(self)
-        self._table = _DriverTable(self, lambda: world.fibers.current is self._main)
-        self._main: Fiber | None = None
-        self._is_stopping = False
+        self._table = _DriverTable(self, lambda: world.fibers.current is self.main)
         self.read_now: tuple[str, ...] = ()
         """The shards of the batch under way."""
         self._reads_what_is_there = world.has_fault("available_now")
@@ -193,17 +186,8 @@ class SimQuery(SimProcess):
 
     # --- the process ----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin."""
-        self._main = self.spawn(self._live)
-
-    def request_stop(self) -> None:
-        """Stop as Spark stops a source: with SIGTERM, wherever it is."""
-        if self._main is not None and not self._is_stopping:
-            self._is_stopping = True
-            self._main.interrupt(SystemExit(0))
-
-    def _live(self) -> None:
+    def live(self) -> None:
+        """Run in the driver's main thread, to its end."""
         ports = DriverPorts(
             kinesis=SimKinesis(self, "", self._stream, self._identity),
             table=self._table,
@@ -321,7 +305,14 @@ class SimQuery(SimProcess):
         def start(number: int, on_end: Callable[[dict[str, ShardRows] | TaskFailed], None]) -> bool:
             executors = self._executors()
             if executors:
-                attempt = Attempt(self, self.query, self._options, groups[number], row_count_max, on_end)
+                attempt = ReadAttempt(
+                    driver=self,
+                    on_end=on_end,
+                    query=self.query,
+                    options=self._options,
+                    tasks=groups[number],
+                    row_count_max=row_count_max,
+                )
                 self.world.chance.choice(executors).run(attempt)
             return bool(executors)
 

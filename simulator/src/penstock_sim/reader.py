@@ -316,7 +316,7 @@ class _HashRanges:
     """Which hash keys a shard owns, as the stream's listing has them."""
 
     def __init__(self, world: Environment, place: str) -> None:
-        self._found = world.locate(place)
+        self._found = world.streams.locate(place)
 
     def fetch(self) -> HashRange | None:
         """Return the range."""

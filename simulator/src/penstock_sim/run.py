@@ -16,11 +16,12 @@ from penstock_sim.checkers import NothingLost, Suite
 from penstock_sim.events.base import HistoryEntry
 from penstock_sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock_sim.kcl3_checkers import LeftToTheLeader
+from penstock_sim.kcl3_fleet import Kcl3Fleet
 from penstock_sim.kinds import SeedKind
 from penstock_sim.loss_checkers import LossesReported, OnlyFailuresAreGivenUp
+from penstock_sim.producer import ProducerActors
 from penstock_sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, ArrivesInOrder, RarelyTwice
 from penstock_sim.producer_plan import ProducerPlan
-from penstock_sim.producer_world import ProducerWorld
 from penstock_sim.query_checkers import QUERIES, OnceEach
 from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.seed_kinds import (
@@ -30,11 +31,11 @@ from penstock_sim.seed_kinds import (
     draw_sink_scenario,
     draw_streams_scenario,
 )
+from penstock_sim.several_streams import SeveralStreams
 from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.situations import count_situations
 from penstock_sim.story import tell_story
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
-from penstock_sim.streams_world import StreamsWorld
 from penstock_sim.world import World
 
 _READ_WITHIN_S: Final = 25.0
@@ -97,7 +98,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         frozenset() if writers is None else writers.workers,
         first,
     )
-    world = _open_world(scenario, suite.see)
+    world = open_world(scenario, suite.see)
     try:
         with _silence():
             if writers is not None and not scenario.with_readers:
@@ -132,20 +133,25 @@ def _at_end_of(scenario: Scenario) -> tuple[type[Checker], ...]:
     return (NothingLostInSilence,)
 
 
-def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
+def open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
+    """Return the world of a scenario with its actors."""
+    plan = scenario.streams
+    if plan is not None:
+        return World(scenario, listener, lambda world: SeveralStreams(world, plan))
+    world = World(scenario, listener)
+    if scenario.kcl3 is not None:
+        world.actors.append(Kcl3Fleet(world, scenario.kcl3))
     if scenario.producers is not None:
-        return ProducerWorld(scenario, scenario.producers, listener)
+        world.actors.append(ProducerActors(world, scenario.producers))
     if scenario.sinks is not None:
-        from penstock_sim.sink_world import SinkWorld
+        from penstock_sim.sink_actors import SinkActors
 
-        return SinkWorld(scenario, scenario.sinks, listener)
-    if scenario.streams is not None:
-        return StreamsWorld(scenario, scenario.streams, listener)
-    if not scenario.queries:
-        return World(scenario, listener)
-    from penstock_sim.query_world import QueryWorld  # needs pyarrow, which fleets of consumers do not
+        world.actors.append(SinkActors(world, scenario.sinks))
+    if scenario.queries:
+        from penstock_sim.query_actors import QueryActors  # needs pyarrow, which fleets of consumers do not
 
-    return QueryWorld(scenario, listener)
+        world.actors.append(QueryActors(world))
+    return world
 
 
 @contextmanager
@@ -182,7 +188,7 @@ def _judge(world: World, suite: Suite) -> SeedResult:
     if scenario.producers is not None or scenario.sinks is not None:
         suite.finish((*_at_end_of(scenario), ArrivesInOrder))
     if suite.violation is None and scenario.with_readers and scenario.records_per_s:
-        world.put_everywhere()
+        world.streams.put_everywhere()
         _run_until(world, suite, world.now + _READ_WITHIN_S)
         while suite.violation is None and _is_catching_up(world, suite):
             _run_until(world, suite, world.now + _STEP_S)

@@ -18,11 +18,11 @@ from penstock.spark.sink.task_report import TaskReport
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.events.processes import MessageLogged
 from penstock_sim.events.sinks import WriteTaskDone, WriteTaskFailed, WriteTaskStarted
-from penstock_sim.process import SimProcess
 from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.sink_rows import COLUMNS, SinkRow, in_batches
 from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
-from penstock_sim.spark_job import OnEnd, TaskFailed
+from penstock_sim.spark_job import TaskFailed
+from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
 
 if TYPE_CHECKING:
     from penstock_sim.environment import Environment
@@ -37,31 +37,23 @@ class WrittenTask(Struct, frozen=True):
     report: TaskReport
 
 
-class SinkAttempt(Struct, eq=False):
+class WriteAttempt(TaskAttempt, eq=False, kw_only=True):
     """One attempt of one task of a batch.
 
     Args:
-        driver: Gets the outcome.
         place: Which it is.
         options: The sink's.
         rows: Its rows.
         write_id: Of the batch write; None in a streaming query's sink.
-        on_end: Called in the driver's process with the outcome.
     """
 
-    driver: SimProcess
     place: AttemptPlace
     options: SinkOptions
     rows: list[SinkRow]
     write_id: str | None
-    on_end: OnEnd[WrittenTask]
-
-    def lose(self) -> None:
-        """Handle the end of the executor, in the driver's process."""
-        self.on_end(TaskFailed(None))
 
 
-class SinkExecutor(SimProcess):
+class SinkExecutor(SparkExecutor[WriteAttempt]):
     """One process that runs tasks.
 
     Args:
@@ -84,23 +76,13 @@ class SinkExecutor(SimProcess):
         files: dict[str, bytes],
     ) -> None:
         super().__init__(world, name, incarnation)
-        self.attempts: dict[SinkAttempt, None] = {}
         self._plan = plan
         self._streams = streams
         self._files = files
         self._placements = PlacementCache()
 
-    def run(self, attempt: SinkAttempt) -> None:
-        """Begin an attempt."""
-        self.attempts[attempt] = None
-        self.spawn(lambda: self._run(attempt))
-
-    def fail(self) -> list[SinkAttempt]:
-        """End the process; return the attempts that it leaves."""
-        self.end()
-        return [attempt for attempt in self.attempts if attempt.driver.is_alive]
-
-    def _run(self, attempt: SinkAttempt) -> None:
+    def run_attempt(self, attempt: WriteAttempt) -> None:
+        """Run an attempt in its own thread."""
         world, name = self.world, attempt.place.name
         texts = tuple(row.text for row in attempt.rows)
         options = attempt.options
@@ -134,7 +116,7 @@ class SinkExecutor(SimProcess):
         self.attempts.pop(attempt, None)
         attempt.driver.later(world.latency_s(), attempt.on_end, result)
 
-    def _write(self, attempt: SinkAttempt) -> TaskReport:
+    def _write(self, attempt: WriteAttempt) -> TaskReport:
         place, plan = attempt.place, self._plan
         kinesis = SinkKinesis(self, self._streams, plan, place)
         ports = SinkPorts(

@@ -28,19 +28,15 @@ from penstock_sim.events.sinks import (
     WriteTasksDone,
     WritingQueryFailed,
 )
-from penstock_sim.fibers import Fiber
 from penstock_sim.process import SimProcess
-from penstock_sim.sink_executor import SinkAttempt, SinkExecutor, WrittenTask
+from penstock_sim.sink_executor import SinkExecutor, WriteAttempt, WrittenTask
 from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.sink_rows import SinkRow, draw_rows
 from penstock_sim.sink_service import LETTERS, AttemptPlace, SinkFolder
 from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob
+from penstock_sim.spark_processes import LogConflict, SparkDriver
 
 _TRIGGER_MAX_S: Final = 3.0
-
-
-class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
-    """Another driver has written this entry of the checkpoint location's log."""
 
 
 class SinkLog(Struct):
@@ -72,7 +68,7 @@ def sink_options(plan: SinkPlan, name: str, log: SinkLog) -> SinkOptions:
     return parse_sink({**given, "checkpointLocation": f"checkpoint of {name}"})[0]
 
 
-class SimSinkQuery(SimProcess):
+class SimSinkQuery(SparkDriver):
     """One life of the driver of a query with a sink.
 
     Args:
@@ -98,29 +94,17 @@ class SimSinkQuery(SimProcess):
         executors: Callable[[], list[SinkExecutor]],
         files: dict[str, bytes],
     ) -> None:
-        super().__init__(world, name, incarnation)
-        self.on_gone = on_gone
+        super().__init__(world, name, incarnation, on_gone)
         self.log = log
         self._plan = plan
         self._executors = executors
         self._files = files
         self._options = sink_options(plan, name, log)
         self._clock = SimClock(self)
-        self._main: Fiber | None = None
-        self._is_stopping = False
         self._attempt_count = 0
 
-    def start(self) -> None:
-        """Begin."""
-        self._main = self.spawn(self._live)
-
-    def request_stop(self) -> None:
-        """Stop as `query.stop()` does: wherever it is."""
-        if self._main is not None and not self._is_stopping:
-            self._is_stopping = True
-            self._main.interrupt(SystemExit(0))
-
-    def _live(self) -> None:
+    def live(self) -> None:
+        """Run in the driver's main thread, to its end."""
         how = "stopped"
         try:
             self._run()
@@ -216,7 +200,14 @@ class SimSinkQuery(SimProcess):
                 self._attempt_count += 1
                 name = f"{self.who} {index}.{part} attempt {self._attempt_count}"
                 place = AttemptPlace(name, self.name, index, part)
-                attempt = SinkAttempt(self, place, self._options, rows[part], write_id, on_end)
+                attempt = WriteAttempt(
+                    driver=self,
+                    on_end=on_end,
+                    place=place,
+                    options=self._options,
+                    rows=rows[part],
+                    write_id=write_id,
+                )
                 self.world.chance.choice(executors).run(attempt)
             return bool(executors)
 

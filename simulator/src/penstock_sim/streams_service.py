@@ -2,66 +2,52 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator_events import Problem
 from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_record, at_timestamp
 from penstock.core.reading.reader_steps import ListedShard
 from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.core.shard import Shard, StreamSummary
+from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied, PenstockError, Throttled
 from penstock.ports.kinesis import ShardFilter, ShardListing
 
-
-class ServedStreams(Protocol):
-    """The answers of the service about several streams; implemented by `StreamsWorld`."""
-
-    denial: str
-
-    def fetch_summary(self, name: str) -> StreamSummary:
-        """Answer DescribeStreamSummary; raises NotFound or AccessDenied."""
-
-    def list_stream(
-        self, name: str, filter_type: str | None, timestamp_ms: int | None
-    ) -> PenstockError | Problem | tuple[tuple[Shard, ...], int]:
-        """Answer ListShards of one stream."""
-
-    def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
-        """Answer GetShardIterator."""
+if TYPE_CHECKING:
+    from penstock_sim.several_streams import SeveralStreams
 
 
 class StreamsService:
     """Calls that are begun and answered at one moment: the caller advances the time.
 
     Args:
-        world: Answers.
+        streams: The answers.
     """
 
-    def __init__(self, world: ServedStreams) -> None:
-        self._world = world
+    def __init__(self, streams: SeveralStreams) -> None:
+        self._streams = streams
 
     def fetch_summary(self, stream: str) -> StreamSummary:
         """Describe a stream."""
-        return self._world.fetch_summary(stream)
+        return self._streams.fetch_summary(stream)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
         """List a stream's shards."""
         kind, moment_ms = (
             (None, None) if shard_filter is None else (shard_filter.type, shard_filter.timestamp_ms)
         )
-        answer = self._world.list_stream(stream, kind, moment_ms)
+        answer = self._streams.list_stream(stream, kind, moment_ms)
         if isinstance(answer, PenstockError):
             raise answer
         if answer is Problem.REFUSED:
-            raise AccessDenied("access is denied", code=self._world.denial)
+            raise AccessDenied("access is denied", code=self._streams.world.denial)
         if isinstance(answer, Problem):
             raise Throttled("throttled")
         return ShardListing(*answer)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
         """Open an iterator."""
-        answer = self._world.serve_iterator(f"{stream}:{shard_id}", _position_of(start))
+        answer = self._streams.world.serve_iterator(f"{stream}:{shard_id}", _position_of(start))
         if isinstance(answer, PenstockError):
             raise answer
         return answer

@@ -1,19 +1,18 @@
-"""A world of several streams under one lease table: they enter lists, are deleted, created again and refused, each by itself."""
+"""Several streams under one lease table: they enter lists, are deleted, created again and refused, each by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.consumer.stream_argument import parse_streams
-from penstock.consumer.stream_reading import ConsumedStream
 from penstock.core.leases.coordinator_events import Problem
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected
-from penstock_sim.events.base import HistoryEntry
+from penstock_sim.actors import CannotStart
 from penstock_sim.events.processes import ProcessStopping
 from penstock_sim.events.streams import (
     ListChanged,
@@ -26,13 +25,16 @@ from penstock_sim.events.streams import (
     StreamsChosen,
     StreamUnlisted,
 )
-from penstock_sim.faults import EPOCH_MS, Scenario
+from penstock_sim.faults import EPOCH_MS
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
+from penstock_sim.stream_set import StreamSet
 from penstock_sim.streams_plan import ACCOUNT, PlannedStream, Rollout, StreamsPlan
 from penstock_sim.streams_service import StreamsService
 from penstock_sim.streams_worker import StreamsWorker
-from penstock_sim.world import World
+
+if TYPE_CHECKING:
+    from penstock_sim.world import World
 
 _SHARDS_MAX: Final = 6
 """Of each stream."""
@@ -61,30 +63,29 @@ class StreamInPlace:
     quiet_until: float = 0.0
 
 
-class StreamsWorld(World):
-    """One run of one scenario with several streams.
+class SeveralStreams(StreamSet):
+    """The streams of a world that has several, and the workers that read them.
 
     Args:
-        scenario: Drawn from the seed.
+        world: Their world.
         plan: What happens to the streams.
-        listener: Called with every history entry.
     """
 
-    def __init__(
-        self, scenario: Scenario, plan: StreamsPlan, listener: Callable[[HistoryEntry], None]
-    ) -> None:
+    def __init__(self, world: World, plan: StreamsPlan) -> None:
+        super().__init__(world)
         self.plan = plan
         self.places: list[StreamInPlace] = []
-        super().__init__(scenario, listener)
-        self.iterator_life_s = 300.0 if all(each.retention_s is None for each in plan.streams) else 8.0
-        self.lists = dict.fromkeys(scenario.workers, plan.listed)
-        """The streams that each worker reads from its next start on."""
-        self._consumed: dict[str, list[ConsumedStream]] = {}
+        self._lists: dict[str, tuple[str, ...]] = {}
+        """The streams that each worker reads from its next start on, if it is not the list of the beginning."""
         self._due: set[str] = set()  # workers that are stopped to start again with another list
+
+    def iterator_life_s(self) -> float:
+        """Return how long an iterator is valid: much shorter than the retention, as the service's five minutes are."""
+        return 300.0 if all(each.retention_s is None for each in self.plan.streams) else 8.0
 
     # --- the streams ----------------------------------------------------------------------------------
 
-    def open_stream(self) -> SimStream:
+    def open(self) -> SimStream:
         """Create the streams of the beginning; return the first."""
         for place, planned in enumerate(self.plan.streams):
             self._create(planned, EPOCH_MS - 60_000 - 1_700 * place)
@@ -95,7 +96,7 @@ class StreamsWorld(World):
         epoch = now_ms // 1000 if planned.epoch is None else planned.epoch
         former = [place.content.last_number for place in self.places if place.plan.name == planned.name]
         content = SimStream(
-            self.chance,
+            self.world.chance,
             planned.shard_count,
             now_ms,
             f"{ACCOUNT}:{planned.name}:{epoch}",
@@ -103,7 +104,7 @@ class StreamsWorld(World):
         )
         self.places.append(StreamInPlace(planned, identity, content))
         retention_ms = int(_retention_s(planned) * 1000)
-        self.record(
+        self.world.record(
             StreamCreated(content.stream_id, planned.name, str(identity), planned.start, retention_ms)
         )
         self.record_shards(content)
@@ -115,7 +116,7 @@ class StreamsWorld(World):
         """Return the stream that has a name now."""
         return next((place for place in self.places if place.is_there and place.plan.name == name), None)
 
-    def streams_read(self) -> list[SimStream]:
+    def read(self) -> list[SimStream]:
         """Return the streams that are there, and in the lists of the end."""
         names = self.plan.last_listed
         return [place.content for place in self._there() if place.plan.name in names]
@@ -124,29 +125,31 @@ class StreamsWorld(World):
         """Return how long each stream keeps its records."""
         return [(place.content, place.plan.retention_s) for place in self.places]
 
-    def draw_stream(self) -> SimStream | None:
+    def draw(self) -> SimStream | None:
         """Draw the stream of the next records; None while it is quiet."""
         places = self._there()
-        (drawn,) = self.chance.choices(places, [place.plan.record_share for place in places])
-        return None if self.now < drawn.quiet_until and not self.is_healed else drawn.content
+        (drawn,) = self.world.chance.choices(places, [place.plan.record_share for place in places])
+        return None if self.world.now < drawn.quiet_until and not self.world.is_healed else drawn.content
 
-    def fall_silent(self) -> None:
+    def silence(self) -> None:
         """Keep one stream quiet for a while, perhaps for so long that all of its records leave."""
         places = [place for place in self._there() if place.plan.retention_s is not None]
         if places:
-            place = self.chance.choice(places)
-            place.quiet_until = self.now + self.chance.uniform(0.3, 1.5) * (place.plan.retention_s or 0.0)
-            self.record(StreamQuiet(round(place.quiet_until, 3), place.content.stream_id))
+            place = self.world.chance.choice(places)
+            place.quiet_until = self.world.now + self.world.chance.uniform(0.3, 1.5) * (
+                place.plan.retention_s or 0.0
+            )
+            self.world.record(StreamQuiet(round(place.quiet_until, 3), place.content.stream_id))
 
     def reshard(self) -> None:
         """Split a shard of one stream, or merge two."""
         places = self._there()
         shares = [place.plan.reshard_share for place in places]
         if any(shares):
-            (drawn,) = self.chance.choices(places, shares)
+            (drawn,) = self.world.chance.choices(places, shares)
             self.reshard_in(drawn.content, _SHARDS_MAX)
 
-    def leave_rows_of_others(self) -> None:
+    def leave_rows(self) -> None:
         """Put the rows into the table that dead workers of the KCL left of some streams."""
         for place in self.places:
             self.leave_rows_of(place.content, place.plan.start)
@@ -154,74 +157,78 @@ class StreamsWorld(World):
     def may_delete(self, key: str) -> bool:
         """Whether a row may be deleted: it is not its stream's last."""
         stream_id = key.rpartition(":")[0]
-        return sum(each.rpartition(":")[0] == stream_id for each in self.table.rows) > 1
+        return sum(each.rpartition(":")[0] == stream_id for each in self.world.table.rows) > 1
 
     # --- what happens to them -------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Schedule the recurring events and faults."""
-        super().begin()
         for deletion in self.plan.deletions:
-            self.schedule(deletion.at_s, self._delete, deletion.name)
+            self.world.schedule(deletion.at_s, self._delete, deletion.name)
             if deletion.anew_after_s is not None:
-                self.schedule(deletion.at_s + deletion.anew_after_s, self._create_anew, deletion.name)
+                self.world.schedule(deletion.at_s + deletion.anew_after_s, self._create_anew, deletion.name)
         added = set(self.plan.rollouts[0].names) - set(self.plan.listed) if self.plan.rollouts else set[str]()
         for name in sorted(added) if self.plan.shy_s else ():
-            self.schedule(self.plan.rollouts[0].begins_s, self._refuse_listing, name)
+            self.world.schedule(self.plan.rollouts[0].begins_s, self._refuse_listing, name)
         for rollout in self.plan.rollouts:
-            for place, name in enumerate(self.scenario.workers):
-                self.schedule(rollout.begins_s + place * rollout.apart_s, self._give_list, name, rollout)
+            for place, name in enumerate(self.world.scenario.workers):
+                self.world.schedule(
+                    rollout.begins_s + place * rollout.apart_s, self._give_list, name, rollout
+                )
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the repeated events, and how often a minute each happens."""
-        return [*super().recurring(), (self.plan.refusals_per_min, self._refuse)]
+        return [(self.plan.refusals_per_min, self._refuse)]
 
     def _delete(self, name: str) -> None:
         place = self.find_place(name)
         if place is not None:
             place.is_there = False
-            self.record(StreamDeleted(place.content.stream_id, name))
+            self.world.record(StreamDeleted(place.content.stream_id, name))
 
     def _create_anew(self, name: str) -> None:
         planned = next(each for each in self.plan.streams if each.name == name)
-        self._create(planned, self.now_ms())
-        self.record(StreamRecreated(self.places[-1].content.stream_id, name))
+        self._create(planned, self.world.now_ms())
+        self.world.record(StreamRecreated(self.places[-1].content.stream_id, name))
 
     def _give_list(self, name: str, rollout: Rollout) -> None:
-        if self.is_healed:
+        if self.world.is_healed:
             return
-        self.lists[name] = rollout.names
-        self.record(ListChanged(name, rollout.names))
-        worker = self.workers.get(name)
-        if worker is not None and self.now >= worker.paused_until:
-            self.record(ProcessStopping(worker.who))
+        self._lists[name] = rollout.names
+        self.world.record(ListChanged(name, rollout.names))
+        worker = self.world.workers.get(name)
+        if worker is not None and self.world.now >= worker.paused_until:
+            self.world.record(ProcessStopping(worker.who))
             self._due.add(name)
             worker.request_stop()
 
-    def on_worker_gone(self, worker: SimProcess, how: str) -> None:
-        """Record that a process has ended; another of the same name starts soon if only its list had to change."""
-        super().on_worker_gone(worker, how)
-        if worker.name in self._due:
-            self._due.discard(worker.name)
-            self.schedule(self.now + self.chance.uniform(0.05, 1.0), self.start_worker, worker.name)
+    def handle_exit(self, process: SimProcess) -> None:
+        """Start a process of the same name soon if only its list had to change."""
+        if process.name in self._due:
+            self._due.discard(process.name)
+            self._start_later(process.name, 0.05, 1.0)
+
+    def _start_later(self, name: str, least_s: float, most_s: float) -> None:
+        world = self.world
+        world.schedule(world.now + world.chance.uniform(least_s, most_s), world.start_worker, name)
 
     def _refuse(self) -> None:
-        place = self.chance.choice(self._there()[1:] or self._there())
-        until_s = self.now + self.chance.uniform(5.0, 40.0)
-        if self.chance.random() < 0.6:
+        place = self.world.chance.choice(self._there()[1:] or self._there())
+        until_s = self.world.now + self.world.chance.uniform(5.0, 40.0)
+        if self.world.chance.random() < 0.6:
             place.refused_until = max(until_s, place.refused_until)
-            self.met["fault: listing of one stream"] += 1
+            self.world.met["fault: listing of one stream"] += 1
         else:
             place.denied_until = until_s
-            self.met["fault: access to one stream"] += 1
-        self.record(StreamRefused(place.content.stream_id, round(until_s, 3)))
+            self.world.met["fault: access to one stream"] += 1
+        self.world.record(StreamRefused(place.content.stream_id, round(until_s, 3)))
 
     def _refuse_listing(self, name: str) -> None:
         place = self.find_place(name)
-        if place is not None and not self.is_healed:
-            place.refused_until = self.now + self.plan.shy_s
-            self.met["fault: listing of a stream that is added"] += 1
-            self.record(StreamRefused(place.content.stream_id, round(place.refused_until, 3)))
+        if place is not None and not self.world.is_healed:
+            place.refused_until = self.world.now + self.plan.shy_s
+            self.world.met["fault: listing of a stream that is added"] += 1
+            self.world.record(StreamRefused(place.content.stream_id, round(place.refused_until, 3)))
 
     def heal(self) -> None:
         """End all faults, and let every worker read the same list."""
@@ -231,48 +238,42 @@ class StreamsWorld(World):
                 self._create_anew(deletion.name)
         for place in self.places:
             place.refused_until = place.denied_until = 0.0
-        for name in self.scenario.workers:
-            self.lists[name] = self.plan.last_listed
+        self._lists = dict.fromkeys(self.world.scenario.workers, self.plan.last_listed)
         for place in self._there():
             if place.plan.name not in self.plan.last_listed:
-                self.record(StreamUnlisted(place.content.stream_id))
-        super().heal()
+                self.world.record(StreamUnlisted(place.content.stream_id))
 
-    def wants_restart(self, worker: SimProcess) -> bool:
-        """Whether a worker reads something else than its list says."""
-        ids = {stream.stream_id for stream in self.streams_read()}
-        is_old = isinstance(worker, StreamsWorker) and worker.streams.keys() != ids
-        return is_old or super().wants_restart(worker)
+    def wants_restart(self, process: SimProcess) -> bool:
+        """Whether a worker reads other streams than those of its list."""
+        ids = {stream.stream_id for stream in self.read()}
+        return isinstance(process, StreamsWorker) and process.streams.keys() != ids
 
     # --- workers --------------------------------------------------------------------------------------
 
-    def start_worker(self, name: str) -> None:
-        """Start a process of this name, unless it cannot describe a stream of its list: it tries again later then."""
-        if name in self.workers or self.has_left(name):
-            return
-        starts = {each.listed_as: each.start for each in self.plan.streams if each.name in self.lists[name]}
+    def make(self, name: str) -> StreamsWorker:
+        """Return a new worker, not begun yet.
+
+        Raises:
+            CannotStart: It cannot describe a stream of its list; it tries again later.
+        """
+        world, names = self.world, self._lists.get(name, self.plan.listed)
+        starts = {each.listed_as: each.start for each in self.plan.streams if each.name in names}
         try:
             streams = parse_streams(starts, TRIM_HORIZON).describe(self.fetch_summary, lambda _: None)
         except PenstockError as error:
-            self.record(StartFailed(name, type(error).__name__))
-            self.schedule(self.now + self.chance.uniform(1.0, 5.0), self.start_worker, name)
-            return
-        self._consumed[name] = streams
-        super().start_worker(name)
-
-    def make_worker(self, name: str) -> SimProcess:
-        """Return a new process of this name, not begun yet."""
-        streams = self._consumed[name]
+            world.record(StartFailed(name, type(error).__name__))
+            self._start_later(name, 1.0, 5.0)
+            raise CannotStart(name) from error
         worker = StreamsWorker(
-            self,
+            world,
             name,
-            self.next_incarnation(name),
-            self.on_worker_gone,
+            world.next_incarnation(name),
+            world.on_worker_gone,
             streams,
             service=StreamsService(self),
             plan=self.plan,
         )
-        self.record(StreamsChosen(worker.who, tuple(stream.stream_id for stream in streams)))
+        world.record(StreamsChosen(worker.who, tuple(stream.stream_id for stream in streams)))
         return worker
 
     def fetch_summary(self, name: str) -> StreamSummary:
@@ -284,8 +285,8 @@ class StreamsWorld(World):
         place = self.find_place(name)
         if place is None:
             raise _no_stream(name)
-        if self.is_denied("stream") or self.now < place.denied_until:
-            raise AccessDenied(f"access to {name} is denied", code=self.denial)
+        if self.world.is_denied("stream") or self.world.now < place.denied_until:
+            raise AccessDenied(f"access to {name} is denied", code=self.world.denial)
         return StreamSummary(
             name,
             place.identity.arn,
@@ -304,9 +305,9 @@ class StreamsWorld(World):
         place = self.find_place(name)
         if place is None:
             return _no_stream(name)
-        if self.now < max(place.refused_until, place.denied_until):
-            return self.chance.choice((Problem.REFUSED, Problem.THROTTLED))
-        return self.serve_listing(filter_type, timestamp_ms, place.content)
+        if self.world.now < max(place.refused_until, place.denied_until):
+            return self.world.chance.choice((Problem.REFUSED, Problem.THROTTLED))
+        return self.world.serve_listing(filter_type, timestamp_ms, place.content)
 
     def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
         """Find the shard that a call names by its stream's name, or an iterator by the stream itself."""
@@ -315,12 +316,12 @@ class StreamsWorld(World):
         found = self.find_place(name)
         if found is None:
             return _no_stream(name)
-        if self.now < found.denied_until:
-            return AccessDenied(f"access to {name} is denied", code=self.denial)
+        if self.world.now < found.denied_until:
+            return AccessDenied(f"access to {name} is denied", code=self.world.denial)
         if ":" in owner and found.content.stream_id != owner:
             return Rejected("Invalid ShardIterator.", code="InvalidArgumentException")
         shard = found.content.shards.get(shard_id)
-        return self._unknown_shard(shard_id) if shard is None else (found.content, shard)
+        return self.world.unknown_shard(shard_id) if shard is None else (found.content, shard)
 
     def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:
         """Return why the service takes no such position: it is of a stream that had this one's name."""

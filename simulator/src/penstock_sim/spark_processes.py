@@ -1,0 +1,223 @@
+"""The processes of Spark queries, for those that read and those that write: drivers, executors, and their faults.
+
+A driver's checkpoint location survives it, and executors do not end with drivers. Everything else dies with its process, at
+any moment, also in the middle of a call.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from penstock_sim.actors import Actors
+from penstock_sim.events.processes import ProcessExited, ProcessPaused, ProcessStarted
+from penstock_sim.events.queries import ExecutorKilled, SecondDriverStarted
+from penstock_sim.journal import Journal
+from penstock_sim.process import SimProcess
+from penstock_sim.query_plan import QueryPlan
+from penstock_sim.sink_plan import SinkPlan
+from penstock_sim.spark_job import OnEnd, TaskFailed
+
+if TYPE_CHECKING:
+    from penstock_sim.environment import Environment
+    from penstock_sim.fibers import Fiber
+    from penstock_sim.world import World
+
+
+class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
+    """Another driver has written this entry of the checkpoint location's log."""
+
+
+class TaskAttempt(Struct, eq=False, kw_only=True):
+    """One attempt of one task of a batch.
+
+    Args:
+        driver: Gets the outcome.
+        on_end: Called in the driver's process with the outcome.
+    """
+
+    driver: SimProcess
+    on_end: OnEnd[Any]
+
+    def lose(self) -> None:
+        """Handle the end of the executor, in the driver's process."""
+        self.on_end(TaskFailed(None))
+
+
+_Attempt = TypeVar("_Attempt", bound=TaskAttempt)
+
+
+class SparkExecutor(SimProcess, Generic[_Attempt]):
+    """One process that runs tasks."""
+
+    def __init__(self, world: Environment, name: str, incarnation: int) -> None:
+        super().__init__(world, name, incarnation)
+        self.attempts: dict[_Attempt, None] = {}
+
+    def run(self, attempt: _Attempt) -> None:
+        """Begin an attempt."""
+        self.attempts[attempt] = None
+        self.spawn(lambda: self.run_attempt(attempt))
+
+    @abstractmethod
+    def run_attempt(self, attempt: _Attempt) -> None:
+        """Run an attempt in its own thread."""
+
+    def fail(self) -> list[_Attempt]:
+        """End the process; return the attempts that it leaves."""
+        self.end()
+        return [attempt for attempt in self.attempts if attempt.driver.is_alive]
+
+
+class SparkDriver(SimProcess):
+    """One life of a query's driver.
+
+    Args:
+        world: Its surroundings.
+        name: The query's name.
+        incarnation: Names this life.
+        on_gone: Called when it has ended, with how.
+    """
+
+    def __init__(
+        self, world: Environment, name: str, incarnation: int, on_gone: Callable[[SimProcess, str], None]
+    ) -> None:
+        super().__init__(world, name, incarnation)
+        self.on_gone = on_gone
+        self.main: Fiber | None = None
+        self._is_stopping = False
+
+    def start(self) -> None:
+        """Begin."""
+        self.main = self.spawn(self.live)
+
+    @abstractmethod
+    def live(self) -> None:
+        """Run in the driver's main thread, to its end."""
+
+    def request_stop(self) -> None:
+        """Stop as `query.stop()` does, or SIGTERM: wherever it is."""
+        if self.main is not None and not self._is_stopping:
+            self._is_stopping = True
+            self.main.interrupt(SystemExit(0))
+
+
+_Driver = TypeVar("_Driver", bound=SparkDriver)
+_Executor = TypeVar("_Executor", bound=SparkExecutor[Any])
+
+
+class SparkActors(Actors, Generic[_Driver, _Executor]):
+    """Queries of one kind, their executors, and the faults of both.
+
+    Args:
+        world: Their world.
+        plan: Drawn from the seed.
+        driver_type: The class of the drivers.
+    """
+
+    def __init__(self, world: World, plan: QueryPlan | SinkPlan, driver_type: type[_Driver]) -> None:
+        super().__init__(world)
+        self._spark = plan
+        self._driver_type = driver_type
+        self.extra: list[_Driver] = []
+        """Drivers beside those that the world starts again."""
+        self.executors: dict[str, _Executor] = {}
+        self._journal = Journal(world)
+        for place in range(plan.executor_count):
+            self._start_executor(f"executor{place}")
+
+    @abstractmethod
+    def make_executor(self, name: str) -> _Executor:
+        """Return a new executor."""
+
+    @abstractmethod
+    def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None]) -> _Driver:
+        """Return a new driver of a query, from its checkpoint location."""
+
+    def begin(self) -> None:
+        """Begin to write the log of the production code to the history."""
+        self._journal.open()
+
+    def close(self) -> None:
+        """Leave the loggers as they were."""
+        self._journal.shut()
+
+    def recurring(self) -> list[tuple[float, Callable[[], None]]]:
+        """Return the faults of executors, and the second drivers."""
+        plan = self._spark
+        return [
+            (plan.executor_kills_per_min, self._kill_executor),
+            (plan.executor_pauses_per_min, self._pause_executor),
+            (plan.second_drivers_per_min, self._start_second_driver),
+        ]
+
+    def heal(self) -> None:
+        """End all pauses of executors, and every driver but one of each query."""
+        for extra in list(self.extra):
+            self.on_extra_gone(extra, "ended")
+        for executor in self.executors.values():
+            executor.paused_until = min(executor.paused_until, self.world.now)
+            executor.resume()
+
+    # --- executors ----------------------------------------------------------------------------------------
+
+    def executors_now(self) -> list[_Executor]:
+        """Return the executors that run now."""
+        return list(self.executors.values())
+
+    def _start_executor(self, name: str) -> None:
+        self.executors[name] = self.make_executor(name)
+
+    def _kill_executor(self) -> None:
+        self.end_executor(self.world.chance.choice(self.executors_now()))
+
+    def end_executor(self, executor: _Executor) -> None:
+        """Kill an executor, and start another one in its place."""
+        world, left = self.world, executor.fail()
+        world.record(ExecutorKilled(executor.who))
+        self.record_killed(executor)
+        for attempt in left:
+            attempt.driver.later(world.chance.uniform(0.5, 10.0), attempt.lose)
+        self._start_executor(executor.name)
+
+    def record_killed(self, executor: _Executor) -> None:
+        """Record the attempts that have ended with their executor."""
+
+    def _pause_executor(self) -> None:
+        world, executor = self.world, self.world.chance.choice(self.executors_now())
+        executor.paused_until = world.now + world.chance.uniform(0.5, self._spark.executor_pause_max_s)
+        world.schedule(executor.paused_until, executor.resume)
+        world.record(ProcessPaused(executor.who, round(executor.paused_until, 3)))
+
+    # --- drivers ------------------------------------------------------------------------------------------
+
+    def drivers(self) -> list[_Driver]:
+        """Return the drivers that the world starts again."""
+        return [worker for worker in self.world.workers.values() if isinstance(worker, self._driver_type)]
+
+    def some_driver(self) -> _Driver | None:
+        """Draw one of them."""
+        found = self.drivers()
+        return self.world.chance.choice(found) if found else None
+
+    def _start_second_driver(self) -> None:
+        query = self.some_driver()
+        if query is not None:
+            self.world.met["fault: second_drivers_per_min"] += 1
+            self.world.record(SecondDriverStarted(query.name))
+            self.start_extra(self.make_driver(query.name, self.on_extra_gone))
+
+    def start_extra(self, driver: _Driver) -> None:
+        """Start a driver that is not started again."""
+        self.extra.append(driver)
+        self.world.record(ProcessStarted(driver.who))
+        driver.start()
+
+    def on_extra_gone(self, driver: SimProcess, how: str) -> None:
+        """Record that such a driver has ended."""
+        driver.end()
+        self.extra = [each for each in self.extra if each is not driver]
+        self.world.record(ProcessExited(driver.who, how))

@@ -1,0 +1,180 @@
+"""The streams of a world, and their events: records, reshards, trims, rows that others have left in the lease table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.aggregation import MAGIC, AggregateBuilder
+from penstock.core.leases.lease import Lease, LeaseTerm
+from penstock.core.leases.lease_writes import Create
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.errors import PenstockError
+from penstock_sim.actors import Actors
+from penstock_sim.events.streams import (
+    RecordPut,
+    RecordsTrimmed,
+    ShardClosed,
+    ShardCreated,
+    ShardExpired,
+    StreamQuiet,
+)
+from penstock_sim.faults import EPOCH_MS
+from penstock_sim.stream import SimShard, SimStream
+
+if TYPE_CHECKING:
+    from penstock_sim.world import World
+
+_SHARDS_MAX: Final = 14
+
+
+class StreamSet(Actors):
+    """The stream of a world that has one.
+
+    Args:
+        world: Their world.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.quiet_until = 0.0
+        """Until then no records are put into any stream."""
+
+    def open(self) -> SimStream:
+        """Create the streams of the beginning; return the first."""
+        world = self.world
+        stream = SimStream(world.chance, world.scenario.shard_count, EPOCH_MS - 60_000)
+        self.record_shards(stream)
+        return stream
+
+    def record_shards(self, stream: SimStream) -> None:
+        """Record the shards that a stream begins with."""
+        for shard in stream.shards.values():
+            self.world.record(ShardCreated(stream.key_of(shard.shard_id), shard.parents))
+
+    def read(self) -> list[SimStream]:
+        """Return the streams whose records the fleet owes to its handlers."""
+        return [self.world.stream]
+
+    def retained(self) -> list[tuple[SimStream, float | None]]:
+        """Return how long each stream keeps its records."""
+        return [(self.world.stream, self.world.scenario.retention_s)]
+
+    def iterator_life_s(self) -> float:
+        """Return how long an iterator is valid: much shorter than the retention, as the service's five minutes are."""
+        return 300.0 if self.world.scenario.retention_s is None else 8.0
+
+    # --- the service --------------------------------------------------------------------------------------
+
+    def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
+        """Find the shard that a call or an iterator names, and its stream."""
+        return self.world.stream, self.world.stream.shards[place]
+
+    def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:
+        """Return why the service takes no such position; a reader of one stream has none but its own."""
+        del stream, position
+        return None
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def draw(self) -> SimStream | None:
+        """Return the stream of the next records; None while it is quiet."""
+        return self.world.stream
+
+    def put(self) -> None:
+        """Put a record or an aggregate into an open shard."""
+        world, stream = self.world, self.draw()
+        if stream is None:
+            return
+        shard = stream.draw_open_shard()
+        now_ms = world.now_ms()
+        if world.luck("malformed_aggregate"):
+            blob = MAGIC + world.chance.randbytes(world.chance.choice((1, 20, 40)))
+            numbers = stream.put_blob(shard, blob, "key", 1, now_ms)
+        elif world.luck("aggregate"):
+            count = world.chance.randint(2, 9)
+            builder = AggregateBuilder()
+            for _ in range(count):
+                builder.add(b"", "key", str(shard.hash_range.start))
+            entry = builder.build()
+            numbers = stream.put_blob(shard, entry.data, entry.partition_key, count, now_ms)
+        else:
+            numbers = [stream.put_into(shard, now_ms)[1]]
+        for number in numbers:
+            world.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
+
+    def put_everywhere(self) -> None:
+        """Put a record into every open shard: its reader must still deliver."""
+        now_ms = self.world.now_ms()
+        for stream in self.read():
+            for shard in stream.open_shards():
+                _, number = stream.put_into(shard, now_ms)
+                self.world.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
+
+    def silence(self) -> None:
+        """Keep a stream quiet for a while."""
+        world = self.world
+        self.quiet_until = world.now + world.chance.uniform(0.3, 1.5) * (world.scenario.retention_s or 0.0)
+        world.record(StreamQuiet(round(self.quiet_until, 3)))
+
+    def trim(self) -> None:
+        """Remove the records whose retention is over, each second."""
+        world = self.world
+        retained = [
+            (stream, retention_s) for stream, retention_s in self.retained() if retention_s is not None
+        ]
+        for stream, retention_s in retained:
+            shortened, gone = stream.trim(world.now_ms() - int(retention_s * 1000))
+            for shard in shortened:
+                key = stream.key_of(shard.shard_id)
+                world.record(RecordsTrimmed(key, shard.trimmed, shard.sequences[shard.trimmed - 1]))
+            for shard in gone:
+                world.record(ShardExpired(stream.key_of(shard.shard_id)))
+        if retained:
+            world.schedule(world.now + 1.0, self.trim)
+
+    # --- shards -------------------------------------------------------------------------------------------
+
+    def reshard(self) -> None:
+        """Split a shard, or merge two."""
+        self.reshard_in(self.world.stream, _SHARDS_MAX)
+
+    def reshard_in(self, stream: SimStream, shards_max: int) -> None:
+        """Split a shard of a stream, or merge two; a stream that has `shards_max` open shards is not split."""
+        world, shards = self.world, stream.open_shards()
+        if len(shards) < 2 or (len(shards) < shards_max and world.chance.random() < 0.5):
+            parents = [world.chance.choice(shards)]
+            children = stream.split(parents[0], world.now_ms())
+        else:
+            place = world.chance.randrange(len(shards) - 1)
+            parents = shards[place : place + 2]
+            children = stream.merge(parents[0], parents[1], world.now_ms())
+        of = tuple(stream.key_of(parent.shard_id) for parent in parents)
+        for child in children:
+            world.record(ShardCreated(stream.key_of(child), of))
+        for key in of if children else ():
+            world.record(ShardClosed(key))
+
+    # --- the lease table ----------------------------------------------------------------------------------
+
+    def leave_rows(self) -> None:
+        """Put the rows of dead workers of the KCL and of Spark into the table: without our attributes, or with old ones."""
+        self.leave_rows_of(self.world.stream, self.world.scenario.options.start.default)
+
+    def leave_rows_of(self, stream: SimStream, start: Position) -> None:
+        """Put rows that dead workers left for one stream into the table, or put none."""
+        world, rate, chance = self.world, self.world.faults.rows_of_others, self.world.chance
+        if not rate or start != TRIM_HORIZON or chance.random() > rate:
+            return
+        world.met["fault: rows_of_others"] += 1
+        world.table.exists = True
+        for shard in stream.list_shards("AT_TRIM_HORIZON", None):
+            owner = chance.choice(("java/1", "spark/q1"))
+            term = chance.choice((None, LeaseTerm("spark/q1", 30_000), LeaseTerm("spark/q2", 10**9)))
+            hash_range = None if owner == "java/1" and chance.random() < 0.3 else shard.hash_range
+            lease = Lease(stream.key_of(shard.shard_id), 7, owner, hash_range=hash_range, term=term)
+            world.table.write(f"{owner}#1", Create(lease))
+
+    def may_delete(self, key: str) -> bool:
+        """Whether a row may be deleted: it is not its application's last."""
+        del key
+        return len(self.world.table.rows) > 1
