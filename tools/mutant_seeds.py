@@ -26,8 +26,9 @@ if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
 from penstock_sim.checker import Violation  # noqa: E402
+from penstock_sim.kinds import SeedKind  # noqa: E402
 from penstock_sim.run import run_seeds  # noqa: E402
-from penstock_sim.seed_kinds import DRAW, SeedKind  # noqa: E402
+from penstock_sim.seed_kinds import DRAW  # noqa: E402
 from sim.mutants import Mutant  # noqa: E402
 from sim.mutants_by_kind import MUTANTS_BY_KIND  # noqa: E402
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from penstock_sim.faults import Scenario
+from penstock_sim.plan import Scenario
 from penstock_sim.run import SeedResult, run_scenario
 from penstock_sim.seed_kinds import DRAW
 from penstock_sim.shrinking import as_test, shrink

@@ -19,7 +19,7 @@ def world_of(worker_count: int, shard_count: int, policy: str, seed: int, see: A
     from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
     from penstock.core.position import TRIM_HORIZON
     from penstock.core.starting import StartingPosition
-    from penstock_sim.faults import FaultPlan, Scenario
+    from penstock_sim.plan import FaultPlan, Scenario
     from penstock_sim.world import World
 
     scenario = Scenario(

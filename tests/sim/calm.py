@@ -3,7 +3,7 @@
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
-from penstock_sim.faults import FaultPlan, Scenario
+from penstock_sim.plan import FaultPlan, Scenario
 
 
 def calm(workers, shard_count, policy, **more):

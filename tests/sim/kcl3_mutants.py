@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from penstock.core.leases import kcl3_membership
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.kcl3_membership import Kcl3Membership
-from penstock_sim.kcl3_plan import NATIVE, UPGRADING, WITH_LEADER
+from penstock_sim.plan import NATIVE, UPGRADING, WITH_LEADER
 from sim.mutants import Mutant
 
 

@@ -47,7 +47,7 @@ from penstock.core.reading import shard_reader
 from penstock.core.reading.delivery import ShardDelivery
 from penstock.core.reading.delivery_calls import CallKind, SendToDeadLetter
 from penstock.core.reading.resume import MissingRecord
-from penstock_sim.faults import Scenario
+from penstock_sim.plan import Scenario
 from penstock_sim.reader import SimReader
 from penstock_sim.table import SimTable
 from penstock_sim.worker import SimWorker

@@ -417,7 +417,7 @@ QUERY_MUTANTS = (
         PastClaim,
         "is_of",
         goes_by_the_number,
-        needs=lambda scenario: scenario.query_plan.copies_per_min,
+        needs=lambda scenario: scenario.faults.copies_per_min,
     ),
     Mutant(
         "what was claimed before a restore is another driver's",
@@ -427,7 +427,7 @@ QUERY_MUTANTS = (
         "rewind_leases",
         knows_no_last_number,
         also=((batch_settling.BatchSettler, "accept_claims", lets_nothing_pass),),
-        needs=lambda scenario: scenario.query_plan.restores_per_min,
+        needs=lambda scenario: scenario.faults.restores_per_min,
     ),
     Mutant(
         "a shard ends without its children",
@@ -536,7 +536,7 @@ QUERY_MUTANTS = (
         ClaimedRead,
         "_claim_nothing",
         claims_nothing,
-        needs=lambda scenario: scenario.query_plan.robberies_per_min,
+        needs=lambda scenario: scenario.faults.robberies_per_min,
     ),
     Mutant(
         "who comes back looks at no checkpoint",
@@ -562,7 +562,7 @@ QUERY_MUTANTS = (
         batch_settling,
         "refuse_sharing_in_one_query",
         refuses_nothing,
-        needs=lambda scenario: scenario.query_plan.twins_per_min,
+        needs=lambda scenario: scenario.faults.twins_per_min,
     ),
     Mutant(
         "default names are shared in silence",
@@ -588,7 +588,7 @@ QUERY_MUTANTS = (
         QueryWorker,
         "describe_unread",
         knows_of_nothing_unread,
-        needs=lambda scenario: scenario.query_plan.available_now,
+        needs=lambda scenario: scenario.faults.available_now,
     ),
     Mutant(
         "the table of the earlier name is forgotten",
@@ -597,6 +597,6 @@ QUERY_MUTANTS = (
         lease_recreation.LeaseRecreation,
         "_read_former",
         finds_an_empty_table,
-        needs=lambda scenario: scenario.query_plan.moves_per_min,
+        needs=lambda scenario: scenario.faults.moves_per_min,
     ),
 )

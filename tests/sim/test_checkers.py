@@ -41,9 +41,9 @@ from penstock_sim.events.reading import (
     TipReached,
 )
 from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardClosed, ShardCreated
-from penstock_sim.faults import EPOCH_MS
 from penstock_sim.liveness_checkers import must_be_even
 from penstock_sim.loss_checkers import LossesReported, OnlyFailuresAreGivenUp
+from penstock_sim.plan import EPOCH_MS
 
 A, B = "a#1", "b#1"
 

@@ -12,7 +12,8 @@ from penstock_sim.events.base import HistoryEntry
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CallMade, ProcessPaused, ProcessStarted
 from penstock_sim.events.reading import ReaderStarted, RecordsDelivered
-from penstock_sim.faults import FaultPlan, draw_query_scenario, draw_scenario
+from penstock_sim.plan import FaultPlan
+from penstock_sim.reading_presets import draw_query_scenario, draw_scenario
 from penstock_sim.run import run_scenario, run_seed
 from penstock_sim.shrinking import as_test, shrink
 from penstock_sim.story import tell_story

@@ -10,8 +10,8 @@ from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.errors import Throttled
 from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock_sim.events.processes import CallMade, CallRetried
-from penstock_sim.faults import STREAM, FaultPlan
 from penstock_sim.fibers import ProcessEnded
+from penstock_sim.plan import STREAM, FaultPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.virtual_threads import VirtualThreads
 from penstock_sim.world import World

@@ -19,9 +19,10 @@ from penstock_sim.events.processes import CoordinatorReported, ProcessExited, Pr
 from penstock_sim.events.streams import ShardCreated
 from penstock_sim.history import History
 from penstock_sim.kcl3_checkers import LeftToTheLeader
-from penstock_sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
+from penstock_sim.kinds import SeedKind
+from penstock_sim.plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
+from penstock_sim.reading_presets import draw_kcl3_scenario
 from penstock_sim.run import run_kcl3_seed
-from penstock_sim.seed_kinds import SeedKind, draw_kcl3_scenario
 from penstock_sim.situations import expected, never_met
 
 SEEDS = 8  # test_many_seeds.py runs the following ones

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock_sim.kinds import SeedKind
 from penstock_sim.run import run_scenario
-from penstock_sim.seed_kinds import DRAW, SeedKind
+from penstock_sim.seed_kinds import DRAW
 from sim.mutants import MUTANTS
 from sim.mutants_by_kind import MUTANTS_BY_KIND
 from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, SINKS, STREAMS, WORKERS
@@ -101,5 +102,5 @@ def test_the_search_tries_known_seeds_first_and_only_those_that_can_show_the_bug
     tried = list(tool["_candidates"](SeedKind.QUERIES, mutant, range(200)))
     known = {other.seed for other in bugs}
     assert tried
-    assert all(DRAW[SeedKind.QUERIES](seed).query_plan.twins_per_min > 0 for seed in tried)
+    assert all(DRAW[SeedKind.QUERIES](seed).faults.twins_per_min > 0 for seed in tried)
     assert [seed in known for seed in tried] == sorted((seed in known for seed in tried), reverse=True)

@@ -22,10 +22,11 @@ from penstock_sim.events.producers import (
 from penstock_sim.events.reading import DeliveredTexts
 from penstock_sim.events.streams import ShardCreated
 from penstock_sim.history import History
+from penstock_sim.kinds import SeedKind
 from penstock_sim.producer_checkers import AcknowledgedIsThere, ArrivesInOrder, KeysInOrder, RarelyTwice
 from penstock_sim.run import run_producer_seed
-from penstock_sim.seed_kinds import SeedKind, draw_producer_scenario
 from penstock_sim.situations import never_met
+from penstock_sim.writing_presets import draw_producer_scenario
 
 SEEDS = 14  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = [

@@ -25,8 +25,8 @@ from penstock_sim.events.sinks import (
     WriteTaskStarted,
 )
 from penstock_sim.history import History
+from penstock_sim.kinds import SeedKind
 from penstock_sim.run import run_sink_seed
-from penstock_sim.seed_kinds import SeedKind, draw_sink_scenario
 from penstock_sim.sink_checkers import (
     EndsInTime,
     ErrorsName,
@@ -37,6 +37,7 @@ from penstock_sim.sink_checkers import (
     TwiceWithCause,
 )
 from penstock_sim.situations import never_met
+from penstock_sim.writing_presets import draw_sink_scenario
 
 SEEDS = 11  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = {

@@ -25,10 +25,11 @@ from penstock_sim.events.streams import (
     StreamsChosen,
     StreamUnlisted,
 )
-from penstock_sim.faults import EPOCH_MS, FaultPlan
 from penstock_sim.history import History
+from penstock_sim.kinds import SeedKind
+from penstock_sim.plan import EPOCH_MS, FaultPlan
+from penstock_sim.reading_presets import draw_streams_scenario
 from penstock_sim.run import run_scenario, run_streams_seed
-from penstock_sim.seed_kinds import SeedKind, draw_streams_scenario
 from penstock_sim.shrinking import as_test, shrink
 from penstock_sim.situations import expected, never_met
 from penstock_sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly

@@ -29,9 +29,9 @@ from penstock_sim.events.base import Event, HistoryEntry
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import TimeStoodStill
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
-from penstock_sim.faults import EPOCH_MS, FaultPlan, Scenario
 from penstock_sim.fibers import Fibers
 from penstock_sim.kcl3_rows import SimKcl3Rows
+from penstock_sim.plan import EPOCH_MS, FaultPlan, Scenario
 from penstock_sim.stream import SimRecord, SimStream
 from penstock_sim.stream_set import StreamSet
 from penstock_sim.table import SimTable
@@ -177,12 +177,8 @@ class Environment:
         return 0.01 + 0.2 * self.chance.random()
 
     def has_fault(self, name: str) -> bool:
-        """Draw whether a fault happens to a query now.
-
-        Args:
-            name: The field of the query plan that has the fault's likelihood.
-        """
-        likelihood: float = getattr(self.scenario.query_plan, name)
+        """Draw whether a fault of the plan happens now, by the name of its rate; none does once the faults have ended."""
+        likelihood: float = getattr(self.scenario.faults, name)
         happens = not self.is_healed and self.chance.random() < likelihood
         if happens:
             self.met[f"fault: {name}"] += 1

@@ -32,7 +32,7 @@ from penstock_sim.events.queries import (
     ReadTaskStarted,
 )
 from penstock_sim.fan_out import SimFanOut
-from penstock_sim.faults import STREAM
+from penstock_sim.plan import STREAM
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import TaskFailed
 from penstock_sim.spark_processes import SparkExecutor, TaskAttempt

@@ -34,8 +34,8 @@ from penstock_sim.events.streams import (
     StreamDeleted,
     StreamUnlisted,
 )
-from penstock_sim.faults import EPOCH_MS
 from penstock_sim.names import name_of
+from penstock_sim.plan import EPOCH_MS
 
 
 @dataclass

@@ -11,8 +11,8 @@ from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, Ve
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported, ProcessExited
 from penstock_sim.history import History
-from penstock_sim.kcl3_plan import NATIVE, WITH_LEADER
 from penstock_sim.names import name_of
+from penstock_sim.plan import NATIVE, WITH_LEADER
 
 _UNDER_WAY_S: Final = 10.0
 """A write that was begun before its worker saw a leader has arrived by then, even if it was late."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock_sim.actors import Actors
 from penstock_sim.events.kcl3 import FleetUnready, VersionChanged
-from penstock_sim.kcl3_plan import UPGRADING, WITH_LEADER, Kcl3Plan
 from penstock_sim.kcl3_worker import Kcl3Worker
+from penstock_sim.plan import UPGRADING, WITH_LEADER, Kcl3Plan
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
@@ -47,8 +47,8 @@ class Kcl3Fleet(Actors):
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the faults of the leader."""
         return [
-            (self._plan.leader_deaths_per_min, self._kill_leader),
-            (self._plan.leader_moves_per_min, self._depose_leader),
+            (self.world.faults.leader_deaths_per_min, self._kill_leader),
+            (self.world.faults.leader_moves_per_min, self._depose_leader),
         ]
 
     def is_done(self) -> bool:

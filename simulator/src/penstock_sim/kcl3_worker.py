@@ -40,7 +40,7 @@ from penstock.core.leases.lease import Lease, StopNote
 from penstock.core.leases.lease_writes import Applied
 from penstock_sim.environment import Environment
 from penstock_sim.events.kcl3 import LeaderActed, LeaderElected, LeaderLost
-from penstock_sim.kcl3_plan import WITH_LEADER, WITH_REPORTS, Kcl3Plan
+from penstock_sim.plan import WITH_LEADER, WITH_REPORTS, Kcl3Plan
 from penstock_sim.process import SimProcess
 from penstock_sim.worker import UTILISATION, SimWorker
 

@@ -22,9 +22,9 @@ from penstock_sim.events.reading import (
     ShardStopped,
     TipReached,
 )
-from penstock_sim.faults import EPOCH_MS
 from penstock_sim.history import History
 from penstock_sim.names import name_of
+from penstock_sim.plan import EPOCH_MS
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
 SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while

@@ -34,9 +34,8 @@ from penstock_sim.events.producers import (
     RecordsUnanswered,
 )
 from penstock_sim.events.streams import RecordPut
-from penstock_sim.faults import STREAM
+from penstock_sim.plan import STREAM, ProducerPlan
 from penstock_sim.process import SimProcess
-from penstock_sim.producer_plan import ProducerPlan, PutFaults
 
 if TYPE_CHECKING:
     from penstock_sim.environment import Environment
@@ -54,23 +53,17 @@ class SimPuts:
 
     Args:
         world: Time, chance and the stream.
-        plan: The faults.
         stream: The stream to put into; None for the world's.
     """
 
-    def __init__(self, world: Environment, plan: PutFaults, stream: SimStream | None = None) -> None:
+    def __init__(self, world: Environment, stream: SimStream | None = None) -> None:
         self._world = world
-        self._plan = plan
         self._stream = world.stream if stream is None else stream
 
     def happens(self, fault: str) -> bool:
         """Draw whether a fault of the plan happens now, by the name of the field with its likelihood."""
-        world = self._world
-        likelihood: float = getattr(self._plan, fault)
-        happens = not world.is_healed and likelihood > 0 and world.chance.random() < likelihood
-        if happens:
-            world.met[f"fault: {fault}"] += 1
-        return happens
+        likelihood: float = getattr(self._world.scenario.faults, fault)
+        return likelihood > 0 and self._world.has_fault(fault)
 
     def serve(self, entries: Sequence[PutEntry]) -> Any:
         """Answer one call."""
@@ -306,7 +299,7 @@ class ProducerActors(Actors):
     def __init__(self, world: World, plan: ProducerPlan) -> None:
         super().__init__(world)
         self._plan = plan
-        self._puts = SimPuts(world, plan)
+        self._puts = SimPuts(world)
 
     def make(self, name: str) -> SimProducer | None:
         """Return a new producer, not begun yet."""

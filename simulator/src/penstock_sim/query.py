@@ -50,7 +50,7 @@ from penstock_sim.events.queries import (
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
 from penstock_sim.executor import ReadAttempt, ShardRows, SimExecutor, read_task
 from penstock_sim.fan_out import SimFanOut
-from penstock_sim.faults import STREAM, Scenario
+from penstock_sim.plan import STREAM, Scenario
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import JobFailed, SparkJob, TaskFailed
 from penstock_sim.spark_processes import LogConflict, SparkDriver

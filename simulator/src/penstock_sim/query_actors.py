@@ -16,7 +16,7 @@ from penstock_sim.events.queries import (
     SecondDriverStarted,
 )
 from penstock_sim.executor import SimExecutor
-from penstock_sim.faults import EPOCH_MS
+from penstock_sim.plan import EPOCH_MS
 from penstock_sim.process import SimProcess
 from penstock_sim.query import QueryLog, SimQuery
 from penstock_sim.query_checkers import NAMESAKE, STRANGER, TWINS
@@ -36,8 +36,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
     """The queries of a world that read, and the extra drivers and workers that disturb them."""
 
     def __init__(self, world: World) -> None:
-        self._plan = world.scenario.query_plan
-        super().__init__(world, self._plan, SimQuery)
+        super().__init__(world, world.scenario.query_plan.executor_count, SimQuery)
         self._logs: dict[str, QueryLog] = {}
         self._other = SimStream(random.Random(world.scenario.seed), 2, EPOCH_MS)
 
@@ -71,7 +70,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the repeated events, and how often a minute each happens."""
-        plan = self._plan
+        plan = self.world.faults
         return [
             *super().recurring(),
             (plan.lost_drivers_per_min, self._lose_driver),
@@ -130,7 +129,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
 
     def _rob_briefly(self, driver: SimQuery) -> None:
         """Make a worker that is about to end take a lease of a batch that begins, and release it unread."""
-        if not self._plan.brief_robbery or not self.world.has_fault("brief_robbery"):
+        if not self.world.faults.brief_robbery or not self.world.has_fault("brief_robbery"):
             return
         rows = [self.world.table.rows[key] for key in driver.read_now if key in self.world.table.rows]
         own = [row for row in rows if row.reader == driver.name and row.checkpoint_owner is None]

@@ -28,9 +28,9 @@ from penstock_sim.events.queries import (
 )
 from penstock_sim.events.reading import ReaderStarted, RecordsHandled
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
-from penstock_sim.faults import EPOCH_MS
 from penstock_sim.history import History
 from penstock_sim.names import name_of
+from penstock_sim.plan import EPOCH_MS
 from penstock_sim.query_end_checkers import EndsWhenAllIsRead
 
 STRANGER: Final = "z/stranger"

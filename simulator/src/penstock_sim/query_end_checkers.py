@@ -12,9 +12,9 @@ from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
 from penstock_sim.events.queries import BatchUnread, LocationCopied, LocationRestored, SecondDriverStarted
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
-from penstock_sim.faults import EPOCH_MS
 from penstock_sim.history import History
 from penstock_sim.names import name_of
+from penstock_sim.plan import EPOCH_MS
 
 _EXTRAS: Final = "z/"
 """Name prefix of the workers that join and leave beside the fleet."""

@@ -23,10 +23,10 @@ from penstock_sim.events.queries import (
 )
 from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.events.streams import RecordsTrimmed
-from penstock_sim.faults import EPOCH_MS
 from penstock_sim.history import History
 from penstock_sim.loss_checkers import SLACK_MS, LossesReported
 from penstock_sim.names import name_of
+from penstock_sim.plan import EPOCH_MS
 
 _SHARD: Final = re.compile(r"shardId-\d+")
 _GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with the shards that are left")

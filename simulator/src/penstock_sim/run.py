@@ -14,29 +14,28 @@ from msgspec.structs import replace
 from penstock_sim.checker import Checker, Violation
 from penstock_sim.checkers import NothingLost, Suite
 from penstock_sim.events.base import HistoryEntry
-from penstock_sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kcl3_fleet import Kcl3Fleet
 from penstock_sim.kinds import SeedKind
 from penstock_sim.loss_checkers import LossesReported, OnlyFailuresAreGivenUp
+from penstock_sim.plan import ProducerPlan, Scenario, SinkPlan
 from penstock_sim.producer import ProducerActors
 from penstock_sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, ArrivesInOrder, RarelyTwice
-from penstock_sim.producer_plan import ProducerPlan
 from penstock_sim.query_checkers import QUERIES, OnceEach
 from penstock_sim.query_loss_checkers import QueryLossesReported
-from penstock_sim.seed_kinds import (
-    DRAW,
+from penstock_sim.reading_presets import (
     draw_kcl3_scenario,
-    draw_producer_scenario,
-    draw_sink_scenario,
+    draw_query_scenario,
+    draw_scenario,
     draw_streams_scenario,
 )
+from penstock_sim.seed_kinds import DRAW
 from penstock_sim.several_streams import SeveralStreams
-from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.situations import count_situations
 from penstock_sim.story import tell_story
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
 from penstock_sim.world import World
+from penstock_sim.writing_presets import draw_producer_scenario, draw_sink_scenario
 
 _READ_WITHIN_S: Final = 25.0
 """So long after a record was put on a fleet at rest it must be handled."""

@@ -25,11 +25,10 @@ from penstock_sim.events.streams import (
     StreamsChosen,
     StreamUnlisted,
 )
-from penstock_sim.faults import EPOCH_MS
+from penstock_sim.plan import ACCOUNT, EPOCH_MS, PlannedStream, Rollout, StreamsPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.stream_set import StreamSet
-from penstock_sim.streams_plan import ACCOUNT, PlannedStream, Rollout, StreamsPlan
 from penstock_sim.streams_service import StreamsService
 from penstock_sim.streams_worker import StreamsWorker
 
@@ -178,7 +177,7 @@ class SeveralStreams(StreamSet):
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the repeated events, and how often a minute each happens."""
-        return [(self.plan.refusals_per_min, self._refuse)]
+        return [(self.world.faults.refusals_per_min, self._refuse)]
 
     def _delete(self, name: str) -> None:
         place = self.find_place(name)

@@ -7,10 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from penstock_sim.faults import DELIVERY, FaultPlan, Scenario
-from penstock_sim.query_plan import CALM, QueryPlan
-from penstock_sim.sink_plan import SinkPlan
-from penstock_sim.streams_plan import StreamsPlan
+from penstock_sim.plan import DELIVERY, FaultPlan, QueryPlan, Scenario, SinkPlan, StreamsPlan
 
 RUNS_MAX: Final = 150
 
@@ -51,9 +48,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     off: Any = FaultPlan()
     for each in _changed(scenario.faults, off):
         yield replace(scenario, faults=replace(scenario.faults, **{each: getattr(off, each)}))
-    for each in _changed(scenario.query_plan, CALM):
-        if each != "options":
-            yield replace(scenario, query_plan=replace(scenario.query_plan, **{each: getattr(CALM, each)}))
+    if scenario.query_plan.executor_count != QueryPlan().executor_count:
+        yield replace(scenario, query_plan=QueryPlan(scenario.query_plan.options))
     yield from _with_calmer_plan(scenario)
 
 
@@ -66,7 +62,7 @@ def _with_calmer_plan(scenario: Scenario) -> Iterator[Scenario]:
     if scenario.streams is not None:
         still: Any = StreamsPlan()
         for each in _changed(scenario.streams, still):
-            if each in {"rollouts", "deletions", "refusals_per_min", "shy_s", "cold_start_s"}:
+            if each in {"rollouts", "deletions", "shy_s", "cold_start_s"}:
                 yield replace(scenario, streams=replace(scenario.streams, **{each: getattr(still, each)}))
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from penstock_sim.blocking_ports import STREAM_NAME
 from penstock_sim.events.sinks import ShardSilenced, StreamRemoved, WriteTaskKilled
 from penstock_sim.events.streams import ShardClosed
-from penstock_sim.faults import EPOCH_MS
+from penstock_sim.plan import EPOCH_MS, SinkPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.sink_executor import SinkExecutor
-from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.sink_query import SimSinkQuery, SinkLog
 from penstock_sim.sink_rows import OTHER_STREAM
 from penstock_sim.sink_service import LETTERS, SinkStream
@@ -41,7 +40,7 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
             OTHER_STREAM: SinkStream(OTHER_STREAM, SimStream(chance, 2, EPOCH_MS)),
             LETTERS: SinkStream(LETTERS, SimStream(chance, 1, EPOCH_MS)),
         }
-        super().__init__(world, plan, SimSinkQuery)
+        super().__init__(world, plan.executor_count, SimSinkQuery)
 
     def make(self, name: str) -> SimSinkQuery | None:
         """Return a new driver of a query, not begun yet."""
@@ -74,7 +73,7 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the repeated events, and how often a minute each happens."""
-        plan = self._plan
+        plan = self.world.faults
         return [
             *super().recurring(),
             (plan.outages_per_min, self._silence_shard),

@@ -18,7 +18,7 @@ from penstock.spark.sink.task_report import TaskReport
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.events.processes import MessageLogged
 from penstock_sim.events.sinks import WriteTaskDone, WriteTaskFailed, WriteTaskStarted
-from penstock_sim.sink_plan import SinkPlan
+from penstock_sim.plan import SinkPlan
 from penstock_sim.sink_rows import COLUMNS, SinkRow, in_batches
 from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
 from penstock_sim.spark_job import TaskFailed
@@ -121,7 +121,7 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
         kinesis = SinkKinesis(self, self._streams, plan, place)
         ports = SinkPorts(
             open_kinesis=lambda _connection: kinesis,
-            open_folder=lambda location: SinkFolder(self, location, self._files, plan),
+            open_folder=lambda location: SinkFolder(self, location, self._files),
             name_letters=partial(file_name, place.query, str(place.batch), attempt.write_id, place.part),
             clock=SimClock(self),
             chance=self.world.chance,
@@ -134,7 +134,6 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
         """Yield a task's input as Spark gives it: now and then it takes a while."""
         world = self.world
         for item in items:
-            if not world.is_healed and world.chance.random() < self._plan.slow_input:
-                world.met["fault: slow_input"] += 1
+            if world.has_fault("slow_input"):
                 SimClock(self).sleep(world.chance.choice((0.5, 4.0, 15.0)))
             yield item

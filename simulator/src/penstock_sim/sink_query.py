@@ -28,9 +28,9 @@ from penstock_sim.events.sinks import (
     WriteTasksDone,
     WritingQueryFailed,
 )
+from penstock_sim.plan import SinkPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.sink_executor import SinkExecutor, WriteAttempt, WrittenTask
-from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.sink_rows import SinkRow, draw_rows
 from penstock_sim.sink_service import LETTERS, AttemptPlace, SinkFolder
 from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob
@@ -125,13 +125,6 @@ class SimSinkQuery(SparkDriver):
         if does_not_fit or ("RecordError" in error_text and not self._options.keeps_dead_letters):
             self.log.more_options = {"onError": "deadLetter", "deadLetterPath": LETTERS}
 
-    def _happens(self, fault: str) -> bool:
-        likelihood: float = getattr(self._plan, fault)
-        happens = not self.world.is_healed and self.world.chance.random() < likelihood
-        if happens:
-            self.world.met[f"fault: {fault}"] += 1
-        return happens
-
     # --- Spark's loop -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -170,7 +163,7 @@ class SimSinkQuery(SparkDriver):
         write_id = f"{self.who.replace('/', '-')}-{index}" if self._plan.in_foreach_batch else None
         written = self._run_tasks(index, rows, write_id)
         world.record(WriteTasksDone(self.who, index, tuple(each.attempt for each in written)))
-        if self._happens("driver_dies_before_commit"):
+        if self.world.has_fault("driver_dies_before_commit"):
             self._die()
         reports = [each.report for each in written]
         if self._plan.in_foreach_batch:
@@ -178,7 +171,7 @@ class SimSinkQuery(SparkDriver):
         else:
             commit_batch(reports, index, self._options.checkpoint_location, self._open_folder)
         world.record(WriteCommitted(self.who, index))
-        if self._happens("driver_dies_after_commit"):
+        if self.world.has_fault("driver_dies_after_commit"):
             self._die()
         self._clock.sleep(world.latency_s())
         if index != log.committed_count:
@@ -191,7 +184,7 @@ class SimSinkQuery(SparkDriver):
         self._clock.sleep(1.0)
 
     def _open_folder(self, location: str) -> SinkFolder:
-        return SinkFolder(self, location, self._files, self._plan)
+        return SinkFolder(self, location, self._files)
 
     def _run_tasks(self, index: int, rows: list[list[SinkRow]], write_id: str | None) -> list[WrittenTask]:
         def start(part: int, on_end: OnEnd[WrittenTask]) -> bool:
@@ -211,7 +204,7 @@ class SimSinkQuery(SparkDriver):
                 self.world.chance.choice(executors).run(attempt)
             return bool(executors)
 
-        job = SparkJob[WrittenTask](self, len(rows), start, lambda: self._happens("second_attempt"))
+        job = SparkJob[WrittenTask](self, len(rows), start, lambda: self.world.has_fault("second_attempt"))
         try:
             return job.run()
         except JobFailed:

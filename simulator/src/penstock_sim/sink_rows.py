@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock_sim.blocking_ports import STREAM_NAME
-from penstock_sim.sink_plan import SinkPlan
+from penstock_sim.plan import SinkPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,8 @@ from penstock_sim.events.sinks import (
     RowsStored,
     RowsUnanswered,
 )
-from penstock_sim.faults import STREAM
+from penstock_sim.plan import STREAM, SinkPlan
 from penstock_sim.producer import SimPuts
-from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.sink_rows import text_of
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class SinkPuts(SimPuts):
     """The service's side of one attempt's calls to one stream."""
 
     def __init__(self, world: Environment, plan: SinkPlan, target: SinkStream, attempt: AttemptPlace) -> None:
-        super().__init__(world, plan, target.stream)
+        super().__init__(world, target.stream)
         self._sink_plan = plan
         self._target = target
         self._attempt = attempt
@@ -209,7 +208,7 @@ class SinkKinesis(SimKinesis):
         kind = None if shard_filter is None else shard_filter.type
 
         def serve() -> Any:
-            if self._plan.listing_denied:
+            if world.scenario.faults.listing_denied:
                 world.met["fault: listing_denied"] += 1
                 return AccessDenied("ListShards is not permitted", code="AccessDeniedException")
             return refusal(world, target) or world.serve_listing(kind, None, target.stream)
@@ -235,14 +234,12 @@ class SinkFolder:
         process: Who reads and writes.
         location: Which folder it is.
         files: The files of all folders.
-        plan: The faults.
     """
 
-    def __init__(self, process: SimProcess, location: str, files: dict[str, bytes], plan: SinkPlan) -> None:
+    def __init__(self, process: SimProcess, location: str, files: dict[str, bytes]) -> None:
         self._process = process
         self._location = location
         self._files = files
-        self._plan = plan
 
     def read(self, name: str) -> bytes:
         """Return a file's content."""
@@ -263,6 +260,5 @@ class SinkFolder:
     def _take_time(self, what: str) -> None:
         world = self._process.world
         SimClock(self._process).sleep(world.latency_s())
-        if not world.is_healed and world.chance.random() < self._plan.folder_failure:
-            world.met["fault: folder_failure"] += 1
+        if world.has_fault("folder_failure"):
             raise OSError(f"{self._location} cannot be {what} just now")

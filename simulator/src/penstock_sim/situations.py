@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
-
-from msgspec.structs import fields
 
 from penstock.core.batches.claims import NothingReason, RefusedClaim, StartReason
 from penstock.core.leases.kcl3_fleet import FleetMode
@@ -24,31 +23,21 @@ from penstock_sim.events.queries import QuerySituations
 from penstock_sim.events.reading import ReadingSituations
 from penstock_sim.events.sinks import SinkSituations
 from penstock_sim.events.streams import StreamsSituations
-from penstock_sim.faults import FaultPlan, Scenario
-from penstock_sim.kcl3_plan import Kcl3Plan
 from penstock_sim.kinds import SITUATIONS, SeedKind
-from penstock_sim.producer_plan import PutFaults
-from penstock_sim.query_plan import QueryPlan
-from penstock_sim.sink_plan import SinkPlan
+from penstock_sim.plan import FaultPlan, Scenario
+from penstock_sim.seed_kinds import DRAW
 
-_NOT_COUNTED: Final = frozenset({"pause_max_s", "clock_rate_spread", "wall_jumps", "latency_max_s"})
-_FAULTS_OF_QUERIES: Final = frozenset({"unknown_shard", "lost_iterator", "early_tip"})
-_FAULTS_OF_CONSUMERS: Final = frozenset(
+_NOT_COUNTED: Final = frozenset(
     {
-        "handler_failure",
-        "poison_record",
-        "denials_per_min",
-        "rows_of_others",
-        "second_processes_per_min",
+        "pause_max_s",
+        "executor_pause_max_s",
+        "clock_rate_spread",
+        "wall_jumps",
+        "latency_max_s",
+        "available_now",
     }
 )
-_NOT_OF_KCL3: Final = frozenset({"table_drops_per_min", "rows_of_others"})
-_NO_FAULTS_OF_QUERIES: Final = frozenset(
-    {"options", "executor_count", "executor_pause_max_s", "available_now"}
-)
-_NO_FAULTS_OF_SINKS: Final = frozenset(
-    {"keys_stay", "executor_pause_max_s", "large_row", "bad_row", "in_foreach_batch", "routes", "hash_keys"}
-)
+_DRAWN_SEEDS: Final = 100
 _FAULTS_OF_WRITERS: Final = (
     "crashes_per_min",
     "stops_per_min",
@@ -88,19 +77,21 @@ def expected(kind: SeedKind) -> tuple[str, ...]:
 
 
 def _faults_of(kind: SeedKind) -> list[str]:
-    if kind is SeedKind.PRODUCERS:
-        return [*_FAULTS_OF_WRITERS, *PutFaults.__struct_fields__]
-    if kind is SeedKind.SINKS:
-        rates = [each.name for each in fields(SinkPlan) if each.type in (float, bool)]
-        return [*_FAULTS_OF_WRITERS, *(name for name in rates if name not in _NO_FAULTS_OF_SINKS)]
-    others = _FAULTS_OF_CONSUMERS if kind is SeedKind.QUERIES else _FAULTS_OF_QUERIES
-    left_out = others | _NOT_COUNTED | (_NOT_OF_KCL3 if kind is SeedKind.KCL3 else frozenset())
-    faults = [name for name in FaultPlan.__struct_fields__ if name not in left_out]
-    if kind is SeedKind.KCL3:
-        faults += [name for name in Kcl3Plan.__struct_fields__ if name.endswith("_per_min")]
-    elif kind is SeedKind.QUERIES:
-        faults += [name for name in QueryPlan.__struct_fields__ if name not in _NO_FAULTS_OF_QUERIES]
-    return faults
+    """Return the faults that seeds of a kind draw; of the faults of all workers those that writers can meet alone."""
+    drawn = _drawn_faults(kind)
+    if kind in {SeedKind.PRODUCERS, SeedKind.SINKS}:
+        own = drawn - _drawn_faults(SeedKind.CONSUMERS)
+        drawn = own.union(_FAULTS_OF_WRITERS)
+    return [name for name in FaultPlan.__struct_fields__ if name in drawn]
+
+
+@cache
+def _drawn_faults(kind: SeedKind) -> frozenset[str]:
+    off, plans = FaultPlan(), [DRAW[kind](seed).faults for seed in range(_DRAWN_SEEDS)]
+    names = [name for name in FaultPlan.__struct_fields__ if name not in _NOT_COUNTED]
+    return frozenset(
+        name for name in names if any(getattr(plan, name) != getattr(off, name) for plan in plans)
+    )
 
 
 def _decisions_of(kind: SeedKind) -> list[str]:

@@ -17,8 +17,6 @@ from penstock_sim.events.processes import ProcessExited, ProcessPaused, ProcessS
 from penstock_sim.events.queries import ExecutorKilled, SecondDriverStarted
 from penstock_sim.journal import Journal
 from penstock_sim.process import SimProcess
-from penstock_sim.query_plan import QueryPlan
-from penstock_sim.sink_plan import SinkPlan
 from penstock_sim.spark_job import OnEnd, TaskFailed
 
 if TYPE_CHECKING:
@@ -114,19 +112,18 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
 
     Args:
         world: Their world.
-        plan: Drawn from the seed.
+        executor_count: Processes that run the tasks of every query.
         driver_type: The class of the drivers.
     """
 
-    def __init__(self, world: World, plan: QueryPlan | SinkPlan, driver_type: type[_Driver]) -> None:
+    def __init__(self, world: World, executor_count: int, driver_type: type[_Driver]) -> None:
         super().__init__(world)
-        self._spark = plan
         self._driver_type = driver_type
         self.extra: list[_Driver] = []
         """Drivers beside those that the world starts again."""
         self.executors: dict[str, _Executor] = {}
         self._journal = Journal(world)
-        for place in range(plan.executor_count):
+        for place in range(executor_count):
             self._start_executor(f"executor{place}")
 
     @abstractmethod
@@ -147,7 +144,7 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the faults of executors, and the second drivers."""
-        plan = self._spark
+        plan = self.world.faults
         return [
             (plan.executor_kills_per_min, self._kill_executor),
             (plan.executor_pauses_per_min, self._pause_executor),
@@ -188,7 +185,7 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
 
     def _pause_executor(self) -> None:
         world, executor = self.world, self.world.chance.choice(self.executors_now())
-        executor.paused_until = world.now + world.chance.uniform(0.5, self._spark.executor_pause_max_s)
+        executor.paused_until = world.now + world.chance.uniform(0.5, world.faults.executor_pause_max_s)
         world.schedule(executor.paused_until, executor.resume)
         world.record(ProcessPaused(executor.who, round(executor.paused_until, 3)))
 

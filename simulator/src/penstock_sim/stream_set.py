@@ -18,7 +18,7 @@ from penstock_sim.events.streams import (
     ShardExpired,
     StreamQuiet,
 )
-from penstock_sim.faults import EPOCH_MS
+from penstock_sim.plan import EPOCH_MS
 from penstock_sim.stream import SimShard, SimStream
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import ProcessPaused
 from penstock_sim.events.reading import DeliveredFrom, ReaderStarted
 from penstock_sim.events.streams import ListChanged, RecordPut, StreamDeleted, StreamRefused, StreamsChosen
-from penstock_sim.faults import EPOCH_MS
 from penstock_sim.history import History
+from penstock_sim.plan import EPOCH_MS
 
 READ_WITHIN_S: Final = 60.0
 """A record is handled so long after it was put where nothing goes wrong but in other streams."""

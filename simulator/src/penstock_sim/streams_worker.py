@@ -25,8 +25,8 @@ from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_calls import list_shards
 from penstock_sim.environment import Environment
 from penstock_sim.events.streams import WorkerStoodStill
+from penstock_sim.plan import StreamsPlan
 from penstock_sim.process import SimProcess
-from penstock_sim.streams_plan import StreamsPlan
 from penstock_sim.streams_service import AnsweredRun, StreamsService
 from penstock_sim.worker import SimWorker
 

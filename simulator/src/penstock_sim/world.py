@@ -24,8 +24,8 @@ from penstock_sim.events.processes import (
     SecondProcessStarted,
     WallClockJumped,
 )
-from penstock_sim.faults import FaultPlan, Scenario
 from penstock_sim.names import name_of
+from penstock_sim.plan import FaultPlan, Scenario
 from penstock_sim.process import SimProcess
 from penstock_sim.stream_set import StreamSet
 from penstock_sim.worker import SimWorker

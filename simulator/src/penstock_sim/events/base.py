@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, get_args, ge
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from penstock_sim.faults import Scenario
+    from penstock_sim.plan import Scenario
 
 _SHARD: Final = re.compile(r"(?:\d+:[a-z]+:\d+:)?shardId-\d+")
 

@@ -10,9 +10,9 @@ from penstock_sim.events.base import Event, SituationFinder
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported, ProcessExited
 from penstock_sim.events.queries import BatchStarted
-from penstock_sim.kcl3_plan import UPGRADING, WITH_LEADER
 from penstock_sim.kinds import SeedKind, situation
 from penstock_sim.names import name_of
+from penstock_sim.plan import UPGRADING, WITH_LEADER
 
 KCL3: Final = SeedKind.KCL3
 LEADER_GONE: Final = situation("the leader crashes", KCL3)

@@ -12,9 +12,9 @@ from penstock_sim.events.base import Event, SituationFinder
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
 from penstock_sim.events.streams import RecordsTrimmed, ShardClosed
-from penstock_sim.faults import EPOCH_MS
 from penstock_sim.kinds import SeedKind, situation
 from penstock_sim.names import name_of
+from penstock_sim.plan import EPOCH_MS
 
 Results = tuple[tuple[str, tuple[int, ...]], ...]
 """The records of each shard of a batch."""

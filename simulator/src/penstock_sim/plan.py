@@ -1,0 +1,385 @@
+"""The plan of one seed's world: which actors it has, and which faults with which rates.
+
+Every fault has its own rate, and many are off (a swarm). `reading_presets` and `writing_presets` draw plans from seeds.
+
+Source:
+    The names F1 to F14 are those of the project's reliability scorecard: F1 crash, F2 pause, F3 clocks, F4
+    throttled table, F5 spurious refusal, F6 lost answer, F7 table errors and stale scans, F8 throttled stream, F9
+    expired iterator, F10 broken connection, F11 PutRecords, F12 stale or incomplete listing, F13 resharding, F14 deleted
+    rows and table, F19 killed driver, executor or task, F20 repeated tasks, F21 restored and copied checkpoint
+    locations, F22 two drivers on one location.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import Struct, field
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.reading.delivery_calls import DeliveryOptions
+from penstock.core.stream_identity import StreamIdentity
+from penstock.core.writing.batcher_steps import BatcherSettings
+
+EPOCH_MS = 1_700_000_000_000
+"""The service's clock at the beginning of every simulation."""
+STREAM = StreamIdentity("arn", 1)
+"""The stream of every simulation."""
+
+
+SETTLE_MAX_S: Final = 240.0
+"""Some generations of shards one after the other, a failover (lease duration plus a round, twice), and the filling of holes."""
+DELIVERY = DeliveryOptions(batch_records_max=5, checkpoint_interval_s=0.0, backoff_max_s=4.0)
+"""How a handler is called where the seed does not decide it: few records at once, a checkpoint after each call."""
+ACCOUNT: Final = "123456789012"
+NATIVE: Final = "CLIENT_VERSION_3X"
+"""The state of a fleet whose leader assigns every lease."""
+UPGRADING: Final = "CLIENT_VERSION_UPGRADE_FROM_2X"
+"""KCL 3 workers that take their shares as KCL 2.x does, and report, until every owner of a lease does."""
+NATIVE_FOR_NOW: Final = "CLIENT_VERSION_3X_WITH_ROLLBACK"
+"""As native, and the way back is open."""
+ROLLED_BACK: Final = "CLIENT_VERSION_2X"
+"""KCL 3 workers that do as KCL 2.x does, and report nothing."""
+WITH_LEADER: Final = frozenset({NATIVE, NATIVE_FOR_NOW})
+WITH_REPORTS: Final = WITH_LEADER | {UPGRADING}
+
+
+class FaultPlan(Struct, frozen=True):
+    """Rates: likelihoods in [0, 1] per call, or per minute if the name says so.
+
+    Args:
+        executor_pause_max_s: The longest pause of an executor.
+        slow_task: A task emits its rows slowly.
+        second_attempt: A task is run twice at the same time.
+        unread_batch: The action reads no row of the batch, or only a few.
+        repeated_batch: The action reads the batch twice.
+        empty_first_batch: Spark runs batch 0 although there is nothing to read.
+        available_now: A life of the driver that reads the available records and ends.
+        second_drivers_per_min: Another driver is started from the same checkpoint location.
+        lost_drivers_per_min: A driver is paused for long, and a successor takes its place.
+        robberies_per_min: A worker takes a lease from a query in the middle of its batch, as a Java KCL 2.x worker may.
+        brief_robbery: A worker takes a lease of a batch before its tasks begin, and releases it without having read.
+        restores_per_min: The checkpoint location is set back to an earlier state.
+        copies_per_min: Another driver is started from a copy of the checkpoint location.
+        strangers_per_min: A query of another stream is started under the same application name.
+        twins_per_min: A query is started that loads the stream twice under one application name.
+        namesakes_per_min: A query is started that names no application, while others read under the default name.
+        moves_per_min: All queries end, and go on under another application name.
+        leader_deaths_per_min: The leader of a KCL 3 fleet crashes.
+        leader_moves_per_min: The leader releases its lock, and goes on as a follower.
+        refusals_per_min: One of several streams refuses its listing for a while, or every call.
+        put_throttled: A whole call of PutRecords is refused for its rate.
+        put_unavailable: The whole call is not taken.
+        put_lost: The call does not arrive, and there is no answer.
+        put_late: The call arrives seconds later, and there is no answer.
+        put_unanswered: The call is done, and its answer is lost.
+        entry_throttled: An entry is refused for the shard's rate.
+        entry_failed: The entry is refused by an internal failure.
+        entry_unanswered: The entry is stored, and the answer does not name it.
+        slow_put: A call of a sink takes many seconds.
+        slow_input: Rows reach the task of a sink slowly.
+        driver_dies_before_commit: The driver is killed when the tasks of a batch are done, before the sink commits.
+        driver_dies_after_commit: The driver is killed when the sink has committed, before Spark logs it.
+        outages_per_min: A shard refuses all records, for a while that may be longer than the sink's deadline.
+        deletions_per_min: A stream is deleted, and created again after a while.
+        listing_denied: The policy does not permit ListShards.
+        folder_failure: A file of the checkpoint location, or of dead letters, cannot be written.
+    """
+
+    crashes_per_min: float = 0.0
+    stops_per_min: float = 0.0
+    pauses_per_min: float = 0.0
+    pause_max_s: float = 20.0
+    clock_rate_spread: float = 0.0
+    wall_jumps: bool = False
+    throttle_bursts_per_min: float = 0.0
+    spurious_refusal: float = 0.0
+    unknown_applied: float = 0.0
+    unknown_lost: float = 0.0
+    unknown_late: float = 0.0
+    answer_replaced: float = 0.0
+    table_error: float = 0.0
+    stale_scan: float = 0.0
+    stream_throttle: float = 0.0
+    expired_iterator: float = 0.0
+    broken_connection: float = 0.0
+    empty_page: float = 0.0
+    unknown_shard: float = 0.0
+    lost_iterator: float = 0.0
+    early_tip: float = 0.0
+    bad_listing: float = 0.0
+    reshards_per_min: float = 0.0
+    row_deletions_per_min: float = 0.0
+    table_drops_per_min: float = 0.0
+    foreign_rows: bool = False
+    latency_max_s: float = 0.1
+    slow_handler: float = 0.0
+    handler_failure: float = 0.0
+    poison_record: float = 0.0
+    aggregate: float = 0.0
+    malformed_aggregate: float = 0.0
+    quiet_streams_per_min: float = 0.0
+    denials_per_min: float = 0.0
+    rows_of_others: float = 0.0
+    second_processes_per_min: float = 0.0
+    executor_kills_per_min: float = 0.0
+    executor_pauses_per_min: float = 0.0
+    executor_pause_max_s: float = 40.0
+    slow_task: float = 0.0
+    second_attempt: float = 0.0
+    unread_batch: float = 0.0
+    repeated_batch: float = 0.0
+    empty_first_batch: float = 0.0
+    available_now: float = 0.0
+    second_drivers_per_min: float = 0.0
+    lost_drivers_per_min: float = 0.0
+    robberies_per_min: float = 0.0
+    brief_robbery: float = 0.0
+    restores_per_min: float = 0.0
+    copies_per_min: float = 0.0
+    strangers_per_min: float = 0.0
+    twins_per_min: float = 0.0
+    namesakes_per_min: float = 0.0
+    moves_per_min: float = 0.0
+    leader_deaths_per_min: float = 0.0
+    leader_moves_per_min: float = 0.0
+    refusals_per_min: float = 0.0
+    put_throttled: float = 0.0
+    put_unavailable: float = 0.0
+    put_lost: float = 0.0
+    put_late: float = 0.0
+    put_unanswered: float = 0.0
+    entry_throttled: float = 0.0
+    entry_failed: float = 0.0
+    entry_unanswered: float = 0.0
+    slow_put: float = 0.0
+    slow_input: float = 0.0
+    driver_dies_before_commit: float = 0.0
+    driver_dies_after_commit: float = 0.0
+    outages_per_min: float = 0.0
+    deletions_per_min: float = 0.0
+    listing_denied: bool = False
+    folder_failure: float = 0.0
+
+
+class QueryPlan(Struct, frozen=True):
+    """The queries that read.
+
+    Args:
+        options: Options of the source, as Spark gives them.
+        executor_count: Processes that run the tasks of every query.
+    """
+
+    options: dict[str, str] = field(default_factory=dict)
+    executor_count: int = 2
+
+
+class ProducerPlan(Struct, frozen=True):
+    """The producers, and their records.
+
+    Args:
+        workers: The workers that are producers. Any others are consumers of their records.
+        settings: How the producers' batchers work.
+        sender_count: Requests of one producer that may be in flight at once.
+        key_count: Partition keys of one producer.
+        records_per_s: Records that one producer is given.
+    """
+
+    workers: frozenset[str] = frozenset()
+    settings: BatcherSettings = field(default_factory=BatcherSettings)
+    sender_count: int = 2
+    key_count: int = 5
+    records_per_s: float = 3.0
+
+
+class SinkPlan(Struct, frozen=True):
+    """The queries that write, and their rows.
+
+    Args:
+        workers: The workers that are queries with a sink. Any others are consumers of their rows.
+        options: Options of the sink, as Spark gives them.
+        in_foreach_batch: The program writes each batch with `df.write` instead of a streaming sink.
+        key_count: Partition keys of one query.
+        keys_stay: All rows of a key of a batch are in one partition.
+        routes: A column routes each row, some keys to a second stream.
+        hash_keys: Rows have explicit hash keys.
+        task_count_max: Partitions of a batch.
+        row_count_max: Rows of a partition.
+        padding_bytes: Bytes of a row beside its name.
+        record_bytes_max: The largest record that the streams accept.
+        large_row: A row is larger than most streams take, but not too large for this one.
+        bad_row: The service can never accept a row.
+        executor_count: Processes that run the tasks of every query.
+    """
+
+    workers: frozenset[str] = frozenset()
+    options: dict[str, str] = field(default_factory=dict)
+    in_foreach_batch: bool = False
+    key_count: int = 5
+    keys_stay: bool = True
+    routes: bool = False
+    hash_keys: bool = False
+    task_count_max: int = 3
+    row_count_max: int = 20
+    padding_bytes: int = 0
+    record_bytes_max: int = 2**20
+    large_row: float = 0.0
+    bad_row: float = 0.0
+    executor_count: int = 2
+
+
+class Kcl3Plan(Struct, frozen=True):
+    """One seed's native KCL 3 fleet.
+
+    Args:
+        workers: The workers that are the KCL's.
+        lock_s: The lease of the leader's lock.
+        begins: The first state of the row `Migration3.0`.
+        changes: Its next states, each with its earliest moment.
+    """
+
+    workers: frozenset[str]
+    lock_s: float = 30.0
+    begins: str = NATIVE
+    changes: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def migrates(self) -> bool:
+        """Whether the fleet is not native all the time."""
+        return self.begins != NATIVE or bool(self.changes)
+
+
+class PlannedStream(Struct, frozen=True):
+    """One stream.
+
+    Args:
+        name: Its name.
+        shard_count: Shards that it begins with.
+        start: Where the application starts to read it.
+        retention_s: How long it keeps a record; None is for ever.
+        record_share: How much of all records it gets, beside the others' shares; 0 for a stream that is quiet.
+        reshard_share: The same of reshards.
+        epoch: The one that Java workers give it in lease keys; None for the moment of its creation.
+    """
+
+    name: str
+    shard_count: int
+    start: Position = TRIM_HORIZON
+    retention_s: float | None = None
+    record_share: float = 1.0
+    reshard_share: float = 1.0
+    epoch: int | None = None
+
+    @property
+    def listed_as(self) -> str:
+        """How the workers' lists name it."""
+        return self.name if self.epoch is None else f"{ACCOUNT}:{self.name}:{self.epoch}"
+
+
+class Rollout(Struct, frozen=True):
+    """A list that reaches the workers one after the other.
+
+    Args:
+        begins_s: When the first of them gets it.
+        apart_s: Time between two workers.
+        names: The streams in it.
+    """
+
+    begins_s: float
+    apart_s: float
+    names: tuple[str, ...]
+
+
+class Deletion(Struct, frozen=True):
+    """A stream that is deleted.
+
+    Args:
+        at_s: When.
+        name: Which one.
+        anew_after_s: It is created again so much later, under the same name; None: it never is.
+    """
+
+    at_s: float
+    name: str
+    anew_after_s: float | None = None
+
+
+class StreamsPlan(Struct, frozen=True):
+    """The streams, and their events.
+
+    Args:
+        streams: All that there are, in some list or not.
+        listed: Those in the lists that workers begin with.
+        rollouts: Lists that follow, in the order of their moments.
+        deletions: At most one of each stream.
+        cold_start_s: How long a worker waits at most if a stream has no lease; None for production's 10 ms a shard.
+        shy_s: So long the added stream refuses its listing when it enters the lists.
+        stops_at_standstill: A worker ends when every shard that it holds has stopped for a failure.
+        is_calm: Nothing else goes wrong, so that streams without trouble must be read all the time.
+    """
+
+    streams: tuple[PlannedStream, ...] = ()
+    listed: tuple[str, ...] = ()
+    rollouts: tuple[Rollout, ...] = ()
+    deletions: tuple[Deletion, ...] = ()
+    cold_start_s: float | None = None
+    shy_s: float = 0.0
+    stops_at_standstill: bool = True
+    is_calm: bool = False
+
+    @property
+    def last_listed(self) -> tuple[str, ...]:
+        """The streams that are read in the end."""
+        names = self.rollouts[-1].names if self.rollouts else self.listed
+        return tuple(name for name in names if name not in self.gone)
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """The streams that are deleted finally."""
+        return frozenset(each.name for each in self.deletions if each.anew_after_s is None)
+
+
+class Scenario(Struct, frozen=True):
+    """Everything that one seed decides before anything happens.
+
+    Args:
+        queries: The workers that are Spark queries.
+        query_plan: Options of the queries.
+        foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing. Unless it is the rule
+            of all, they neither ask nor answer.
+        limits: The workers that hold at most so many leases.
+        leavers: The workers that leave for ever, without a release and if possible while a foreign worker owes them an answer.
+        delivery: How handlers of consumers are called, and the consequences of their failures.
+        on_data_loss: The consumers' policy for records that are gone.
+        retention_s: How long the stream keeps a record; None is for ever.
+        kcl3: The KCL 3 workers of the fleet, or None.
+        producers: Which workers are producers, and their records; None if there are none.
+        sinks: Which workers are queries that write, and their rows; None if there are none.
+        streams: The streams that share the lease table; None if the table has one.
+        settle_max_s: So long after the faults' end everything must be read and balanced; twice as long while records are handled.
+    """
+
+    seed: int
+    workers: tuple[str, ...]
+    shard_count: int
+    options: CoordinatorOptions
+    faults: FaultPlan
+    safety_s: float = 120.0
+    quiet_rounds: int = 5
+    records_per_s: float = 3.0
+    start_spread_s: float = 15.0
+    with_readers: bool = True
+    queries: frozenset[str] = frozenset()
+    query_plan: QueryPlan = QueryPlan()
+    foreign: frozenset[str] = frozenset()
+    limits: tuple[tuple[str, int], ...] = ()
+    leavers: frozenset[str] = frozenset()
+    delivery: DeliveryOptions = DELIVERY
+    on_data_loss: Literal["fail", "warn"] = "warn"
+    retention_s: float | None = None
+    kcl3: Kcl3Plan | None = None
+    producers: ProducerPlan | None = None
+    sinks: SinkPlan | None = None
+    streams: StreamsPlan | None = None
+    settle_max_s: float = SETTLE_MAX_S
