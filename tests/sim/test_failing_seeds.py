@@ -16,7 +16,7 @@ from penstock_sim.plan import FaultPlan
 from penstock_sim.reading_presets import draw_query_scenario, draw_scenario
 from penstock_sim.run import run_scenario, run_seed
 from penstock_sim.shrinking import as_test, shrink
-from penstock_sim.story import tell_story
+from penstock_sim.story import story_lines
 from sim.mutants import MUTANTS
 
 ONE, OTHER = "shardId-000000000001", "shardId-000000000002"
@@ -33,7 +33,7 @@ HISTORY = [
 
 
 def test_the_story_tells_of_the_shards_that_the_violation_names():
-    told = tell_story(HISTORY, Violation("S1", 6.0, f"a#1 delivers {ONE}"), 10)
+    told = story_lines(HISTORY, Violation("S1", 6.0, f"a#1 delivers {ONE}"), 10)
     assert told == [
         "    1.00 s  a#1 starts",
         f"    2.00 s  a#1 takes {ONE} from b at TRIM_HORIZON",
@@ -41,14 +41,14 @@ def test_the_story_tells_of_the_shards_that_the_violation_names():
         "    6.00 s  a#1 is paused until 30.00 s",
     ]
     assert (
-        tell_story(HISTORY, Violation("L2", 6.0, "uneven"), 3)[0]
+        story_lines(HISTORY, Violation("L2", 6.0, "uneven"), 3)[0]
         == f"    4.00 s  a#1 begins to read {OTHER} at TRIM_HORIZON (reader 1)"
     )
 
 
 def test_every_line_of_a_real_history_can_be_told():
     result = run_seed(3)
-    assert len(tell_story(result.history, Violation("L2", 0.0, "uneven"), 10**6)) > 500
+    assert len(story_lines(result.history, Violation("L2", 0.0, "uneven"), 10**6)) > 500
     assert result.story() == []
 
 

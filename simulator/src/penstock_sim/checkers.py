@@ -35,7 +35,6 @@ from penstock_sim.events.processes import (
     ProcessPaused,
     TimeStoodStill,
 )
-from penstock_sim.events.queries import LocationCopied, SecondDriverStarted
 from penstock_sim.events.reading import HandlerRaised, ReaderStarted, RecordsDelivered, RecordsRedelivered
 from penstock_sim.events.streams import ShardCreated
 from penstock_sim.history import History
@@ -94,21 +93,7 @@ class OneOwner(Checker):
         super().__init__(history, options)
         self._holder: dict[str, str] = {}
         self._unanswering: set[str] = set()
-        self._doubled: set[str] = set()
         self._created_s: dict[str, float] = {}
-        self._stood_still: dict[str, tuple[float, float]] = {}
-
-    def on_process_paused(self, event: ProcessPaused) -> None:
-        """Remember the workers that are paused."""
-        self._stood_still[event.who] = self.history.now, event.until_s
-
-    def on_second_driver_started(self, event: SecondDriverStarted) -> None:
-        """Remember that two processes have one name: each may find the other's hand-over requests."""
-        self._doubled.add(event.query)
-
-    def on_location_copied(self, event: LocationCopied) -> None:
-        """As above."""
-        self._doubled.add(event.query)
 
     def on_lease_written(self, event: LeaseWritten) -> None:
         """Check who takes and writes a lease."""
@@ -142,9 +127,9 @@ class OneOwner(Checker):
 
     def _may_mistake_row(self, who: str, key: str) -> bool:
         """Return whether a row was recreated while a worker was paused: its counter may equal the one that the worker read."""
-        stood_s, until_s = self._stood_still.get(who, (0.0, 0.0))
+        paused_s, until_s = self.history.pauses.get(who, [(0.0, 0.0)])[-1]
         made_s = self._created_s.get(key, 0.0)
-        return stood_s < made_s < until_s and self.history.now < until_s + self.options.lease_duration_s
+        return paused_s < made_s < until_s and self.history.now < until_s + self.options.lease_duration_s
 
     def _is_asked_for_long(self, key: str) -> bool:
         asked_s = self.history.now_s_since(self.history.asked_s.get(key))
@@ -170,7 +155,7 @@ class OneOwner(Checker):
         knows_none = self.history.is_migrating or mode == "own"
         if knows_none and {before.reader, name_of(who)} & self.history.kcl_workers:
             return  # it takes as KCL 2.x does; or, without a throughput in its rows, others count it as KCL 2.x
-        if name_of(who) in self._doubled:  # the other one has requested it longer ago
+        if self.history.has_two_drivers(name_of(who)):  # the other one has requested it longer ago
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
         is_live = unchanged_s < self.options.lease_duration_s * (1 - CLOCK_TOLERANCE)
@@ -185,7 +170,7 @@ class OneOwner(Checker):
                 return
             row = self.history.rows.get(key)
             if row is not None and row.reader == name_of(who) and self._holder.get(key) == who:
-                raise Broken(f"{who} gave {key} up as lost, but nobody took it")
+                raise Broken(f"{who} gave {key} up as lost, but no worker took it")
 
 
 class ForwardOnly(Checker):
@@ -474,9 +459,9 @@ class NothingSilent(Checker):
         """Nothing may be owed for long."""
         for (who, key), since_s in self._owed.items():
             if self.history.now_s_since(since_s) > self._patience_s:
-                raise Broken(f"{who} never said that the row of {key} was gone")
+                raise Broken(f"{who} never reported that the row of {key} was gone")
         if self.history.now_s_since(self._table_owed_s) > self._patience_s and self._table_owed_s is not None:
-            raise Broken("nobody said that the lease table was gone")
+            raise Broken("no worker reported that the lease table was gone")
 
 
 class WithinBudget(Checker):

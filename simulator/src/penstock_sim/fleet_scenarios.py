@@ -104,7 +104,7 @@ class FleetFigures(Struct, frozen=True):
     unread: tuple[int, ...]
 
 
-def _nobody(_name: str, _step_s: float) -> None:
+def _ignore(_name: str, _step_s: float) -> None:
     pass
 
 
@@ -122,7 +122,7 @@ def run_fleet(
     *,
     policy: BalancePolicy = BalancePolicy.EVEN,
     scenarios: Iterable[FleetScenario] = FleetScenario,
-    progress: Progress = _nobody,
+    progress: Progress = _ignore,
 ) -> Iterator[FleetFigures]:
     """Run scenarios and yield the figures of each; those that need a settled fleet follow each other in one fleet.
 
@@ -176,7 +176,7 @@ def free_fleet(lease_count: int, policy: BalancePolicy, owners: Sequence[str] = 
 
 
 def settle(
-    worker_count: int, lease_count: int, policy: BalancePolicy, progress: Progress = _nobody
+    worker_count: int, lease_count: int, policy: BalancePolicy, progress: Progress = _ignore
 ) -> WatchedFleet:
     """Return a fleet in which every worker has its share and has seen the others."""
     names = _names(worker_count)
@@ -201,7 +201,7 @@ class WatchedFleet:
     """
 
     def __init__(
-        self, fleet: Fleet, worker_count: int, lease_count: int, progress: Progress = _nobody
+        self, fleet: Fleet, worker_count: int, lease_count: int, progress: Progress = _ignore
     ) -> None:
         self.fleet = fleet
         self.worker_count = worker_count

@@ -15,8 +15,22 @@ from penstock.core.position import Position, Sentinel
 from penstock_sim.events.base import HistoryEntry, Subscriber
 from penstock_sim.events.kcl3 import LeaderElected, VersionChanged
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
-from penstock_sim.events.processes import CoordinatorReported, FaultsEnded, ProcessExited, ProcessStarted
-from penstock_sim.events.queries import ApplicationRenamed, BatchPlanned, BatchStarted, BatchUnread
+from penstock_sim.events.processes import (
+    CoordinatorReported,
+    FaultsEnded,
+    ProcessExited,
+    ProcessPaused,
+    ProcessStarted,
+)
+from penstock_sim.events.queries import (
+    ApplicationRenamed,
+    BatchPlanned,
+    BatchStarted,
+    BatchUnread,
+    LocationCopied,
+    LocationRestored,
+    SecondDriverStarted,
+)
 from penstock_sim.events.reading import (
     ReaderEnded,
     ReaderStarted,
@@ -97,7 +111,7 @@ class History(Subscriber):
         retention_ms: How long the stream keeps a record; None is for ever.
         limits: How many leases a worker holds at most, if it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
-        kcl_workers: Workers of the KCL, 2.x (the foreign) and 3: they write no attribute of Penstock.
+        kcl_workers: Workers that write only the KCL's attributes, the foreign and those of KCL 3.
         producers: Workers that put records, and have no lease.
     """
 
@@ -129,6 +143,14 @@ class History(Subscriber):
     healed_s: float | None = None
     handled_s: float = float("-inf")
     """When records were handled last."""
+    pauses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """When each process was paused, and until when."""
+    second_drivers: set[str] = field(default_factory=set)
+    """Queries that had a second driver on their checkpoint location."""
+    restored: set[str] = field(default_factory=set)
+    """Queries whose checkpoint location was set back to an earlier state."""
+    copied: set[str] = field(default_factory=set)
+    """Queries whose checkpoint location was copied: since then the number of a batch does not identify it."""
     streams: dict[str, StreamHistory] = field(default_factory=dict)
     """By what their lease keys begin with: one without an id, unless several share the table."""
 
@@ -177,6 +199,14 @@ class History(Subscriber):
     def is_forgiven(self, key: str) -> bool:
         """Whether the fault plan itself damaged this lease: order and duplicates are not owed then."""
         return self.was_table_dropped or key in self.disturbed
+
+    def has_two_drivers(self, query: str) -> bool:
+        """Whether two drivers may work under the name of a query."""
+        return query in self.second_drivers or query in self.copied
+
+    def is_query_disturbed(self, query: str) -> bool:
+        """Whether a query may have had another driver, or an earlier state of its checkpoint location."""
+        return self.has_two_drivers(query) or query in self.restored
 
     # --- taking history in ----------------------------------------------------------------------------
 
@@ -319,6 +349,18 @@ class History(Subscriber):
         self.alive.discard(event.who)
         for found in [reader for reader in self.readers if reader[0] == event.who]:
             del self.readers[found]
+
+    def _on_process_paused(self, event: ProcessPaused) -> None:
+        self.pauses.setdefault(event.who, []).append((self.now, event.until_s))
+
+    def _on_second_driver_started(self, event: SecondDriverStarted) -> None:
+        self.second_drivers.add(event.query)
+
+    def _on_location_restored(self, event: LocationRestored) -> None:
+        self.restored.add(event.query)
+
+    def _on_location_copied(self, event: LocationCopied) -> None:
+        self.copied.add(event.query)
 
     def _on_leader_elected(self, event: LeaderElected) -> None:
         self.leaders.add(name_of(event.who))

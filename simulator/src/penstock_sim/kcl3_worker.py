@@ -48,8 +48,8 @@ _BALANCED_EVERY: Final = 3
 """`varianceBalancingFrequency`: so many rounds of the leader from one balancing to the next."""
 _HANDOVER_S: Final = 30.0
 """`gracefulLeaseHandoffTimeoutMillis`."""
-_HEARTBEATS: Final = 4.0
-"""Heartbeats of the lock in the time of its lease."""
+_LOCK_RENEWALS: Final = 4.0
+"""Renewals of the lock in the time of its lease."""
 
 
 class Kcl3Worker(SimWorker):
@@ -79,7 +79,7 @@ class Kcl3Worker(SimWorker):
         self._looks = 0
 
     @property
-    def notes_its_run(self) -> bool:
+    def writes_its_run(self) -> bool:
         """Whether this worker is Penstock's."""
         return False
 
@@ -226,7 +226,7 @@ class Leadership:
     # --- the lock -----------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        self._later(self._lock_s / _HEARTBEATS, self._beat)
+        self._later(self._lock_s / _LOCK_RENEWALS, self._beat)
         if self._held is not None and not self.is_leader:
             self._lose("too late")
         if not self._is_native:

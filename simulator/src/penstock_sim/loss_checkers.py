@@ -152,11 +152,11 @@ class LossesReported(Checker):
         enough_ms = self._enough_ms(key)
         tips = self._tips.get((who, key))
         if tips and tips[-1].server_ms >= enough_ms:
-            raise Broken(f"{who} tells a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")
+            raise Broken(f"{who} reports a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")
         position, noted_ms = self._noted.get(key, (None, 0))
         if position == reader.position and noted_ms >= enough_ms and not reader.deliveries:
             raise Broken(
-                f"{who} tells a loss in {key} at {position}, although its row notes the tip at {noted_ms}"
+                f"{who} reports a loss in {key} at {position}, although its row has the tip at {noted_ms}"
             )
 
     def on_shard_stopped(self, event: ShardStopped) -> None:
@@ -183,7 +183,7 @@ class LossesReported(Checker):
         silent = next((number for number in gap if number not in passed), None)
         if silent is not None:
             raise Broken(
-                f"{event.who} goes on in {key} at {sequences[0]} and says nothing of {silent}, which is gone unread"
+                f"{event.who} goes on in {key} at {sequences[0]} and does not report {silent}, which is gone unread"
             )
 
 

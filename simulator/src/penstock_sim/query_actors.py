@@ -139,9 +139,11 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         outcome = self.world.table.write(f"{ROBBER}#1", Take(row.key, row.counter, ROBBER))
         if isinstance(outcome, Applied) and outcome.lease is not None:
             back = Release(row.key, outcome.lease.counter, ROBBER)
-            self.world.schedule(self.world.now + self.world.chance.uniform(0.2, 2.0), self._give_back, back)
+            self.world.schedule(
+                self.world.now + self.world.chance.uniform(0.2, 2.0), self._return_lease, back
+            )
 
-    def _give_back(self, write: Release) -> None:
+    def _return_lease(self, write: Release) -> None:
         self.world.table.write(f"{ROBBER}#1", write)
 
     def _restore(self) -> None:

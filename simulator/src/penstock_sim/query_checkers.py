@@ -24,7 +24,6 @@ from penstock_sim.events.queries import (
     QueryFailed,
     ReadTaskFailed,
     Results,
-    SecondDriverStarted,
 )
 from penstock_sim.events.reading import ReaderStarted, RecordsHandled
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
@@ -137,7 +136,7 @@ class OnceEach(Checker):
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._given: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._emitted: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._begins: dict[str, list[int]] = {}
         self._begins_s: dict[str, list[float]] = {}
         self._reader: dict[str, str] = {}
@@ -145,15 +144,10 @@ class OnceEach(Checker):
         self._lives: dict[tuple[str, str], str] = {}
         """The life of each name that began last, by shard."""
         self._committed: set[tuple[str, int]] = set()
-        self._copied: set[str] = set()
 
     def on_location_restored(self, event: LocationRestored) -> None:
         """Claims of batches that a location does not know any more do not count: their records are read again."""
         self._committed = {place for place in self._committed if place[0] != event.query}
-
-    def on_location_copied(self, event: LocationCopied) -> None:
-        """From now on a batch's number does not identify it."""
-        self._copied.add(event.query)
 
     def on_lease_written(self, event: LeaseWritten) -> None:
         """Remember the position where a new owner begins, or to which a lease was reset."""
@@ -166,7 +160,7 @@ class OnceEach(Checker):
             place = self.history.index_after(write.key, after.checkpoint)
             claim = None if reader is None else after.claim_of(reader)
             is_done = claim is not None and (reader, claim.batch) in self._committed
-            if claim is not None and is_done and reader not in self._copied:
+            if claim is not None and is_done and reader not in self.history.copied:
                 place = max(place, self.history.index_after(write.key, claim.end))
             self._begin(write.key, place)
         if reader is not None:
@@ -194,20 +188,20 @@ class OnceEach(Checker):
         """Check every record of a batch."""
         self._committed.add((event.query, event.batch))
         for key, rows in event.results:
-            self._give(event.query, event.batch, key, rows)
+            self._emit(event.query, event.batch, key, rows)
 
     def on_records_handled(self, event: RecordsHandled) -> None:
         """Check every record that a plain worker has handled."""
         if event.epoch >= 0:
-            self._give(name_of(event.who), -1, event.key, event.numbers)
+            self._emit(name_of(event.who), -1, event.key, event.numbers)
 
-    def _give(self, name: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+    def _emit(self, name: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
         for row in rows:
-            given = self._given.setdefault((key, row), [])
-            if batch >= 0 and (name, batch) in given:
+            emitted = self._emitted.setdefault((key, row), [])
+            if batch >= 0 and (name, batch) in emitted:
                 continue
-            given.append((name, batch))
-            if len(given) == 1 or self.history.is_forgiven(key):
+            emitted.append((name, batch))
+            if len(emitted) == 1 or self.history.is_forgiven(key):
                 continue
             place = self.history.shards[key].sequences.index(row)
             # A worker that has lost a lease goes on until it finds out, at most for a lease duration.
@@ -217,9 +211,9 @@ class OnceEach(Checker):
             )
             begins = self._begins.get(key, [])[earliest:]
             allowed = 1 + sum(1 for begin in begins if begin <= place)
-            if len(given) > allowed:
+            if len(emitted) > allowed:
                 raise Broken(
-                    f"record {row} of {key} was given out by {given}, and {allowed - 1} changes of hands explain it"
+                    f"record {row} of {key} was emitted by {emitted}, and {allowed - 1} changes of hands explain it"
                 )
 
 
@@ -232,12 +226,7 @@ class ParentsInEarlierBatches(Checker):
         super().__init__(history, options)
         self._last: dict[tuple[str, str], int] = {}
         self._first: dict[tuple[str, str], int] = {}
-        self._copied: set[str] = set()
         self._set_back: set[str] = set()
-
-    def on_location_copied(self, event: LocationCopied) -> None:
-        """Remember that two unrelated batches may have one number from now on."""
-        self._copied.add(event.query)
 
     def on_lease_written(self, event: LeaseWritten) -> None:
         """Forget a query's batches when its driver resets leases to the checkpoint location."""
@@ -265,7 +254,7 @@ class ParentsInEarlierBatches(Checker):
         """Check the families of a batch's shards."""
         name, batch = event.query, event.batch
         held = [key for key, rows in event.results if rows and not self.history.is_forgiven(key)]
-        if name in self._copied:
+        if name in self.history.copied:
             self._forget(name)
         for key in held:
             self._last[name, key] = max(batch, self._last.get((name, key), batch))
@@ -288,17 +277,9 @@ class NothingSkipped(Checker):
 
     invariant = "Q4"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
-        self._copied: set[str] = set()
-
-    def on_location_copied(self, event: LocationCopied) -> None:
-        """Remember that there may be two batches of one number from now on."""
-        self._copied.add(event.query)
-
     def on_batch_planned(self, event: BatchPlanned) -> None:
         """Check every shard's start."""
-        for key, start in () if name_of(event.who) in self._copied else event.starts:
+        for key, start in () if name_of(event.who) in self.history.copied else event.starts:
             undone = self.history.first_undone(key, self.history.index_after(key, start))
             if undone is not None:
                 raise Broken(
@@ -341,12 +322,6 @@ class NoFalseAlarm(Checker):
         super().__init__(history, options)
         self._excused: set[str] = set()
 
-    def on_second_driver_started(
-        self, event: SecondDriverStarted | LocationRestored | LocationCopied
-    ) -> None:
-        """Remember that a query may have two drivers from now on."""
-        self._excused.add(event.query)
-
     def _is_false_loss(self, error: str) -> bool:
         # If records leave the stream, `QueryLossesReported` judges the reports.
         return error == "StreamChanged" or (error == "DataLossError" and self.history.retention_ms is None)
@@ -364,7 +339,8 @@ class NoFalseAlarm(Checker):
         if self._is_false_loss(error):
             raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
         is_damaged = self.history.was_table_dropped or bool(self.history.disturbed)
-        is_excused = name_of(who) in self._excused or is_damaged
+        name = name_of(who)
+        is_excused = name in self._excused or self.history.is_query_disturbed(name) or is_damaged
         if "AnotherDriver" in f"{error} {text}" and not is_excused:
             raise Broken(f"{who} speaks of another driver, and there never was one: {text}")
         if error == "OptionError" and name_of(who) not in _REFUSED:
@@ -445,7 +421,7 @@ class OneReader(Checker):
             since = {twin: self._batches.get(twin, 0) - known[twin] for twin in TWINS}
             is_late = any(since[twin] > known[twin] + _BATCHES_OF_TWINS_MAX for twin in TWINS)
             if is_late and min(since.values()) > _BATCHES_OF_TWINS_MAX:
-                raise Broken(f"both loads of one query give out records of one application: {self._batches}")
+                raise Broken(f"both loads of one query emit records of one application: {self._batches}")
 
     def on_lease_written(self, event: LeaseWritten) -> None:
         """Check the leases that a query without a name takes while others live, and the claims of loads of one query."""
@@ -486,7 +462,6 @@ class PassesWhatIsDone(Checker):
         """The first record of a shard that a driver's next batch may begin at."""
         self._read: dict[str, Results] = {}
         self._has_jumped = False
-        self._doubled: set[str] = set()
         self._until_ms: dict[tuple[str, int], int] = {}
         """The moment before which a batch ends, if it has one: its query reads the existing records, and ends."""
         self._left: dict[tuple[str, str], int] = {}
@@ -534,7 +509,7 @@ class PassesWhatIsDone(Checker):
 
     def on_batch_unread(self, event: BatchUnread) -> None:
         """Remember the records that were not read, and count as done."""
-        for key in () if self._has_jumped or event.query in self._doubled else event.keys:
+        for key in () if self._has_jumped or self.history.is_query_disturbed(event.query) else event.keys:
             who, begin, count = self._planned.get((event.query, event.batch, key), ("", 0, 0))
             if begin < count:
                 self._left[who, key] = begin + 1
@@ -546,12 +521,6 @@ class PassesWhatIsDone(Checker):
         """Stop checking unread batches: the drivers' clocks are not reliable any more."""
         del event
         self._has_jumped = True
-
-    def on_second_driver_started(
-        self, event: SecondDriverStarted | LocationRestored | LocationCopied
-    ) -> None:
-        """Remember that a query may have two drivers from now on."""
-        self._doubled.add(event.query)
 
     def on_lease_written(self, event: LeaseWritten) -> None:
         """Forget shards that another worker has had, or that were reset."""

@@ -10,7 +10,7 @@ from penstock.core.leases.lease_writes import Release
 from penstock_sim.checker import Broken, Checker
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
-from penstock_sim.events.queries import BatchUnread, LocationCopied, LocationRestored, SecondDriverStarted
+from penstock_sim.events.queries import BatchUnread
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.history import History
 from penstock_sim.names import name_of
@@ -44,12 +44,6 @@ class EndsWhenAllIsRead(Checker):
         """Record its start: earlier records are owed."""
         self._up_s[event.who] = self.history.now
 
-    def on_second_driver_started(
-        self, event: SecondDriverStarted | LocationRestored | LocationCopied
-    ) -> None:
-        """Remember that a query may have two drivers from now on."""
-        self._excused.add(event.query)
-
     def on_batch_unread(self, event: BatchUnread) -> None:
         """Excuse a query whose user left records out, since no later event may show it."""
         self._excused.add(event.query)
@@ -79,7 +73,11 @@ class EndsWhenAllIsRead(Checker):
         who = event.who
         self._down_s[name_of(who)] = self.history.now
         up_s = self._up_s.get(who, 0.0)
-        is_excused = name_of(who) in self._excused or name_of(who).startswith(_EXTRAS)
+        is_excused = (
+            name_of(who) in self._excused
+            or self.history.is_query_disturbed(name_of(who))
+            or name_of(who).startswith(_EXTRAS)
+        )
         is_owed = event.how == "done" and not is_excused and self._disturbed_s < up_s
         if not is_owed or self.history.leaders:
             return
@@ -89,7 +87,9 @@ class EndsWhenAllIsRead(Checker):
             came = bisect_left(shard.arrivals_ms, EPOCH_MS + int(up_s * 1000) - _BOUND_SLACK_MS)
             undone = self.history.first_undone(key, came)
             if undone is not None and not self._is_read(key, name_of(who)):
-                raise Broken(f"{who} has ended, and nobody reads {undone} of {key}, which was there before")
+                raise Broken(
+                    f"{who} has ended, and no worker reads {undone} of {key}, which was there before"
+                )
 
     def _is_read(self, key: str, me: str) -> bool:
         row, now_s = self.history.rows.get(key), self.history.now

@@ -15,7 +15,6 @@ from penstock_sim.events.queries import (
     BatchCommitted,
     BatchPlanned,
     BatchUnread,
-    LocationCopied,
     ReadTaskEnded,
     ReadTaskFailed,
     ReadTaskStarted,
@@ -49,17 +48,12 @@ class QueryLossesReported(LossesReported):
         self._begun_s: dict[tuple[str, int, str], float] = {}
         self._attempts: dict[str, dict[tuple[str, int, str], None]] = {}
         self._committed: set[tuple[str, int]] = set()
-        self._copied: set[str] = set()
 
     # --- known positions ----------------------------------------------------------------------------------
 
     def on_records_trimmed(self, event: RecordsTrimmed) -> None:
         """Remember when records left the stream."""
         self._trims.setdefault(event.key, []).append((self.history.now, event.count))
-
-    def on_location_copied(self, event: LocationCopied) -> None:
-        """Remember that two drivers have batches of the same numbers from now on."""
-        self._copied.add(event.query)
 
     def on_tip_probed(self, event: TipProbed) -> None:
         """Remember when a driver was at the tip.
@@ -148,7 +142,7 @@ class QueryLossesReported(LossesReported):
         tip_ms = self._probed.get((driver, key), 0)
         is_own = self._planners.get((name_of(driver), batch)) == driver
         if is_own and (name_of(driver), batch) not in self._committed and tip_ms >= enough_ms:
-            raise Broken(f"{driver} was at the tip of {key} at {tip_ms}, and its task tells a loss: {text}")
+            raise Broken(f"{driver} was at the tip of {key} at {tip_ms}, and its task reports a loss: {text}")
 
     # --- skipped records ----------------------------------------------------------------------------------
 
@@ -159,7 +153,7 @@ class QueryLossesReported(LossesReported):
         starts = self._starts.get((name, batch), {})
         for key, rows in event.results:
             start = starts.get(key)
-            if rows and start is not None and start.is_record and name not in self._copied:
+            if rows and start is not None and start.is_record and name not in self.history.copied:
                 self._judge_gap(name, batch, key, start, rows[0])
         self._forget_tips(name, tuple(key for key, rows in event.results if rows))
 
@@ -173,5 +167,5 @@ class QueryLossesReported(LossesReported):
         silent = next((number for number in gap if number not in passed), None)
         if silent is not None:
             raise Broken(
-                f"batch {batch} of {name} goes on in {key} at {first} and says nothing of {silent}, which is gone unread"
+                f"batch {batch} of {name} goes on in {key} at {first} and does not report {silent}, which is gone unread"
             )

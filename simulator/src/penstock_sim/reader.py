@@ -46,7 +46,7 @@ from penstock_sim.events.reading import (
 from penstock_sim.process import SimProcess
 
 PAGE_RECORDS: Final = 50
-_NOBODY: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
+_NO_HANDLER: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
 
 
 class ReadingProcess(SimProcess):
@@ -151,7 +151,7 @@ class SimReader:
             clock=worker,
             chance=world.chance,
             metrics=_LossMetrics(self),
-            processor=_NOBODY,
+            processor=_NO_HANDLER,
         )
         self.is_reported = False
         self._delivered = -1  # the highest ordinal that the handler was given
@@ -205,7 +205,7 @@ class SimReader:
         if isinstance(event, ReaderFailed):
             self._world.record(ShardStopped(*self.place, event.short_reason or event.reason))
             if self.worker.name in self._world.scenario.foreign:
-                event = replace(event, short_reason="")  # the KCL notes no reason in the row
+                event = replace(event, short_reason="")  # the KCL writes no reason to the row
             self.worker.on_reader_failed()
         self.worker.feed(event)
 

@@ -32,7 +32,7 @@ from penstock_sim.reading_presets import (
 from penstock_sim.seed_kinds import DRAW
 from penstock_sim.several_streams import SeveralStreams
 from penstock_sim.situations import count_situations
-from penstock_sim.story import tell_story
+from penstock_sim.story import story_lines
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
 from penstock_sim.world import World
 from penstock_sim.writing_presets import draw_producer_scenario, draw_sink_scenario
@@ -67,7 +67,7 @@ class SeedResult(Struct, frozen=True):
 
     def story(self, line_count: int = 40) -> list[str]:
         """Return the events that led to the violation, in plain words."""
-        return [] if self.violation is None else tell_story(self.history, self.violation, line_count)
+        return [] if self.violation is None else story_lines(self.history, self.violation, line_count)
 
 
 def run_scenario(scenario: Scenario) -> SeedResult:

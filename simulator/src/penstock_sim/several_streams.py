@@ -171,9 +171,7 @@ class SeveralStreams(StreamSet):
             self.world.schedule(self.plan.rollouts[0].begins_s, self._refuse_listing, name)
         for rollout in self.plan.rollouts:
             for place, name in enumerate(self.world.scenario.workers):
-                self.world.schedule(
-                    rollout.begins_s + place * rollout.apart_s, self._give_list, name, rollout
-                )
+                self.world.schedule(rollout.begins_s + place * rollout.apart_s, self._roll_out, name, rollout)
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the repeated events, and how often a minute each happens."""
@@ -190,7 +188,7 @@ class SeveralStreams(StreamSet):
         self._create(planned, self.world.now_ms())
         self.world.record(StreamRecreated(self.places[-1].content.stream_id, name))
 
-    def _give_list(self, name: str, rollout: Rollout) -> None:
+    def _roll_out(self, name: str, rollout: Rollout) -> None:
         if self.world.is_healed:
             return
         self._lists[name] = rollout.names

@@ -14,7 +14,6 @@ from penstock.spark.sink.report import FILE_NAME
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
 from penstock_sim.events.processes import CallMade, FaultsEnded, MessageLogged, ProcessPaused
 from penstock_sim.events.producers import RecordAdded
-from penstock_sim.events.queries import SecondDriverStarted
 from penstock_sim.events.sinks import (
     BadRowAdded,
     DeadLettersStored,
@@ -321,11 +320,6 @@ class ReportAddsUp(_SinkChecker):
         super().__init__(history, options)
         self._planned: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = {}
         self._counted: dict[str, set[int]] = {}
-        self._doubled: set[str] = set()
-
-    def on_second_driver_started(self, event: SecondDriverStarted) -> None:
-        """Two drivers of one checkpoint location write one file; Spark ends one of them."""
-        self._doubled.add(event.query)
 
     def on_write_planned(self, event: WritePlanned) -> None:
         """Remember the rows of a batch."""
@@ -334,7 +328,7 @@ class ReportAddsUp(_SinkChecker):
     def on_file_written(self, event: FileWritten) -> None:
         """Compare the report with the batches."""
         query = event.location.removeprefix("checkpoint of ")
-        if event.name != FILE_NAME or query in self._doubled:
+        if event.name != FILE_NAME or query in self.history.second_drivers:
             return
         report = json.loads(event.content)
         counted = self._counted.setdefault(query, set())

@@ -8,7 +8,7 @@ from penstock_sim.checker import Violation
 from penstock_sim.events.base import HistoryEntry, shards_in
 
 
-def tell_story(history: Sequence[HistoryEntry], violation: Violation, line_count: int) -> list[str]:
+def story_lines(history: Sequence[HistoryEntry], violation: Violation, line_count: int) -> list[str]:
     """Return the last lines of the story of the shards that a violation names; of all shards if it names none."""
     shards = shards_in(violation.what)
     lines: list[str] = []

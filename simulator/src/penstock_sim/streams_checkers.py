@@ -9,7 +9,6 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_writes import Create
 from penstock_sim.checker import Broken, Checker
 from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.events.processes import ProcessPaused
 from penstock_sim.events.reading import DeliveredFrom, ReaderStarted
 from penstock_sim.events.streams import ListChanged, RecordPut, StreamDeleted, StreamRefused, StreamsChosen
 from penstock_sim.history import History
@@ -80,15 +79,10 @@ class DeletedStaysAsItWas(Checker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._gone_s: dict[str, float] = {}
-        self._pauses: dict[str, list[tuple[float, float]]] = {}
-
-    def on_process_paused(self, event: ProcessPaused) -> None:
-        """Remember when a worker is paused."""
-        self._pauses.setdefault(event.who, []).append((self.history.now, event.until_s))
 
     def _written_until_s(self, who: str, gone_s: float) -> float:
         until_s = gone_s + self._UNDER_WAY_S
-        for paused_s, resumed_s in self._pauses.get(who, ()):
+        for paused_s, resumed_s in self.history.pauses.get(who, ()):
             if paused_s <= until_s:
                 until_s = max(until_s, resumed_s + self._UNDER_WAY_S)
         return until_s

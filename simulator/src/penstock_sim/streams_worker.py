@@ -78,7 +78,7 @@ class StreamsWorker(SimWorker):
 
     def _known_stream(self, stream: ConsumedStream) -> KnownStream:
         known = known_stream(stream, self._kinesis, self)
-        assert known is not None, f"nobody knows which stream {stream.name} is"
+        assert known is not None, f"the service did not describe stream {stream.name}"
         return known
 
     def on_reader_failed(self) -> None:

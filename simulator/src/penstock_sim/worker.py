@@ -87,7 +87,7 @@ class SimWorker(ReadingProcess):
     ) -> None:
         super().__init__(world, name, incarnation)
         self.on_gone = on_gone
-        run_name = name_run(name, f"{incarnation:08x}") if self.notes_its_run else ""
+        run_name = name_run(name, f"{incarnation:08x}") if self.writes_its_run else ""
         self.coordinator = Coordinator(name, self.coordinator_options(), run_name)
         self.readers: dict[tuple[str, int], SimReader] = {}
         self._current: dict[str, SimReader] = {}
@@ -123,7 +123,7 @@ class SimWorker(ReadingProcess):
         return scenario.options if limit is None else replace(scenario.options, max_leases=limit)
 
     @property
-    def notes_its_run(self) -> bool:
+    def writes_its_run(self) -> bool:
         """Whether this worker is Penstock's: those of the KCL note no runs on leases."""
         return self.name not in self.world.scenario.foreign
 

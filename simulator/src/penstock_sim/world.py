@@ -243,7 +243,7 @@ class World(Environment):
     def _start_second_process(self) -> None:
         """Start a second process under the name of a running one, which goes on."""
         worker = self._some_worker()
-        if isinstance(worker, SimWorker) and worker.notes_its_run:
+        if isinstance(worker, SimWorker) and worker.writes_its_run:
             self.met["fault: second_processes_per_min"] += 1
             self.record(SecondProcessStarted(worker.name))
             self._earlier.append(self.workers.pop(worker.name))

@@ -87,42 +87,34 @@ class Kcl3Situations(SituationFinder):
         self._leaders: set[str] = set()
         self._modes: dict[str, str] = {}
 
-    def on_leader_elected(self, event: LeaderElected) -> None:
-        """Remember the leader."""
+    def _on_leader_elected(self, event: LeaderElected) -> None:
         self._leaders.add(event.who)
 
-    def on_leader_lost(self, event: LeaderLost) -> None:
-        """Forget the leader."""
+    def _on_leader_lost(self, event: LeaderLost) -> None:
         self._leaders.discard(event.who)
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Count leaders that crash."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         self.met[LEADER_GONE] += event.how == "crashed" and event.who in self._leaders
         self._leaders.discard(event.who)
 
-    def on_leader_acted(self, event: LeaderActed) -> None:
-        """Count the leader's actions."""
+    def _on_leader_acted(self, event: LeaderActed) -> None:
         self.met[ACTIONS[event.action]] += 1
 
-    def on_version_changed(self, event: VersionChanged) -> None:
-        """Count steps of migrations."""
+    def _on_version_changed(self, event: VersionChanged) -> None:
         is_led, was_led = (version in WITH_LEADER for version in (event.version, self._version))
         self.met[UPGRADED] += self._version == UPGRADING and is_led
         self.met[ROLLED_BACK] += was_led and not is_led
         self._version = event.version
 
-    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
-        """Count the modes of Penstock's workers."""
+    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
         if event.topic == "FLEET" and name_of(event.who) not in self._kcl3:
             self._modes[event.who] = event.reason
             self.met[f"fleet: {event.reason.upper()}"] += 1
 
-    def on_batch_started(self, event: BatchStarted) -> None:
-        """Count batches in a fleet with a leader."""
+    def _on_batch_started(self, event: BatchStarted) -> None:
         self.met[LED_BATCH] += bool(event.keys and self._leaders)
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Count the moves of leases between workers of both kinds."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write, before, after, name = event.write, event.before, event.after, name_of(event.who)
         if before is None or after is None or not self._kcl3:
             return

@@ -106,8 +106,7 @@ class LeaseSituations(SituationFinder):
         super().__init__(scenario, met)
         self._rows: dict[str, Lease] = {}
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Count takes by foreign workers."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write, before = event.write, event.before
         if event.after is None:
             self._rows.pop(write.key, None)
@@ -116,8 +115,7 @@ class LeaseSituations(SituationFinder):
         is_move = isinstance(write, Take) and before is not None and before.reader != write.worker
         self.met[FOREIGN_TAKE] += is_move and name_of(event.who) in self.scenario.foreign
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Count workers that leave while another one owes them a lease."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         name = name_of(event.who)
         requested = any(row.owner == name and row.checkpoint_owner is not None for row in self._rows.values())
         self.met[REQUESTER_GONE] += requested and name in self.scenario.leavers

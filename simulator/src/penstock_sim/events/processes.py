@@ -113,11 +113,9 @@ class TimeStoodStill(Event, frozen=True):
 class ProcessSituations(SituationFinder):
     """Counts the faults of processes."""
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Count crashes."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         self.met["fault: crashes_per_min"] += event.how == "crashed"
 
-    def on_process_paused(self, event: ProcessPaused) -> None:
-        """Count pauses, those of executors separately."""
+    def _on_process_paused(self, event: ProcessPaused) -> None:
         kind = "executor_pauses_per_min" if event.who.startswith("executor") else "pauses_per_min"
         self.met[f"fault: {kind}"] += 1

@@ -107,29 +107,24 @@ class ProducerSituations(SituationFinder):
         self._shard_of: dict[str, str] = {}
         self._number_of: dict[str, int] = {}
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Remember crashes."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         if event.how == "crashed":
             self._crashed.add(event.who)
 
-    def on_records_stored(self, event: RecordsStored) -> None:
-        """Count copies, and records of crashed producers."""
+    def _on_records_stored(self, event: RecordsStored) -> None:
         if event.is_read:
             self.met[STORED_TWICE] += len(self._seen.intersection(event.texts))
             self._seen.update(event.texts)
         self.met[ABANDONED] += event.texts[0].partition(":")[0] in self._crashed
 
-    def on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
-        """Remember the numbers of the records whose texts follow."""
+    def _on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
         self._numbers = event.numbers
 
-    def on_delivered_texts(self, event: DeliveredTexts) -> None:
-        """Count keys that have moved to another shard, and copies."""
+    def _on_delivered_texts(self, event: DeliveredTexts) -> None:
         for (text, key), number in zip(event.records, self._numbers, strict=False):
             self.met[KEY_MOVED] += self._shard_of.get(key, event.key) != event.key
             self._shard_of[key] = event.key
             self.met[COPY_DELIVERED] += self._number_of.setdefault(text, number) != number
 
-    def on_records_misrouted(self, event: RecordsMisrouted) -> None:
-        """Count misrouted aggregates."""
+    def _on_records_misrouted(self, event: RecordsMisrouted) -> None:
         self.met[MISROUTED_READ if event.is_read else MISROUTED_DROPPED] += 1

@@ -221,8 +221,7 @@ class QuerySituations(SituationFinder):
         self._alive: set[str] = set()
         self._gone: dict[str, int] = {}
 
-    def on_process_started(self, event: ProcessStarted) -> None:
-        """Count drivers beside others of their query, and those whose leases others have."""
+    def _on_process_started(self, event: ProcessStarted) -> None:
         name = name_of(event.who)
         if name not in self.scenario.queries:
             return
@@ -233,43 +232,35 @@ class QuerySituations(SituationFinder):
             row.claim_of(name) is not None and row.reader not in (None, name) for row in rows
         )
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Forget the process."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         self._alive.discard(event.who)
         self._running.pop(event.who, None)
 
-    def on_batch_started(self, event: BatchStarted) -> None:
-        """Count batches that another driver has run before."""
+    def _on_batch_started(self, event: BatchStarted) -> None:
         self._running[event.who] = (event.batch, event.keys)
         self.met[REPEATED] += self._ran.setdefault((name_of(event.who), event.batch), event.who) != event.who
 
-    def on_batch_committed(self, event: BatchCommitted) -> None:
-        """Forget the batch."""
+    def _on_batch_committed(self, event: BatchCommitted) -> None:
         for who, (running, _) in list(self._running.items()):
             if name_of(who) == event.query and running == event.batch:
                 del self._running[who]
 
-    def on_batch_planned(self, event: BatchPlanned) -> None:
-        """Count batches that begin inside an aggregate, or at a record that is gone."""
+    def _on_batch_planned(self, event: BatchPlanned) -> None:
         for key, start in event.starts:
             if start.sequence_number is not None and key in event.keys:
                 self.met[BEGINS_INSIDE] += bool(start.sub_sequence_number)
                 self.met[BEGINS_AT_GONE] += int(start.sequence_number) <= self._gone.get(key, -1)
 
-    def on_records_trimmed(self, event: RecordsTrimmed) -> None:
-        """Remember the last record that is gone."""
+    def _on_records_trimmed(self, event: RecordsTrimmed) -> None:
         self._gone[event.key] = event.last
 
-    def on_message_logged(self, event: MessageLogged) -> None:
-        """Count losses after which a query goes on."""
+    def _on_message_logged(self, event: MessageLogged) -> None:
         self.met[PASSES_LOSS] += "on (failOnDataLoss=false)" in event.text
 
-    def on_shard_closed(self, event: ShardClosed) -> None:
-        """Count reshards of shards that a batch reads."""
+    def _on_shard_closed(self, event: ShardClosed) -> None:
         self.met[RESHARDED] += any(event.key in keys for _, keys in self._running.values())
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Count leases that are taken from a batch."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write, before = event.write, event.before
         if event.after is None:
             self._rows.pop(write.key, None)
@@ -279,17 +270,14 @@ class QuerySituations(SituationFinder):
             for driver, (_, keys) in self._running.items():
                 self.met[ROBBED] += name_of(driver) == before.reader and write.key in keys
 
-    def on_read_task_started(self, event: ReadTaskStarted) -> None:
-        """Count attempts of one task that run at the same time."""
+    def _on_read_task_started(self, event: ReadTaskStarted) -> None:
         task = (event.who, event.batch, event.key)
         self.met[RACING] += any((who, batch, key) == task for who, _, batch, key in self._tasks)
         self._tasks[event.who, event.executor, event.batch, event.key] = self.now
 
-    def on_read_task_ended(self, event: ReadTaskEnded) -> None:
-        """Count tasks that last longer than a lease."""
+    def _on_read_task_ended(self, event: ReadTaskEnded) -> None:
         began_s = self._tasks.pop((event.who, event.executor, event.batch, event.key), self.now)
         self.met[OUTLASTED] += self.now - began_s > self._lease_s
 
-    def on_executor_killed(self, event: ExecutorKilled) -> None:
-        """Forget the executor's tasks."""
+    def _on_executor_killed(self, event: ExecutorKilled) -> None:
         self._tasks = {task: since for task, since in self._tasks.items() if task[1] != event.executor}

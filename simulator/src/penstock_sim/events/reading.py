@@ -116,6 +116,5 @@ class LossReported(ReaderEvent, frozen=True):
 class ReadingSituations(SituationFinder):
     """Finds situations of readers."""
 
-    def on_reader_started(self, event: ReaderStarted) -> None:
-        """Count readers that begin inside an aggregate."""
+    def _on_reader_started(self, event: ReaderStarted) -> None:
         self.met[INSIDE_AGGREGATE] += bool(event.position.sub_sequence_number)

@@ -267,57 +267,47 @@ class SinkSituations(SituationFinder):
         self._ran: dict[tuple[str, int], str] = {}
         self._done: set[tuple[str, str]] = set()
 
-    def on_process_started(self, event: ProcessStarted) -> None:
-        """Remember the process."""
+    def _on_process_started(self, event: ProcessStarted) -> None:
         self._alive.add(event.who)
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Count drivers that end within a commit."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         self._alive.discard(event.who)
         stage = self._stage.pop(event.who, None)
         if stage is not None:
             self.met[stage] += 1
         self._batch.pop(event.who, None)
 
-    def on_shard_closed(self, event: ShardClosed) -> None:
-        """Count reshards during batches."""
+    def _on_shard_closed(self, event: ShardClosed) -> None:
         del event
         self.met[RESHARDED] += bool(self._batch)
 
-    def on_write_started(self, event: WriteStarted) -> None:
-        """Count batches that another driver has run before."""
+    def _on_write_started(self, event: WriteStarted) -> None:
         self._batch[event.who] = event.batch
         self.met[REPEATED] += self._ran.setdefault((name_of(event.who), event.batch), event.who) != event.who
 
-    def on_write_tasks_done(self, event: WriteTasksDone) -> None:
-        """Remember how far the batch is."""
+    def _on_write_tasks_done(self, event: WriteTasksDone) -> None:
         self._stage[event.who] = ENDED_BEFORE
 
-    def on_write_committed(self, event: WriteCommitted) -> None:
-        """Remember how far the batch is."""
+    def _on_write_committed(self, event: WriteCommitted) -> None:
         self._stage[event.who] = ENDED_BETWEEN
 
-    def on_write_logged(self, event: WriteLogged) -> None:
-        """Forget the batch."""
+    def _on_write_logged(self, event: WriteLogged) -> None:
         batch = (event.query, event.batch)
         self._done.add((event.query, str(event.batch)))
         for who in [who for who, running in self._batch.items() if (name_of(who), running) == batch]:
             del self._batch[who]
             self._stage.pop(who, None)
 
-    def on_write_aborted(self, event: WriteAborted) -> None:
-        """Count jobs that fail when some tasks are done."""
+    def _on_write_aborted(self, event: WriteAborted) -> None:
         self.met[ABORTED] += bool(event.finished_count)
 
-    def on_write_task_started(self, event: WriteTaskStarted) -> None:
-        """Count attempts of one task that run at the same time."""
+    def _on_write_task_started(self, event: WriteTaskStarted) -> None:
         task = (name_of(event.who), event.attempt.split(" ")[1])
         self.met[RACING] += task in self._running.values()
         self._running[event.attempt] = task
         self._wrote[event.attempt] = set()
 
-    def on_rows_stored(self, event: RowsStored) -> None:
-        """Count copies, and rows that are written late."""
+    def _on_rows_stored(self, event: RowsStored) -> None:
         self._wrote[event.attempt].update(event.texts)
         if event.is_read:
             self.met[STORED_TWICE] += len(self._seen.intersection(event.texts))
@@ -326,25 +316,20 @@ class SinkSituations(SituationFinder):
         self.met[ORPHAN] += driver not in self._alive
         self.met[LATE] += (name_of(driver), task.partition(".")[0]) in self._done
 
-    def on_file_written(self, event: FileWritten) -> None:
-        """Count files of dead letters."""
+    def _on_file_written(self, event: FileWritten) -> None:
         self.met[FILED] += event.name.startswith("dead-letters")
 
-    def on_rows_misrouted(self, event: RowsMisrouted) -> None:
-        """Count misrouted aggregates."""
+    def _on_rows_misrouted(self, event: RowsMisrouted) -> None:
         self.met[MISROUTED_READ if event.is_read else MISROUTED_DROPPED] += 1
 
-    def on_write_task_done(self, event: WriteTaskDone) -> None:
-        """Forget the attempt."""
+    def _on_write_task_done(self, event: WriteTaskDone) -> None:
         self._running.pop(event.attempt, None)
 
-    def on_write_task_killed(self, event: WriteTaskKilled) -> None:
-        """Count attempts that are killed within their rows."""
+    def _on_write_task_killed(self, event: WriteTaskKilled) -> None:
         self._running.pop(event.attempt, None)
         self.met[KILLED] += bool(self._wrote.get(event.attempt))
 
-    def on_write_task_failed(self, event: WriteTaskFailed) -> None:
-        """Count attempts that fail within their rows, and the errors."""
+    def _on_write_task_failed(self, event: WriteTaskFailed) -> None:
         self._running.pop(event.attempt, None)
         self.met[FAILED] += bool(self._wrote[event.attempt])
         for words, error in ERRORS.items():

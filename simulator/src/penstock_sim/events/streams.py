@@ -229,12 +229,10 @@ class StreamsSituations(SituationFinder):
     def _streams_with_leases(self) -> set[str]:
         return set(map(stream_id_of, self._keys))
 
-    def on_stream_created(self, event: StreamCreated) -> None:
-        """Keep its name."""
+    def _on_stream_created(self, event: StreamCreated) -> None:
         self._names[event.stream_id] = event.name
 
-    def on_list_changed(self, event: ListChanged) -> None:
-        """Compare with the list before."""
+    def _on_list_changed(self, event: ListChanged) -> None:
         added, left = set(event.names) - set(self._listed), set(self._listed) - set(event.names)
         self._listed = event.names
         known = {self._names[stream_id] for stream_id in self._streams_with_leases()}
@@ -242,34 +240,28 @@ class StreamsSituations(SituationFinder):
         self.met[BACK] += len(added & known)
         self.met[LEFT_OUT] += bool(left)
 
-    def on_streams_chosen(self, event: StreamsChosen) -> None:
-        """Keep the streams of a process."""
+    def _on_streams_chosen(self, event: StreamsChosen) -> None:
         self._ids[event.who] = event.stream_ids
 
-    def on_process_started(self, event: ProcessStarted) -> None:
-        """Compare the lists of the processes."""
+    def _on_process_started(self, event: ProcessStarted) -> None:
         self._alive.add(event.who)
         self.met[BESIDE] += len({frozenset(self._ids[each]) for each in self._alive}) > 1
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Forget the process."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         self._alive.discard(event.who)
         self._read.pop(event.who, None)
 
-    def on_stream_deleted(self, event: StreamDeleted) -> None:
-        """Count deletions of streams that are read."""
+    def _on_stream_deleted(self, event: StreamDeleted) -> None:
         self._deleted.add(event.stream_id)
         self.met[DELETED] += event.stream_id in {
             stream_id_of(key) for keys in self._read.values() for key in keys
         }
 
-    def on_stream_recreated(self, event: StreamRecreated) -> None:
-        """Count streams whose predecessor is still read."""
+    def _on_stream_recreated(self, event: StreamRecreated) -> None:
         former = {each for each, name in self._names.items() if name == event.name} - {event.stream_id}
         self.met[RECREATED_UNDER_READERS] += any(former & set(self._ids[who]) for who in self._alive)
 
-    def on_reader_started(self, event: ReaderStarted) -> None:
-        """Count workers that read several streams, and streams with leases of a predecessor."""
+    def _on_reader_started(self, event: ReaderStarted) -> None:
         stream_id = stream_id_of(event.key)
         keys = self._read.setdefault(event.who, set())
         keys.add(event.key)
@@ -277,20 +269,16 @@ class StreamsSituations(SituationFinder):
         former = {each for each in self._deleted if self._names[each] == self._names[stream_id]} - {stream_id}
         self.met[RECREATED_READ] += not former.isdisjoint(self._streams_with_leases())
 
-    def on_reader_ended(self, event: ReaderEnded) -> None:
-        """Forget the reader."""
+    def _on_reader_ended(self, event: ReaderEnded) -> None:
         self._read.get(event.who, set()).discard(event.key)
 
-    def on_shard_stopped(self, event: ShardStopped) -> None:
-        """Count shards of deleted streams."""
+    def _on_shard_stopped(self, event: ShardStopped) -> None:
         self.met[STOPPED] += stream_id_of(event.key) in self._deleted
 
-    def on_shard_closed(self, event: ShardClosed) -> None:
-        """Count reshards while another stream is quiet."""
+    def _on_shard_closed(self, event: ShardClosed) -> None:
         self.met[QUIET] += bool(self._quiet - {self._names[stream_id_of(event.key)]})
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Count streams that get their first lease beside those of others."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         key = event.write.key
         if event.after is None:
             self._keys.discard(key)
