@@ -132,11 +132,13 @@ BOTH = [ONE_STORED, TWO_STORED, acknowledged(5, "p#1:1"), acknowledged(6, "p#1:2
     ],
 )
 def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
-    checker = kind(History(TRIM_HORIZON), CoordinatorOptions())
+    history = History(TRIM_HORIZON)
+    checker = kind(history, CoordinatorOptions())
 
     def judge():
         for line in [*ADDED, *lines]:
             checker.handle(line)
+            history.take_in(HistoryEntry(0.0, line))
         checker.at_end()
 
     if is_broken:

@@ -9,6 +9,7 @@ from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock_sim.checker import Broken
+from penstock_sim.events.base import HistoryEntry
 from penstock_sim.events.processes import CallMade, FaultsEnded, MessageLogged
 from penstock_sim.events.producers import RecordAdded
 from penstock_sim.events.sinks import (
@@ -177,11 +178,13 @@ CALL = CallMade("executor0#1", "sink put", NAME)
     ],
 )  # fmt: skip
 def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
-    checker = kind(History(TRIM_HORIZON), CoordinatorOptions())
+    history = History(TRIM_HORIZON)
+    checker = kind(history, CoordinatorOptions())
 
     def judge():
         for line in lines:
             checker.handle(line)
+            history.take_in(HistoryEntry(0.0, line))
         checker.at_end()
 
     if is_broken:

@@ -96,9 +96,9 @@ def test_a_world_without_anything_that_happens_to_its_streams_is_clean():
         listed=tuple(stream.name for stream in drawn.streams.streams),
         rollouts=(),
         deletions=(),
-        refusals_per_min=0.0,
     )
-    assert run_scenario(replace(drawn, streams=plan)).violation is None
+    faults = replace(drawn.faults, refusals_per_min=0.0)
+    assert run_scenario(replace(drawn, streams=plan, faults=faults)).violation is None
 
 
 def test_a_failing_world_is_shrunk_to_what_happens_to_its_streams():

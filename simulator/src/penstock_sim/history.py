@@ -7,6 +7,7 @@ integers.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from dataclasses import dataclass, field
 
 from penstock.core.leases.lease import BatchClaim, Lease
@@ -22,6 +23,7 @@ from penstock_sim.events.processes import (
     ProcessPaused,
     ProcessStarted,
 )
+from penstock_sim.events.producers import RecordAdded
 from penstock_sim.events.queries import (
     ApplicationRenamed,
     BatchPlanned,
@@ -37,6 +39,15 @@ from penstock_sim.events.reading import (
     RecordsDeadLettered,
     RecordsDelivered,
     RecordsHandled,
+)
+from penstock_sim.events.sinks import (
+    BadRowAdded,
+    DeadLettersStored,
+    RowsMisrouted,
+    RowsStored,
+    RowsUnanswered,
+    WritePlanned,
+    WriteTaskStarted,
 )
 from penstock_sim.events.streams import (
     RecordPut,
@@ -103,6 +114,27 @@ class ReaderHistory:
 
 
 @dataclass
+class AttemptHistory:
+    """One attempt of a task that writes.
+
+    Args:
+        texts: Its rows, in order.
+        keeps_letters: Whether it puts bad rows aside.
+        began_s: When it began.
+        seen: How often readers of the streams see each row by it.
+        excused: How often more than once has a cause.
+        letters: How often it put each row aside in a stream.
+    """
+
+    texts: tuple[str, ...]
+    keeps_letters: bool
+    began_s: float
+    seen: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
+    letters: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
 class History(Subscriber):
     """Everything known at one moment of a history.
 
@@ -111,7 +143,7 @@ class History(Subscriber):
         retention_ms: How long the stream keeps a record; None is for ever.
         limits: How many leases a worker holds at most, if it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
-        kcl_workers: Workers that write only the KCL's attributes, the foreign and those of KCL 3.
+        kcl_workers: Workers of the KCL, 2.x (the foreign) and 3: they write no attribute of Penstock.
         producers: Workers that put records, and have no lease.
     """
 
@@ -143,6 +175,14 @@ class History(Subscriber):
     healed_s: float | None = None
     handled_s: float = float("-inf")
     """When records were handled last."""
+    key_of: dict[str, str] = field(default_factory=dict)
+    """The key of each record that a producer or a sink can put: the records of one key have an order."""
+    bad_rows: dict[str, str] = field(default_factory=dict)
+    """Rows that the service can never accept, and why."""
+    planned_writes: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """The rows of each partition, by query and batch."""
+    attempts: dict[str, AttemptHistory] = field(default_factory=dict)
+    """Attempts of tasks that write, by name."""
     pauses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """When each process was paused, and until when."""
     second_drivers: set[str] = field(default_factory=set)
@@ -361,6 +401,28 @@ class History(Subscriber):
 
     def _on_location_copied(self, event: LocationCopied) -> None:
         self.copied.add(event.query)
+
+    def _on_record_added(self, event: RecordAdded) -> None:
+        self.key_of[event.text] = event.key
+
+    def _on_bad_row_added(self, event: BadRowAdded) -> None:
+        self.bad_rows[event.text] = event.why
+
+    def _on_write_planned(self, event: WritePlanned) -> None:
+        self.planned_writes[event.query, event.batch] = event.texts
+
+    def _on_write_task_started(self, event: WriteTaskStarted) -> None:
+        self.attempts[event.attempt] = AttemptHistory(event.texts, event.keeps_letters, self.now)
+
+    def _on_rows_doubtful(self, event: RowsUnanswered | RowsMisrouted) -> None:
+        self.attempts[event.attempt].excused.update(event.texts)
+
+    def _on_rows_stored(self, event: RowsStored) -> None:
+        if event.is_read:
+            self.attempts[event.attempt].seen.update(event.texts)
+
+    def _on_dead_letters_stored(self, event: DeadLettersStored) -> None:
+        self.attempts[event.attempt].letters.update(event.texts)
 
     def _on_leader_elected(self, event: LeaderElected) -> None:
         self.leaders.add(name_of(event.who))

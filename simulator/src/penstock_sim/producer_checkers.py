@@ -84,18 +84,16 @@ class KeysInOrder(Checker):
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._key_of: dict[str, str] = {}
         self._waiting: dict[str, list[str]] = {}
 
     def on_record_added(self, event: RecordAdded) -> None:
         """Remember the next record of a key."""
-        self._key_of[event.text] = event.key
         self._waiting.setdefault(event.key, []).append(event.text)
 
     def on_records_stored(self, event: RecordsStored) -> None:
         """Compare with the record that must be first."""
         for text in event.texts if event.is_read else ():
-            waiting = self._waiting[self._key_of[text]]
+            waiting = self._waiting[self.history.key_of[text]]
             if text in waiting:
                 if waiting[0] != text:
                     raise Broken(
@@ -146,28 +144,23 @@ class ArrivesInOrder(Checker):
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._key_of: dict[str, str] = {}
         self._waiting: dict[str, deque[str]] = {}
         self._seen: set[str] = set()
         self._arrived: set[str] = set()
-
-    def on_record_added(self, event: RecordAdded) -> None:
-        """Remember a record's key."""
-        self._key_of[event.text] = event.key
 
     def on_records_stored(self, event: RecordsStored) -> None:
         """Remember the expected records, in the order in which readers first see them."""
         for text in event.texts if event.is_read else ():
             if text not in self._seen:
                 self._seen.add(text)
-                self._waiting.setdefault(self._key_of[text], deque()).append(text)
+                self._waiting.setdefault(self.history.key_of[text], deque()).append(text)
 
     def on_delivered_texts(self, event: DeliveredTexts) -> None:
         """Compare a handler's record with the one that must be first."""
         for text, key in event.records:
-            if self._key_of.get(text) != key:
+            if self.history.key_of.get(text) != key:
                 raise Broken(
-                    f"{event.who} is given {text} of {event.key} under key {key}, put under {self._key_of.get(text)}"
+                    f"{event.who} is given {text} of {event.key} under key {key}, put under {self.history.key_of.get(text)}"
                 )
             if text in self._arrived:
                 continue

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from typing import Final
-
-from msgspec import Struct, field
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.spark.sink.report import FILE_NAME
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
-from penstock_sim.events.processes import CallMade, FaultsEnded, MessageLogged, ProcessPaused
-from penstock_sim.events.producers import RecordAdded
+from penstock_sim.events.processes import CallMade, MessageLogged, ProcessPaused
 from penstock_sim.events.sinks import (
-    BadRowAdded,
     DeadLettersStored,
     FileWritten,
     RequestTooLarge,
-    RowsMisrouted,
     RowsRefused,
     RowsStored,
     RowsUnanswered,
     WriteLogged,
-    WritePlanned,
     WriteTaskDone,
     WriteTaskFailed,
     WriteTaskStarted,
 )
-from penstock_sim.history import History
+from penstock_sim.history import AttemptHistory, History
 from penstock_sim.producer_checkers import KeysInOrder
 
 _ROW: Final = re.compile(r"\brow (\d+)\b")
@@ -53,66 +46,8 @@ _SEND_WITHIN_S: Final = 5.0
 _STILL: Final = re.compile(r"was acknowledged by shard \S+ for (\d+) s")
 
 
-class _Attempt(Struct):
-    """The known facts of one attempt of a task.
-
-    Args:
-        texts: Its rows, in order.
-        keeps_letters: Whether it puts rows aside.
-        seen: How often readers of the streams see each row by it.
-        excused: How often more than once has a cause.
-        letters: How often it put each row aside in a stream.
-    """
-
-    texts: tuple[str, ...]
-    keeps_letters: bool
-    began_s: float
-    seen: Counter[str] = field(default_factory=Counter)
-    excused: Counter[str] = field(default_factory=Counter)
-    letters: Counter[str] = field(default_factory=Counter)
-
-
-class _SinkChecker(Checker):
-    """Knows the attempts and the rows."""
-
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
-        self.attempts: dict[str, _Attempt] = {}
-        self.bad: dict[str, str] = {}
-        self.group_of: dict[str, str] = {}
-
-    def on_record_added(self, event: RecordAdded) -> None:
-        """Remember a row that the service can accept, and its place in the order of its key."""
-        self.group_of[event.text] = event.key
-
-    def on_bad_row_added(self, event: BadRowAdded) -> None:
-        """Remember a row that it cannot."""
-        self.bad[event.text] = event.why
-
-    def on_write_task_started(self, event: WriteTaskStarted) -> None:
-        """Remember the rows of an attempt."""
-        self.attempts[event.attempt] = _Attempt(event.texts, event.keeps_letters, self.history.now)
-
-    def on_rows_unanswered(self, event: RowsUnanswered) -> None:
-        """One more copy of each is allowed."""
-        self.attempts[event.attempt].excused.update(event.texts)
-
-    def on_rows_misrouted(self, event: RowsMisrouted) -> None:
-        """One more copy of each is allowed."""
-        self.attempts[event.attempt].excused.update(event.texts)
-
-    def on_rows_stored(self, event: RowsStored) -> None:
-        """Count the copies that readers see."""
-        if event.is_read:
-            self.attempts[event.attempt].seen.update(event.texts)
-
-    def on_dead_letters_stored(self, event: DeadLettersStored) -> None:
-        """Count the dead letters."""
-        self.attempts[event.attempt].letters.update(event.texts)
-
-
-class NothingLostInSilence(_SinkChecker):
-    """K1: a task that is done has written each of its rows, or put it aside; a batch that is noted as done is whole.
+class NothingLostInSilence(Checker):
+    """K1: a task that is done has written each of its rows, or put it aside; a batch that is logged as done is whole.
 
     Scorecard S12: each row of a committed batch is in the stream. Here: written by the attempt that reported it, and readable.
     """
@@ -122,7 +57,6 @@ class NothingLostInSilence(_SinkChecker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._done: set[str] = set()
-        self._planned: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = {}
         self._logged: set[tuple[str, int]] = set()
         self._filed: set[str] = set()
 
@@ -131,35 +65,35 @@ class NothingLostInSilence(_SinkChecker):
         if event.name != FILE_NAME:
             self._filed.update(_rows_of_file(event.name, event.content))
 
-    def on_write_planned(self, event: WritePlanned) -> None:
-        """Remember the rows of a batch."""
-        self._planned[event.query, event.batch] = event.texts
-
     def on_write_task_done(self, event: WriteTaskDone) -> None:
         """Compare an attempt's message with the records that readers see."""
         name = event.attempt
         self._done.add(name)
-        attempt = self.attempts[name]
+        attempt = self.history.attempts[name]
         for text in attempt.texts:
-            if text not in self.bad:
+            if text not in self.history.bad_rows:
                 if not attempt.seen[text]:
                     raise Broken(f"{name} is done, and readers see nothing of its row {text}")
             elif not attempt.keeps_letters:
                 raise Broken(
-                    f"{name} is done, and the service cannot accept its row {text} ({self.bad[text]})"
+                    f"{name} is done, and the service cannot accept its row {text} ({self.history.bad_rows[text]})"
                 )
             elif not attempt.letters[text] and text not in self._filed:
-                raise Broken(f"{name} is done, and its row {text} ({self.bad[text]}) is nowhere put aside")
+                raise Broken(
+                    f"{name} is done, and its row {text} ({self.history.bad_rows[text]}) is nowhere put aside"
+                )
 
     def on_write_logged(self, event: WriteLogged) -> None:
         """Check that each partition of a logged batch has an attempt that is done."""
         query, batch, names = event.query, event.batch, event.attempts
         self._logged.add((query, batch))
         if not self._done.issuperset(names):
-            raise Broken(f"batch {batch} of {query} is noted as done by {names}, and one of them never ended")
-        written = tuple(self.attempts[name].texts for name in names)
-        if written != self._planned[query, batch]:
-            raise Broken(f"batch {batch} of {query} is noted as done, and its tasks had other rows")
+            raise Broken(
+                f"batch {batch} of {query} is logged as done by {names}, and one of them never ended"
+            )
+        written = tuple(self.history.attempts[name].texts for name in names)
+        if written != self.history.planned_writes[query, batch]:
+            raise Broken(f"batch {batch} of {query} is logged as done, and its tasks had other rows")
 
     def on_message_logged(self, event: MessageLogged) -> None:
         """Nothing fails in an unexpected way."""
@@ -174,12 +108,12 @@ class NothingLostInSilence(_SinkChecker):
 
     def at_end(self) -> None:
         """Every batch has ended."""
-        for query, batch in self._planned:
+        for query, batch in self.history.planned_writes:
             if (query, batch) not in self._logged:
                 raise Broken(f"batch {batch} of {query} was never done")
 
 
-class OrderOfEachAttempt(_SinkChecker):
+class OrderOfEachAttempt(Checker):
     """K2: an attempt's rows of a key are first seen in their order in the batch."""
 
     invariant = "K2"
@@ -191,23 +125,22 @@ class OrderOfEachAttempt(_SinkChecker):
     def on_rows_stored(self, event: RowsStored) -> None:
         """Compare with the row that must be first."""
         name = event.attempt
-        attempt = self.attempts[name]
+        attempt = self.history.attempts[name]
         for text in event.texts if event.is_read else ():
             if not attempt.seen[text]:
-                left = self._left_of(name, self.group_of[text])
+                left = self._left_of(name, self.history.key_of[text])
                 if left[0] != text:
                     raise Broken(f"{event.stream} takes {text} of {name}, and {left[0]} is not there yet")
                 left.pop(0)
-                attempt.seen[text] += 1
 
     def _left_of(self, name: str, group: str) -> list[str]:
         if (name, group) not in self._left:
-            texts = self.attempts[name].texts
-            self._left[name, group] = [text for text in texts if self.group_of.get(text) == group]
+            texts = self.history.attempts[name].texts
+            self._left[name, group] = [text for text in texts if self.history.key_of.get(text) == group]
         return self._left[name, group]
 
 
-class TwiceWithCause(_SinkChecker):
+class TwiceWithCause(Checker):
     """K3: an attempt's rows are seen once, and one more time for each call without an answer; its report hides no copy."""
 
     invariant = "K3"
@@ -215,27 +148,26 @@ class TwiceWithCause(_SinkChecker):
     def on_rows_stored(self, event: RowsStored) -> None:
         """Count the copies that readers see."""
         name, stream = event.attempt, event.stream
-        super().on_rows_stored(event)
-        attempt = self.attempts[name]
+        attempt = self.history.attempts[name]
         for text in event.texts if event.is_read else ():
-            if text in self.bad:
-                raise Broken(f"{stream} takes {text} of {name}, which is {self.bad[text]}")
-            if attempt.seen[text] > 1 + attempt.excused[text]:
+            if text in self.history.bad_rows:
+                raise Broken(f"{stream} takes {text} of {name}, which is {self.history.bad_rows[text]}")
+            if attempt.seen[text] > attempt.excused[text]:
                 raise Broken(
-                    f"{stream} holds {text} of {name} for the {attempt.seen[text]}. time, and "
+                    f"{stream} holds {text} of {name} for the {attempt.seen[text] + 1}. time, and "
                     f"{attempt.excused[text]} calls without an answer explain it"
                 )
 
     def on_write_task_done(self, event: WriteTaskDone) -> None:
         """Compare an attempt's report with the stored records."""
         name = event.attempt
-        attempt = self.attempts[name]
+        attempt = self.history.attempts[name]
         copies = sum(count - 1 for count in attempt.seen.values() if count)
         if copies > event.twice_count:
             raise Broken(
                 f"{name} reports {event.twice_count} rows that may be there twice, and there are {copies}"
             )
-        good = [text for text in attempt.texts if text not in self.bad]
+        good = [text for text in attempt.texts if text not in self.history.bad_rows]
         written = sum(count for _, count in event.counts)
         if (written, event.letter_count) != (len(good), len(attempt.texts) - len(good)):
             raise Broken(
@@ -243,7 +175,7 @@ class TwiceWithCause(_SinkChecker):
             )
 
 
-class ErrorsName(_SinkChecker):
+class ErrorsName(Checker):
     """K4: a task that fails has a cause, and its error names it: the stream, the row, the code, the shard, the option.
 
     Undelivered rows are counted, but for dead letters: their stream may refuse them before the first is sent.
@@ -253,18 +185,12 @@ class ErrorsName(_SinkChecker):
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._healed_s = float("inf")
         self._refused_s: dict[str, float] = {}
-
-    def on_faults_ended(self, event: FaultsEnded) -> None:
-        """From now on only rows can be wrong."""
-        del event
-        self._healed_s = self.history.now
 
     def on_write_task_failed(self, event: WriteTaskFailed) -> None:
         """Judge an error."""
         name, kind, text = event.attempt, event.error, event.text
-        attempt = self.attempts[name]
+        attempt = self.history.attempts[name]
         if kind == "RecordError":
             self._judge_record_error(name, attempt, text)
         elif "deadLetterPath" in text and "cannot be written" in text:
@@ -275,7 +201,7 @@ class ErrorsName(_SinkChecker):
             raise Broken(f"{name} fails with {kind}, which does not say what is missing: {text}")
         elif not any(cause in text for cause in _CAUSES):
             raise Broken(f"{name} fails with {kind}, which names no cause: {text}")
-        elif attempt.began_s > self._healed_s:
+        elif self.history.healed_s is not None and attempt.began_s > self.history.healed_s:
             raise Broken(f"{name} fails with {kind} although nothing is wrong: {text}")
         self._judge_stillness(name, text)
 
@@ -298,12 +224,12 @@ class ErrorsName(_SinkChecker):
         """Remember when something stayed without an answer first."""
         self._refused_s.setdefault(event.attempt, self.history.now)
 
-    def _judge_record_error(self, name: str, attempt: _Attempt, text: str) -> None:
+    def _judge_record_error(self, name: str, attempt: AttemptHistory, text: str) -> None:
         found = _ROW.search(text)
         if found is None or not (row := int(found[1])) < len(attempt.texts):
             raise Broken(f"{name} fails with RecordError, which names no row of it: {text}")
         named = attempt.texts[row]
-        if named not in self.bad:
+        if named not in self.history.bad_rows:
             raise Broken(f"{name} fails for its row {named}, which the service can accept: {text}")
         if attempt.keeps_letters and "does not fit" not in text:
             raise Broken(f"{name} fails for its row {named}, which is to be put aside: {text}")
@@ -311,19 +237,14 @@ class ErrorsName(_SinkChecker):
             raise Broken(f"{name} fails for its row {named}, and names no stream: {text}")
 
 
-class ReportAddsUp(_SinkChecker):
+class ReportAddsUp(Checker):
     """K5: the sink's report counts each committed batch once, however often it was committed."""
 
     invariant = "K5"
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._planned: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = {}
         self._counted: dict[str, set[int]] = {}
-
-    def on_write_planned(self, event: WritePlanned) -> None:
-        """Remember the rows of a batch."""
-        self._planned[event.query, event.batch] = event.texts
 
     def on_file_written(self, event: FileWritten) -> None:
         """Compare the report with the batches."""
@@ -333,8 +254,10 @@ class ReportAddsUp(_SinkChecker):
         report = json.loads(event.content)
         counted = self._counted.setdefault(query, set())
         counted.add(report["batch"])
-        texts = [text for batch in counted for part in self._planned[query, batch] for text in part]
-        good = sum(text not in self.bad for text in texts)
+        texts = [
+            text for batch in counted for part in self.history.planned_writes[query, batch] for text in part
+        ]
+        good = sum(text not in self.history.bad_rows for text in texts)
         passed = sum(each["user_record_count"] for each in report["total"].values())
         if (passed, report["dead_letters_total"]) != (good, len(texts) - good):
             raise Broken(
@@ -343,7 +266,7 @@ class ReportAddsUp(_SinkChecker):
             )
 
 
-class LettersOnce(_SinkChecker):
+class LettersOnce(Checker):
     """K6: a file of dead letters holds exactly the rows of its task that the service can never accept."""
 
     invariant = "K6"
@@ -355,12 +278,12 @@ class LettersOnce(_SinkChecker):
             return
         found = _rows_of_file(name, event.content)
         prefix = found[0].rpartition(".")[0] + "." if found else ""
-        wanted = [text for text in self.bad if text.startswith(prefix)]
+        wanted = [text for text in self.history.bad_rows if text.startswith(prefix)]
         if sorted(found) != sorted(wanted):
             raise Broken(f"{name} holds {found}, and {wanted} belong there")
 
 
-class EndsInTime(_SinkChecker):
+class EndsInTime(Checker):
     """K7: an attempt that gets nothing acknowledged ends soon after the sink's deadline, and makes no storm of calls."""
 
     invariant = "K7"
@@ -375,7 +298,6 @@ class EndsInTime(_SinkChecker):
 
     def on_write_task_started(self, event: WriteTaskStarted) -> None:
         """Begin to watch."""
-        super().on_write_task_started(event)
         self._executor_of[event.attempt] = event.executor
         self._deadline_s[event.attempt] = event.deadline_s
 
