@@ -38,6 +38,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "local/test_crashes.py": ("slow",),
     "local/test_floods.py": ("slow",),
     "producer/test_crowd.py": ("slow",),
+    "queues/test_queue_processes.py": ("slow",),
     "sim/test_large_fleet.py": ("slow",),
     "sim/test_many_seeds.py": ("slow",),
     "site": ("interop",),

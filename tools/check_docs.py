@@ -3,7 +3,7 @@
     python tools/check_docs.py            report documents out of step, exit 1
     python tools/check_docs.py --write    write the generated parts
 
-Generated: docs/options.md from the option table; docs/held-lease.svg from the table of transitions; docs/performance.md and README's table of performance from
+Generated: docs/options.md from the option table; docs/queue-options.md from the options' docstrings; docs/held-lease.svg from the table of transitions; docs/performance.md and README's table of performance from
 docs/performance.json, which `make bench` writes. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
 entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports beyond their
@@ -34,10 +34,12 @@ def generated() -> dict[Path, str]:
     sys.path.append(str(ROOT / "bench"))
     import report
     from held_lease_drawing import draw_held_lease
+    from queue_option_docs import render_queue_options
 
     return {
         ROOT / "docs" / "options.md": render_markdown(),
         ROOT / "docs" / "held-lease.svg": draw_held_lease(),
+        ROOT / "docs" / "queue-options.md": render_queue_options(),
         **report.documents(ROOT),
     }
 

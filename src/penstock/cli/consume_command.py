@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from penstock.cli.moments import FORMS, moments_of, parse_position, print_understood
 from penstock.cli.record_lines import add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,13 +39,18 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("consume", help=DESCRIPTION, description=DESCRIPTION)
     parser.add_argument(
         "streams",
-        nargs="+",
+        nargs="*",
         metavar="STREAM",
         help="name or ARN; several share one lease table, in the form of the KCL's multi-stream mode",
     )
     parser.add_argument(
+        "--queue",
+        metavar="Q",
+        help="consume this queue (name or ARN) instead of streams: records are acknowledged when they are printed, and there are no "
+        "leases, checkpoints or order",
+    )
+    parser.add_argument(
         "--application",
-        required=True,
         metavar="A",
         help="names the lease table that its workers share: a DynamoDB table, s3://bucket/prefix or file:///folder",
     )
@@ -157,6 +163,12 @@ def _with_zone(start: StartingPosition) -> str | StartingPosition:
 
 def run(args: argparse.Namespace) -> int:
     """Consume until SIGINT or SIGTERM; return the exit status."""
+    if args.queue is not None:
+        from penstock.cli import consume_queue
+
+        return consume_queue.run(args)
+    if not args.streams or args.application is None:
+        raise UsageError("name a stream and --application, or --queue")
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerOptions

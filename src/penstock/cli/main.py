@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "put": "penstock.cli.put_command",
     "shards": "penstock.cli.shards_command",
     "streams": "penstock.cli.streams_command",
+    "queues": "penstock.cli.queues_command",
     "leases": "penstock.cli.leases_command",
     "top": "penstock.cli.top_command",
     "dashboard": "penstock.cli.dashboard_command",

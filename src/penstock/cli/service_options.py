@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.ports.kcl3_tables import Kcl3Tables
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseTable
+    from penstock.ports.queues import Queues
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no public name
 
@@ -71,6 +72,13 @@ def open_stream_control(args: argparse.Namespace) -> StreamControl:
     from penstock import wiring
 
     return wiring.open_stream_control(_options(args))
+
+
+def open_queues(args: argparse.Namespace) -> Queues:
+    """Open the service's queues."""
+    from penstock import wiring
+
+    return wiring.open_queues(_options(args))
 
 
 def open_fan_out(args: argparse.Namespace) -> FanOut:

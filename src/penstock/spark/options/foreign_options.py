@@ -84,6 +84,10 @@ _TRIGGER: Final = (
 
 REFUSED: Final[Mapping[str, str]] = {
     "path": "load() and start() take no path; name the stream with option streamName",
+    "queueName": "a queue has no position to replay from, so Spark could not repeat a batch: read the stream with option streamName (every "
+    "query and every queue of a stream gets all of its records), or consume the queue with penstock.QueueConsumer",
+    "queueARN": "a queue has no position to replay from, so Spark could not repeat a batch: read the stream with option streamName, or "
+    "consume the queue with penstock.QueueConsumer",
     "topic": _STREAM,
     "subscribe": _STREAM,
     "subscribePattern": f"{_STREAM}, with one source for each stream",

@@ -1,0 +1,98 @@
+"""`penstock consume --queue`: print the records of a queue, and acknowledge them."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.queue_records import show
+from penstock.cli.service_options import connection_of
+from penstock.cli.terminal import escape_text
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.queues import QueueRecord
+
+_OF_STREAMS: Final[dict[str, Any]] = {
+    "streams": [],
+    "application": None,
+    "start": "LATEST",
+    "fan_out": None,
+    "auto_fan_out": None,
+    "policy": "even",
+    "format": None,
+}
+"""Arguments that have no meaning for a queue, with their defaults."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Consume a queue until SIGINT or SIGTERM; return the exit status."""
+    from penstock.cli.output_reader import while_output_is_read
+    from penstock.consumer.metrics_prometheus import PrometheusMetrics
+    from penstock.queues import QueueConsumer
+
+    for name, default in _OF_STREAMS.items():
+        if getattr(args, name) != default:
+            flag = {"streams": "STREAM", "start": "--from"}.get(name, f"--{name.replace('_', '-')}")
+            raise UsageError(f"{flag} has no meaning with --queue: leave it out")
+    logging.getLogger("penstock.queues").setLevel(logging.INFO)
+    lock = threading.Lock()
+    is_broken = threading.Event()
+
+    def print_record(record: QueueRecord) -> None:
+        """Print a record and hand it to the operating system before it counts as done."""
+        with lock:
+            try:
+                _print(record, args)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                is_broken.set()
+                consumer.request_stop()
+                raise
+
+    metrics = (
+        None if args.metrics_port is None else PrometheusMetrics(args.metrics_port[1], args.metrics_port[0])
+    )
+    consumer = QueueConsumer(
+        args.queue,
+        print_record,
+        concurrency=1,
+        worker_id=args.worker_id,
+        metrics=metrics,
+        connection=connection_of(args),
+    )
+    try:
+        with while_output_is_read(consumer.request_stop) as is_reader_gone:
+            consumer.run()
+        if is_reader_gone.is_set() or is_broken.is_set():
+            raise BrokenPipeError  # records that were not printed are not acknowledged
+    finally:
+        if metrics is not None:
+            metrics.close()
+    return 0
+
+
+def _print(record: QueueRecord, args: argparse.Namespace) -> None:
+    if args.data:
+        if sys.stdout.isatty():
+            sys.stdout.write(escape_text(record.data.decode("utf-8", "backslashreplace")) + "\n")
+        else:
+            sys.stdout.buffer.write(record.data + b"\n")
+        return
+    show(
+        {
+            "record_id": record.record_id,
+            "sub_sequence_number": record.sub_sequence_number,
+            "partition_key": record.partition_key,
+            "receive_count": record.receive_count,
+            "approximate_arrival_timestamp": record.approximate_arrival_timestamp.isoformat(
+                timespec="milliseconds"
+            ),
+            "first_receive_timestamp": record.first_receive_timestamp.isoformat(timespec="milliseconds"),
+        },
+        record.data,
+        as_json=args.json,
+    )

@@ -1,0 +1,233 @@
+"""Records and dead letters of a queue, on the command line: shown, given back, acknowledged, restored."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock.cli.terminal import escape_text, safe_json, warn
+from penstock.core.backoff import Backoff, GiveUp, RetryPlan
+from penstock.core.queueing.queue_events import EntryOutcome
+from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX
+from penstock.errors import OptionError, PenstockError, Throttled, Unavailable, UnknownOutcome, UnknownRefusal
+
+if TYPE_CHECKING:
+    from penstock.ports.queues import EntryResult, QueueDescription, Queues, ReceivedRecord
+
+_HELD_S: Final = 600
+"""Dead letters that are looked at are hidden from others for so long: also while a question is answered."""
+_LOOKED_AT_S: Final = 60
+_WAIT_S: Final = 1
+_RETRIES: Final = RetryPlan(Backoff(0.1, 5.0), 10, 30.0)
+_PASSING: Final = (Throttled, Unavailable, UnknownOutcome, UnknownRefusal)
+_T = TypeVar("_T")
+
+
+def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
+    """Show records of a queue, then give them back or acknowledge them."""
+    from penstock.cli.queues_command import confirm
+
+    if args.acknowledge:
+        confirm(
+            args,
+            f"Records of {queue.name} are acknowledged when they are shown: no consumer gets them.",
+            queue.name,
+        )
+    held: list[ReceivedRecord] = []
+    try:
+        for record in _sweep(queues, queue.arn, args.count, _LOOKED_AT_S, is_dead=False):
+            held.append(record)
+            _show(record, as_json=args.json)
+        sys.stdout.flush()
+    except BaseException:
+        _set_visible(queues, queue.arn, held, is_dead=False)
+        raise
+    if args.acknowledge:
+        _report(_in_tens(held, lambda handles: queues.acknowledge(queue.arn, handles)), "acknowledged")
+    else:
+        _set_visible(queues, queue.arn, held, is_dead=False)
+
+
+def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
+    """Show the dead letters of a queue that a filter lets pass; restore or acknowledge them if that is the action."""
+    from penstock.cli.queues_command import confirm
+
+    lets_pass = _filter_of(args)
+    found: list[ReceivedRecord] = []
+    held: list[ReceivedRecord] = []
+    try:
+        for record in _sweep(queues, queue.arn, None, _HELD_S, is_dead=True):
+            held.append(record)
+            if not lets_pass(record):
+                continue
+            found.append(record)
+            if args.action == "dead":
+                _show(record, as_json=args.json)
+            if args.count is not None and len(found) >= args.count:
+                break
+        sys.stdout.flush()
+        if args.action == "restore" and found:
+            confirm(
+                args, f"{len(found)} dead letters return to {queue.name} and are delivered again.", queue.name
+            )
+            results = _in_tens(found, lambda handles: queues.restore(queue.arn, handles))
+        elif args.action == "purge-dead" and found:
+            confirm(args, f"{queue.name} forgets {len(found)} dead letters.", queue.name)
+            results = _in_tens(found, lambda handles: queues.acknowledge(queue.arn, handles, is_dead=True))
+        else:
+            results = []
+    except BaseException:
+        _set_visible(queues, queue.arn, held, is_dead=True)
+        raise
+    gone = {handle for handle, result in results if result.outcome is EntryOutcome.APPLIED}
+    _set_visible(queues, queue.arn, [each for each in held if each.handle not in gone], is_dead=True)
+    if args.action != "dead":
+        _report(results, "restored" if args.action == "restore" else "acknowledged")
+
+
+def _sweep(
+    queues: Queues, queue_arn: str, count_max: int | None, visibility_s: int, *, is_dead: bool
+) -> Iterator[ReceivedRecord]:
+    """Yield visible records until there are none, or so many."""
+    left = count_max
+    while left is None or left > 0:
+        limit = RECORDS_PER_CALL_MAX if left is None else min(RECORDS_PER_CALL_MAX, left)
+
+        def receive_some(limit: int = limit) -> Sequence[ReceivedRecord]:
+            return queues.receive(queue_arn, limit, _WAIT_S, visibility_s, is_dead=is_dead)
+
+        page = _patiently(receive_some)
+        if not page:
+            return
+        yield from page
+        left = None if left is None else left - len(page)
+
+
+def _patiently(call: Callable[[], _T]) -> _T:
+    """Do a call, again while it is refused or not answered, within bounds."""
+    began_s = time.monotonic()
+    for attempt in count(1):
+        try:
+            return call()
+        except _PASSING:
+            decision = _RETRIES.decide(attempt, time.monotonic() - began_s, random.random())
+            if isinstance(decision, GiveUp):
+                raise
+            time.sleep(decision.delay_s)
+    raise AssertionError("counting has no end")
+
+
+def _in_tens(
+    records: Sequence[ReceivedRecord], call: Callable[[Sequence[str]], Sequence[EntryResult]]
+) -> list[tuple[str, EntryResult]]:
+    """Do a call for all records, ten at a time; refused entries are sent again, within bounds."""
+    done: list[tuple[str, EntryResult]] = []
+    for start in range(0, len(records), RECORDS_PER_CALL_MAX):
+        handles = [each.handle for each in records[start : start + RECORDS_PER_CALL_MAX]]
+        results: dict[str, EntryResult] = {}
+
+        def send(handles: list[str] = handles, results: dict[str, EntryResult] = results) -> None:
+            open_ones = [
+                each
+                for each in handles
+                if each not in results or results[each].outcome is EntryOutcome.REFUSED
+            ]
+            results.update(zip(open_ones, call(open_ones), strict=True))
+            refused = [each for each in results.values() if each.outcome is EntryOutcome.REFUSED]
+            if refused:
+                raise Throttled(
+                    f"{len(refused)} entries were refused: {refused[0].code}: {refused[0].message}"
+                )
+
+        try:
+            _patiently(send)
+        except Throttled as error:
+            warn(f"penstock queues: {error}")
+        done += list(results.items())
+    return done
+
+
+def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecord], *, is_dead: bool) -> None:
+    """Give records back at once. If that fails they are visible again later by themselves."""
+    try:
+        _in_tens(
+            records,
+            lambda handles: queues.set_visibility(queue_arn, handles, [0] * len(handles), is_dead=is_dead),
+        )
+    except PenstockError as error:
+        warn(
+            f"penstock queues: records could not be given back, and are visible again within {_HELD_S} s: {error}"
+        )
+
+
+def _report(results: Sequence[tuple[str, EntryResult]], done: str) -> None:
+    """Say how many records an action reached.
+
+    Raises:
+        PenstockError: Some were not reached.
+    """
+    applied = sum(result.outcome is EntryOutcome.APPLIED for _, result in results)
+    print(f"{applied} records {done}")
+    if applied < len(results):
+        failed = next(result for _, result in results if result.outcome is not EntryOutcome.APPLIED)
+        raise PenstockError(
+            f"{len(results) - applied} records were not {done}: {failed.code}: {failed.message}"
+        )
+
+
+def _filter_of(args: argparse.Namespace) -> Callable[[ReceivedRecord], bool]:
+    try:
+        pattern = None if args.grep is None else re.compile(args.grep.encode())
+    except re.error as error:
+        raise OptionError(f"--grep {args.grep!r}: {error}") from error
+    ids = None if args.record is None else frozenset(args.record)
+
+    def lets_pass(record: ReceivedRecord) -> bool:
+        return (
+            (args.key is None or record.partition_key == args.key)
+            and (pattern is None or pattern.search(record.data) is not None)
+            and (ids is None or record.record_id in ids)
+        )
+
+    return lets_pass
+
+
+def _show(record: ReceivedRecord, *, as_json: bool) -> None:
+    document = {
+        "record_id": record.record_id,
+        "partition_key": record.partition_key,
+        "receive_count": record.receive_count,
+        "approximate_arrival_timestamp": _iso(record.arrival_s),
+        "first_receive_timestamp": _iso(record.first_receive_s),
+    }
+    show(document, record.data, as_json=as_json)
+
+
+def show(fields: Mapping[str, Any], data: bytes, *, as_json: bool) -> None:
+    """Print a record as a line for people, or as a JSON document with `data` if it is UTF-8 and `data_base64` otherwise."""
+    document = dict(fields)
+    try:
+        document["data"] = data.decode("utf-8")
+    except UnicodeDecodeError:
+        document["data_base64"] = base64.b64encode(data).decode("ascii")
+    if as_json:
+        sys.stdout.write(safe_json(document) + "\n")
+        return
+    text = document.get("data", f"base64:{document.get('data_base64')}")
+    line = (
+        f"{document['record_id']}  {document['receive_count']:>3}x  {document['approximate_arrival_timestamp']}  "
+        f"{document['partition_key'] or '-'}  {text}"
+    )
+    sys.stdout.write(escape_text(line) + "\n")
+
+
+def _iso(moment_s: float) -> str:
+    return datetime.fromtimestamp(moment_s, UTC).isoformat(timespec="milliseconds")

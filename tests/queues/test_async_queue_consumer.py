@@ -1,0 +1,135 @@
+"""A queue's consumer on an event loop, over a queue in memory."""
+
+import asyncio
+
+import pytest
+
+from penstock import AsyncQueueConsumer, Reject
+from penstock.errors import UsageError
+from queue_world import QueueWorld
+
+DEADLINE_S = 90.0
+
+
+@pytest.fixture
+def world():
+    return QueueWorld()
+
+
+def consumer(world, handler=None, **options):
+    return AsyncQueueConsumer("invoices", handler, ports=world.ports, **{"wait_time_s": 1, **options})
+
+
+async def until(is_true):
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_true():  # noqa: ASYNC110 - the condition is of other threads
+            await asyncio.sleep(0.02)
+
+
+def test_five_hundred_records_wait_in_their_handlers_at_the_same_time(world):
+    world.put(*(f"r{n}" for n in range(500)))
+    running = most = 0
+
+    async def handle(_):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await until(lambda: most == 500)
+        running -= 1
+
+    async def main():
+        async with consumer(world, handle, concurrency=500):
+            await until(lambda: not world.left)
+
+    asyncio.run(main())
+    assert most == 500
+
+
+def test_failed_records_come_again_and_rejected_ones_are_dead(world):
+    world.put("a", "b", "c")
+    seen = []
+
+    async def handle(record):
+        seen.append((record.data.decode(), record.receive_count))
+        if record.data == b"b":
+            raise Reject
+        if record.data == b"c" and record.receive_count == 1:
+            raise ValueError
+
+    async def main():
+        async with consumer(world, handle, backoff_min_s=1, backoff_max_s=1):
+            await until(lambda: not world.left)
+
+    asyncio.run(main())
+    assert sorted(seen) == [("a", 1), ("b", 1), ("c", 1), ("c", 2)]
+    assert world.dead() == ["b"]
+
+
+def test_a_cancelled_consumer_gives_back_what_runs_too_long(world):
+    world.put("endless")
+    begun = []
+
+    async def handle(record):
+        begun.append(record)
+        await asyncio.Event().wait()
+
+    async def main():
+        running = asyncio.create_task(consumer(world, handle, shutdown_timeout_s=0.5).run())
+        await until(lambda: begun)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert world.visible == ["endless"]
+
+
+def test_stop_in_a_handler_is_refused_and_request_stop_works(world):
+    world.put("a")
+    raised = []
+
+    async def main():
+        async def handle(_):
+            try:
+                await of.stop()
+            except UsageError as error:
+                raised.append(str(error))
+                of.request_stop()
+
+        of = consumer(world, handle)
+        await of.run()
+
+    asyncio.run(main())
+    assert "call request_stop() instead" in raised[0]
+    assert world.left == []
+
+
+def test_a_plain_function_is_refused(world):
+    world.put("a")
+
+    async def main():
+        with pytest.raises(UsageError, match=r"penstock\.QueueConsumer"):
+            await consumer(world, lambda _: None).run()
+
+    asyncio.run(main())
+    assert world.visible == ["a"]
+
+
+def test_records_are_pulled_by_two_tasks(world):
+    world.put(*(f"r{n}" for n in range(40)))
+    taken = []
+
+    async def main():
+        async with consumer(world) as of:
+
+            async def take():
+                async for record in of:
+                    taken.append(record.data.decode())
+                    if len(taken) == 40:
+                        of.request_stop()
+
+            await asyncio.gather(take(), take())
+
+    asyncio.run(main())
+    assert sorted(taken) == sorted(f"r{n}" for n in range(40))
+    assert world.left == []
