@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from penstock.cli.confirmation import confirm
 from penstock.cli.terminal import escape_text, safe_json, warn
 from penstock.core.backoff import Backoff, GiveUp, RetryPlan
 from penstock.core.queueing.queue_events import EntryOutcome
@@ -33,8 +34,6 @@ _T = TypeVar("_T")
 
 def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
     """Show records of a queue, then give them back or acknowledge them."""
-    from penstock.cli.queues_command import confirm
-
     if args.acknowledge:
         confirm(
             args,
@@ -58,8 +57,6 @@ def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
 
 def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
     """Show the dead letters of a queue that a filter lets pass; restore or acknowledge them if that is the action."""
-    from penstock.cli.queues_command import confirm
-
     lets_pass = _filter_of(args)
     found: list[ReceivedRecord] = []
     held: list[ReceivedRecord] = []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.cli.confirmation import confirm
 from penstock.cli.moments import FORMS, parse_position
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_queues
 from penstock.cli.terminal import Output, escape_text, safe_json
@@ -275,22 +275,6 @@ def _delete(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
     print(escape_text(f"{queue.name} is being deleted"))
     if args.wait:
         _wait(queues, queue.arn, None)
-
-
-def confirm(args: argparse.Namespace, warning: str, name: str) -> None:
-    """Ask the user to type a name before something is lost.
-
-    Raises:
-        UsageError: There is no terminal to ask on, and `--yes` was not given.
-        PenstockError: The answer was another one.
-    """
-    if args.yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(f"{warning} There is no terminal to ask on: add --yes")
-    print(escape_text(f"{warning} Type {name} to go on: "), end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != name:
-        raise PenstockError("nothing was changed")
 
 
 def _wait(queues: Queues, arn: str, status: str | None) -> None:

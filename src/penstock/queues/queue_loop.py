@@ -52,8 +52,6 @@ log = logging.getLogger("penstock.queues")
 
 QueueEvent: TypeAlias = Callable[[float], None]
 _RECEIVE_BACKOFF: Final = Backoff(0.2, 20.0)
-_POLL_GRACE_S: Final = 1.0
-"""A stop waits so long for open receives: what they bring is given back. A long poll that is still open then is left."""
 _LAST_CALLS_S: Final = 5.0
 """After the time for a stop has passed, records are given back within this."""
 _IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
@@ -444,6 +442,12 @@ class QueueLoop(Loop[QueueEvent]):
         if self._stop_s is None:
             self._stop_s = now_s
             self._delivery.on_stop(now_s)
+            if self._pace.open_count:
+                log.info(
+                    "queue %s: the consumer stops when its open receives are answered, within %d s",
+                    self._queue.name,
+                    self._options.wait_time_s,
+                )
 
     def _stop_further(self, now_s: float) -> None:
         assert self._stop_s is not None
@@ -461,7 +465,8 @@ class QueueLoop(Loop[QueueEvent]):
             self._delivery.on_abandon(now_s)
             self._begin_due(now_s)
             self._note_ends()
-        has_answers = not self._pace.open_count or passed_s >= min(_POLL_GRACE_S, timeout_s)
+        # A long poll cannot be taken back: the service may still hand a record to it, which would be invisible for a whole visibility.
+        has_answers = not self._pace.open_count or passed_s >= timeout_s
         is_done = self._delivery.is_idle and (self._is_abandoned or not self._delivery.running_calls)
         if (is_done and has_answers) or passed_s >= timeout_s + _LAST_CALLS_S:
             self._report(now_s)

@@ -38,7 +38,8 @@ class QueueConsumerOptions:
             that are there.
         visibility_timeout_s: A record that is in hand is invisible to other consumers for so long, and is renewed when half of it
             has passed; 1 to 43,200. None: the queue's own.
-        wait_time_s: A receive waits for records for so long; 1 to 20. Longer waits cost fewer calls on an idle queue.
+        wait_time_s: A receive waits for records for so long; 1 to 20. Longer waits cost fewer calls on an idle queue, and a stop waits for
+            the open one.
         receives_max: Receives open at once while their answers are full. An idle consumer has one.
         records_in_hand_max: Kinesis records that are received and not ended yet; at most 120,000.
         bytes_in_hand_max: The same in bytes of data and keys. No receive begins above it; one answer may exceed it.
@@ -61,7 +62,7 @@ class QueueConsumerOptions:
     concurrency: int = 10
     batch_records_max: int | None = None
     visibility_timeout_s: int | None = None
-    wait_time_s: int = WAIT_S_MAX
+    wait_time_s: int = 10
     receives_max: int = 8
     records_in_hand_max: int = 1_000
     bytes_in_hand_max: int = 64 * MIB
