@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from urllib import request
 
 import pytest
 from botocore.exceptions import ClientError
 
 from local.error_codes import code
-from penstock_local import LocalKinesis, request_model
+from penstock_local import LocalKinesis, cbor, request_model
 
 FIRST = "shardId-000000000000"
 KEY = {"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
@@ -166,15 +167,60 @@ def test_an_account_has_at_most_50_on_demand_streams_in_a_region(limited):
 
 
 @asks_in_new_words
-def test_records_go_by_partition_key_and_the_other_way_is_named_as_absent(rig):
+def test_records_of_an_auto_stream_go_to_the_shards_in_turn_with_or_without_a_key(rig):
+    rig.kinesis.create_stream(
+        StreamName="s", StreamModeDetails={"StreamMode": "ON_DEMAND"}, RecordDistributionStrategy="AUTO"
+    )
+    rig.settle()
+    assert rig.summary("s")["RecordDistributionStrategy"] == "AUTO"
+    put = rig.kinesis.put_record
+    shards = [put(StreamName="s", Data=b"a", PartitionKey="k", ExplicitHashKey="0")["ShardId"]]
+    shards += [put(StreamName="s", Data=b"b")["ShardId"]]
+    answer = rig.kinesis.put_records(StreamName="s", Records=[{"Data": b"c"}, {"Data": b"d"}])
+    shards += [entry["ShardId"] for entry in answer["Records"]]
+    assert sorted(shards) == rig.open_shards("s")
+    records = {}
+    for shard in shards:
+        for record in rig.kinesis.get_records(ShardIterator=rig.iterator("s", shard))["Records"]:
+            records[record["Data"]] = record.get("PartitionKey", "none")
+    assert records == {b"a": "k", b"b": "none", b"c": "none", b"d": "none"}
+
+
+@asks_in_new_words
+def test_a_record_without_a_key_is_the_same_in_cbor(rig):
+    rig.kinesis.create_stream(
+        StreamName="s", StreamModeDetails={"StreamMode": "ON_DEMAND"}, RecordDistributionStrategy="AUTO"
+    )
+    rig.settle()
+    rig.kinesis.start_stream_encryption(StreamName="s", **KEY)
+    rig.settle()
+    shard = rig.kinesis.put_record(StreamName="s", Data=b"a")["ShardId"]
+    raw = request.Request(
+        rig.server.endpoint_url,
+        cbor.encode({"ShardIterator": rig.iterator("s", shard)}),
+        {"X-Amz-Target": "Kinesis_20131202.GetRecords", "Content-Type": "application/x-amz-cbor-1.1"},
+    )
+    with request.urlopen(raw, timeout=60) as answer:
+        (record,) = cbor.decode(answer.read())["Records"]
+    assert record.keys() == {"SequenceNumber", "ApproximateArrivalTimestamp", "Data", "EncryptionType"}
+    assert record["Data"] == b"a"
+
+
+@asks_in_new_words
+def test_the_distribution_changes_at_once_and_is_for_on_demand_streams(rig):
     arn = on_demand(rig, "s")
-    update = rig.kinesis.update_stream_record_distribution_strategy
+    update, put = rig.kinesis.update_stream_record_distribution_strategy, rig.kinesis.put_record
+    assert rig.summary("s")["RecordDistributionStrategy"] == "USER_PARTITION_KEY"
+    assert code(put, StreamName="s", Data=b"a") == "ValidationException"
+    update(StreamARN=arn, RecordDistributionStrategy="AUTO")
+    assert code(put, StreamName="s", Data=b"a") == "ok"
     update(StreamARN=arn, RecordDistributionStrategy="USER_PARTITION_KEY")
-    assert code(update, StreamARN=arn, RecordDistributionStrategy="AUTO") == "NotImplementedException"
+    assert code(put, StreamName="s", Data=b"a") == "ValidationException"
     provisioned = rig.server.create_stream("p")
     assert (
         code(update, StreamARN=provisioned, RecordDistributionStrategy="AUTO") == "InvalidArgumentException"
     )
+    assert "RecordDistributionStrategy" not in rig.summary("p")
 
 
 def test_settings_survive_a_restart(tmp_path):

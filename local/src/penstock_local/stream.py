@@ -49,6 +49,7 @@ class StreamSettings:
         policy: Its resource policy, as JSON.
         warm_mibps: Requested warm throughput; None if none was ever requested.
         warm_before_mibps: Warm throughput that it had before.
+        is_auto: Whether records are distributed over the shards in turn, whatever their keys.
     """
 
     key_id: str | None = None
@@ -58,6 +59,7 @@ class StreamSettings:
     policy: str | None = None
     warm_mibps: int | None = None
     warm_before_mibps: int = 0
+    is_auto: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Stream:
         shards: By id, in the order they were made; shards past the retention are dropped.
         open_shards: The open ones, by hash range.
         consumers: The registered consumers by name; replaced as a whole.
+        auto_turn: Which open shard takes the next record of an `is_auto` stream.
         consumers_gone: `created_s` of the last consumer of a name that was deregistered.
     """
 
@@ -120,6 +123,7 @@ class Stream:
     mode_switched_ms: list[int] = field(default_factory=list)
     consumers: dict[str, Consumer] = field(default_factory=dict)
     consumers_gone: dict[str, int] = field(default_factory=dict)
+    auto_turn: int = 0
     _starts: list[int] = field(default_factory=list)
     _earlier: tuple[int, frozenset[int]] = (0, frozenset())
 
@@ -139,6 +143,11 @@ class Stream:
     def shard_for(self, hash_key: int) -> Shard:
         """Return the open shard that owns a hash key (0 to 2^128 - 1)."""
         return self.open_shards[bisect_right(self._starts, hash_key) - 1]
+
+    def shard_in_turn(self) -> Shard:
+        """Return the open shard that takes the next record, whatever its keys."""
+        self.auto_turn += 1
+        return self.open_shards[self.auto_turn % len(self.open_shards)]
 
     def shard(self, shard_id: str) -> Shard:
         """Return a shard by id.

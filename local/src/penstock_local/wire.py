@@ -88,7 +88,7 @@ class Wire(Protocol):
 
 
 def record_text(
-    number: str, arrival: bytes, data_json: bytes, partition_key: str, *, encrypted: bool = False
+    number: str, arrival: bytes, data_json: bytes, partition_key: str | None, *, encrypted: bool = False
 ) -> bytes:
     """Return the stored form of a record; `arrival` is `arrival_text` of its time."""
     return b"".join(
@@ -99,8 +99,7 @@ def record_text(
             arrival,
             b',"Data":',
             data_json,
-            b',"PartitionKey":',
-            msgspec.json.encode(partition_key),
+            b"" if partition_key is None else b',"PartitionKey":' + msgspec.json.encode(partition_key),
             _ENCRYPTED if encrypted else b"}",
         )
     )
@@ -272,19 +271,15 @@ class CborWire:
         pieces = [cbor.head(5, 1), _text("QueueRecords"), cbor.head(4, len(records))]
         for each in records:
             arrival_ms, data, key, _ = _parts(each.text)
-            pieces.append(
-                cbor.encode(
-                    {
-                        "ReceiptHandle": each.handle,
-                        "RecordId": record_id(each.text),
-                        "FirstReceiveTimestamp": Timestamp(each.first_ms),
-                        "ReceiveCount": each.receives,
-                        "ApproximateArrivalTimestamp": Timestamp(arrival_ms),
-                        "Data": data,
-                        "PartitionKey": key,
-                    }
-                )
-            )
+            members = {
+                "ReceiptHandle": each.handle,
+                "RecordId": record_id(each.text),
+                "FirstReceiveTimestamp": Timestamp(each.first_ms),
+                "ReceiveCount": each.receives,
+                "ApproximateArrivalTimestamp": Timestamp(arrival_ms),
+                "Data": data,
+            }
+            pieces.append(cbor.encode(members if key is None else {**members, "PartitionKey": key}))
         return b"".join(pieces)
 
 
@@ -293,8 +288,7 @@ def _text(value: str) -> bytes:
     return cbor.head(3, len(raw)) + raw
 
 
-_CBOR_HEAD = cbor.head(5, 4)
-_CBOR_HEAD_ENCRYPTED = cbor.head(5, 5) + _text("EncryptionType") + _text("KMS")
+_CBOR_ENCRYPTED = _text("EncryptionType") + _text("KMS")
 _CBOR_NUMBER = _text("SequenceNumber") + cbor.head(3, 56)
 _CBOR_TIME = _text("ApproximateArrivalTimestamp") + _TIMESTAMP_HEAD
 _CBOR_DATA = _text("Data")
@@ -304,12 +298,13 @@ _CBOR_KEY = _text("PartitionKey")
 _DATA = msgspec.json.Decoder(bytes)
 
 
-def _parts(text: bytes) -> tuple[int, bytes, str, bool]:
-    """Return a stored record's arrival in milliseconds, data, partition key, and whether it is encrypted."""
+def _parts(text: bytes) -> tuple[int, bytes, str | None, bool]:
+    """Return a stored record's arrival in milliseconds, data, partition key if any, and whether it is encrypted."""
     data_end = text.index(b'"', _DATA_AT)
     data = _DATA.decode(text[_DATA_AT - 1 : data_end + 1])
     encrypted = text.endswith(_ENCRYPTED)
-    key: str = msgspec.json.decode(text[data_end + _KEY_GAP : -len(_ENCRYPTED) if encrypted else -1])
+    key_json = text[data_end + _KEY_GAP : -len(_ENCRYPTED) if encrypted else -1]
+    key: str | None = msgspec.json.decode(key_json) if key_json else None
     time_ms = int(text[_TIME_AT : _TIME_AT + 10]) * 1000 + int(text[_TIME_END - 3 : _TIME_END])
     return time_ms, data, key, encrypted
 
@@ -320,7 +315,8 @@ def _cbor_records(texts: Iterable[bytes]) -> Iterable[bytes]:
         time_ms, data, key, encrypted = _parts(text)
         yield b"".join(
             (
-                _CBOR_HEAD_ENCRYPTED if encrypted else _CBOR_HEAD,
+                head(5, 3 + encrypted + (key is not None)),
+                _CBOR_ENCRYPTED if encrypted else b"",
                 _CBOR_NUMBER,
                 text[_NUMBER_AT:_NUMBER_END],
                 _CBOR_TIME,
@@ -328,8 +324,7 @@ def _cbor_records(texts: Iterable[bytes]) -> Iterable[bytes]:
                 _CBOR_DATA,
                 head(2, len(data)),
                 data,
-                _CBOR_KEY,
-                _text(key),
+                b"" if key is None else _CBOR_KEY + _text(key),
             )
         )
 

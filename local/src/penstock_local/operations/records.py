@@ -12,7 +12,7 @@ from penstock_local.operations.call import ServiceCall
 from penstock_local.operations.positions import ITERATOR_NAMES, is_of, position_of, shard_by_index
 from penstock_local.quotas import MIB
 from penstock_local.sequence import ORDINAL_STEP
-from penstock_local.service_errors import THROUGHPUT_EXCEEDED, invalid_argument, not_found
+from penstock_local.service_errors import THROUGHPUT_EXCEEDED, RequestRefused, invalid_argument, not_found
 from penstock_local.shard import Shard
 from penstock_local.store import ACCOUNT, hash_key_of
 from penstock_local.stream import HASH_KEY_MAX, Stream
@@ -46,7 +46,7 @@ class _ShardBatch:
         number = str(self.base + len(self.texts) * ORDINAL_STEP)
         data_json = entry.data_json or b'""'
         self.texts.append(
-            record_text(number, arrival, data_json, entry.partition_key or "", encrypted=self.encrypted)
+            record_text(number, arrival, data_json, entry.partition_key, encrypted=self.encrypted)
         )
         self.sizes.append(size_bytes)
         return number
@@ -55,10 +55,10 @@ class _ShardBatch:
 def PutRecord(call: ServiceCall, request: Document) -> Document:
     """Store one record."""
     entry = call.wire.entry(request)
-    _check_entries([entry], "")
+    _check_entries([entry], "", call, request)
     stream = call.readable_stream(request)
     size_bytes = _check_sizes(stream, [entry])[0]
-    shard = stream.shard_for(_hash_key(entry))
+    shard = _shard_of(stream, entry)
     ordering = request.get("SequenceNumberForOrdering")
     if ordering is not None:
         _check_ordering(stream, ordering)
@@ -81,14 +81,14 @@ def PutRecords(call: ServiceCall, body: bytes) -> bytes:
     problems: list[str] = []
     request_model.check_count("PutRecordsRequestEntryList", entries, "records", problems)
     request_model.refuse_if(problems)
-    _check_entries(entries, "records.{}.member.")
+    _check_entries(entries, "records.{}.member.", call, request)
     stream = call.readable_stream(request)
     sizes = _check_sizes(stream, entries)
     if sum(sizes) > REQUEST_BYTES_MAX:
         raise invalid_argument(
             f"Records size exceeds 10 MB limit: {sum(sizes)} bytes of data and partition keys, at most {REQUEST_BYTES_MAX}"
         )
-    shards = [stream.shard_for(_hash_key(entry)) for entry in entries]
+    shards = [_shard_of(stream, entry) for entry in entries]
     call.admit(stream, sorted({shard.id for shard in shards}))
     call.end_dry_run(request)
     results, failed = _put_all(call, stream, entries, sizes, shards)
@@ -176,8 +176,9 @@ def _chosen(hit: Hit, candidates: list[int]) -> list[int]:
     return sorted(hit.chance.sample(candidates, count))
 
 
-def _check_entries(entries: Sequence[Entry], path: str) -> None:
+def _check_entries(entries: Sequence[Entry], path: str, call: ServiceCall, request: Document) -> None:
     """Check each entry by the model; a violation is worded as the service words it."""
+    needs_keys = any(entry.partition_key is None for entry in entries) and not _is_auto(call, request)
     problems: list[str] = []
     # most entries are right: only the others are worded by the model
     hash_key = re.compile(request_model.shape("HashKey").pattern or "", re.ASCII)
@@ -195,12 +196,23 @@ def _check_entries(entries: Sequence[Entry], path: str) -> None:
                 )
             )
         if key is None:
-            problems.append(request_model.violated(None, f"{where}partitionKey", "Member must not be null"))
+            if needs_keys:
+                problems.append(
+                    request_model.violated(None, f"{where}partitionKey", "Member must not be null")
+                )
         elif not 1 <= len(key) <= key_chars_max:
             request_model.check("PartitionKey", key, f"{where}partitionKey", problems)
         if explicit is not None and not hash_key.fullmatch(explicit):
             request_model.check("HashKey", explicit, f"{where}explicitHashKey", problems)
     request_model.refuse_if(problems)
+
+
+def _is_auto(call: ServiceCall, request: Document) -> bool:
+    """Return whether the stream of a request is there and takes records without keys."""
+    try:
+        return call.stream(request).settings.is_auto
+    except RequestRefused:
+        return False
 
 
 def _check_sizes(stream: Stream, entries: Sequence[Entry]) -> list[int]:
@@ -214,6 +226,10 @@ def _check_sizes(stream: Stream, entries: Sequence[Entry]) -> list[int]:
                 f"takes at most {limit} (MaxRecordSizeInKiB={stream.record_kib_max})."
             )
     return sizes
+
+
+def _shard_of(stream: Stream, entry: Entry) -> Shard:
+    return stream.shard_in_turn() if stream.settings.is_auto else stream.shard_for(_hash_key(entry))
 
 
 def _hash_key(entry: Entry) -> int:

@@ -20,7 +20,6 @@ from penstock_local.service_errors import (
     invalid_argument,
     limit_exceeded,
     not_found,
-    not_served,
     validation,
 )
 from penstock_local.store import ACCOUNT
@@ -189,6 +188,7 @@ def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
         _require_warm_room(call, stream, warm_mibps or 0)
         stream.mode_switched_ms = [*recent, call.now_ms]
         stream.mode = mode
+        stream.settings = replace(stream.settings, is_auto=False)
         if warm_mibps is None:
             stream.settings = replace(stream.settings, warm_mibps=None)
             call.service.store.begin(stream, "mode", (), "UPDATING", call.now_ms)
@@ -260,22 +260,29 @@ def warm_throughput(stream: Stream) -> Document:
 
 
 def UpdateStreamRecordDistributionStrategy(call: ServiceCall, request: Document) -> Document:
-    """Accept the strategy that every stream here has."""
+    """Set how a stream's records are distributed over its shards, from now on."""
     stream = call.active_stream(request)
     call.admit(stream)
-    check_distribution(call, stream.mode, request["RecordDistributionStrategy"])
+    is_auto = is_distributed_in_turn(stream.mode, request["RecordDistributionStrategy"])
+    stream.settings = replace(stream.settings, is_auto=is_auto)
+    call.service.store.journal.stream_changed(stream)
     return {}
 
 
-def check_distribution(call: ServiceCall, mode: str, strategy: str | None) -> None:
-    """Refuse a distribution of records other than by partition key."""
+def is_distributed_in_turn(mode: str, strategy: str | None) -> bool:
+    """Return whether a strategy is AUTO; refuse that for a stream that is not in on-demand mode."""
     if strategy != "AUTO":
-        return
+        return False
     if mode != "ON_DEMAND":
         raise invalid_argument("RecordDistributionStrategy AUTO is for streams in On-Demand mode only.")
-    raise not_served(
-        f"penstock-local does not serve RecordDistributionStrategy AUTO in {call.operation}: records go by partition key."
-    )
+    return True
+
+
+def distribution(stream: Stream) -> Document:
+    """Return how records are distributed, as the summary of an on-demand stream shows it."""
+    if stream.mode != "ON_DEMAND":
+        return {}
+    return {"RecordDistributionStrategy": "AUTO" if stream.settings.is_auto else "USER_PARTITION_KEY"}
 
 
 def UpdateMaxRecordSize(call: ServiceCall, request: Document) -> Document:

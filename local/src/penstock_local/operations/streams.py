@@ -37,7 +37,7 @@ def CreateStream(call: ServiceCall, request: Document) -> Document:
     shard_count = _ON_DEMAND_SHARDS if count is None else count
     is_new = store.get(call.region, request["StreamName"], call.now_ms) is None
     check_tags(request.get("Tags", {}))
-    settings.check_distribution(call, mode, request.get("RecordDistributionStrategy"))
+    is_auto = settings.is_distributed_in_turn(mode, request.get("RecordDistributionStrategy"))
     warm_mibps = request.get("WarmThroughputMiBps")
     if warm_mibps is not None:
         settings.check_warm_throughput(call, mode, warm_mibps)
@@ -54,7 +54,7 @@ def CreateStream(call: ServiceCall, request: Document) -> Document:
         store.require_shard_room(shard_count, call.region)
     attributes: Document = {
         "tags": dict(request.get("Tags", {})),
-        "settings": StreamSettings(warm_mibps=warm_mibps),
+        "settings": StreamSettings(warm_mibps=warm_mibps, is_auto=is_auto),
     }
     if "MaxRecordSizeInKiB" in request:
         attributes["record_kib_max"] = request["MaxRecordSizeInKiB"]
@@ -127,6 +127,7 @@ def DescribeStreamSummary(call: ServiceCall, request: Document) -> Document:
             "QueueCount": len(call.service.store.queues.of_stream(stream, call.now_ms)),
             "MaxRecordSizeInKiB": stream.record_kib_max,
             **settings.warm_throughput(stream),
+            **settings.distribution(stream),
         }
     }
 
