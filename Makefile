@@ -37,6 +37,7 @@ check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, doc
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
 	@$(PY) tools/check_docs.py
+	@$(PY) tools/public_types.py
 
 # At most four processes: each that runs Spark tests has a JVM, too. A file stays in one process.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)

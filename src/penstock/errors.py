@@ -214,4 +214,4 @@ class ShardsStopped(PenstockError):
 
     def __init__(self, message: str, failures: Mapping[str, PenstockError] | None = None) -> None:
         super().__init__(message)
-        self.failures = dict(failures or {})
+        self.failures: dict[str, PenstockError] = dict(failures or {})

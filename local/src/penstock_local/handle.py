@@ -250,8 +250,8 @@ class Handle:
         parts = urlsplit(endpoint_url)
         tls = ssl.create_default_context(cafile=ca_bundle) if parts.scheme == "https" else None
         remote = self._remote = Remote(parts.netloc, tls)
-        self.clock = RemoteClock(remote)
-        self.faults = Faults(remote)
+        self.clock: RemoteClock = RemoteClock(remote)
+        self.faults: Faults = Faults(remote)
 
     def _point_to(self, other: Handle) -> None:
         """Become a handle of another's server: this one was only now started."""

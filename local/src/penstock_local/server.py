@@ -301,7 +301,7 @@ class LocalKinesis(Handle):
         cert: str | Path | None = None,
         key: str | Path | None = None,
     ) -> None:
-        self.options = LocalOptions(
+        self.options: LocalOptions = LocalOptions(
             port=port,
             limits=limits,
             time_factor=time_factor,
@@ -395,7 +395,7 @@ class LocalKinesisProcess(Handle):
     """
 
     def __init__(self, **options: Unpack[LocalKeywords]) -> None:
-        self.options = LocalOptions(**options)
+        self.options: LocalOptions = LocalOptions(**options)
         self._process: subprocess.Popen[str] | None = None
 
     @property

@@ -169,7 +169,7 @@ class DeadLetterBucket(_Target):
     ) -> None:
         super().__init__(region, None, connection)
         self.bucket = bucket
-        self.prefix = prefix.strip("/")
+        self.prefix: str = prefix.strip("/")
 
     def __str__(self) -> str:
         return f"dead-letter bucket s3://{self.bucket}/{self.prefix}".rstrip("/")

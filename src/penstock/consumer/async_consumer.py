@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from penstock.consumer.keywords import AsyncConsumerKeywords, ConsumerKeywords
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 _HANDLER_THREADS: Final = ConsumerOptions().handler_threads
 
@@ -121,11 +121,11 @@ class AsyncConsumer:
             ports=ports,
             **_without_threads(single_options),
         )
-        self.stream = self._consumer.stream
-        self.streams = self._consumer.streams
+        self.stream: str = self._consumer.stream
+        self.streams: tuple[str, ...] = self._consumer.streams
         self.application = application
-        self.options = self._consumer.options
-        self.worker_id = self._consumer.worker_id
+        self.options: ConsumerOptions = self._consumer.options
+        self.worker_id: str = self._consumer.worker_id
         self._tracer_provider = tracer_provider
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from penstock.ports.fan_out import FanOut
     from penstock.runtime.consumer_registration import ConsumerRegistration
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 STOP_SLACK_S: Final = 10.0
 """How much longer than `shutdown_timeout_s` an end is waited for."""
@@ -119,10 +119,10 @@ class Consumer:
         check_is_plain(dead_letter, "dead_letter")
         check_measures(metrics)
         self.application = application
-        self.options = merge_options(options or ConsumerOptions(), single_options)
+        self.options: ConsumerOptions = merge_options(options or ConsumerOptions(), single_options)
         self._streams = parse_streams(stream, self.options.starting_position)
-        self.streams = self._streams.names
-        self.stream = ", ".join(self.streams)
+        self.streams: tuple[str, ...] = self._streams.names
+        self.stream: str = ", ".join(self.streams)
         if self.options.on_failure == "dead_letter" and dead_letter is None:
             raise UsageError(
                 "on_failure='dead_letter' needs a dead_letter handler: Consumer(..., dead_letter=...)"
@@ -132,7 +132,7 @@ class Consumer:
                 f"a dead_letter handler is given, and on_failure={self.options.on_failure!r} never calls it: set "
                 "on_failure='dead_letter'"
             )
-        self.worker_id = self.options.worker_id or random_worker_id()
+        self.worker_id: str = self.options.worker_id or random_worker_id()
         self._handler = handler
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter

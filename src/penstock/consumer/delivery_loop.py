@@ -49,7 +49,7 @@ from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop, Pool
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 STOPPED_REPORT_S: Final = 60.0
 """A shard that stopped for a failure is reported again so often, for as long as this worker holds it."""
@@ -153,7 +153,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._standing: frozenset[tuple[str, int]] | None = None
         self._gauged: set[_Series] = set()
         self._paused = PausedShards()
-        self.stopped = StoppedShards()
+        self.stopped: StoppedShards = StoppedShards()
 
     # --- effects of the coordinator; called from the lease loop's thread ---
 

@@ -31,7 +31,7 @@ from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.loop import Pool
 from penstock.runtime.subscriptions import Subscriptions
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 
 class ShardFetcher:

@@ -200,18 +200,18 @@ class InitializeInput:
 
     def __init__(self, shard_id: str, position: Position) -> None:
         self.shard_id = shard_id
-        self.sequence_number = position.sequence_number or (
+        self.sequence_number: str | None = position.sequence_number or (
             position.sentinel.value if position.sentinel else None
         )
-        self.sub_sequence_number = position.sub_sequence_number
+        self.sub_sequence_number: int = position.sub_sequence_number
 
 
 class ProcessRecordsInput:
     """The input of `process_records`."""
 
     def __init__(self, batch: Batch, checkpointer: Checkpointer) -> None:
-        self.records = [KclpyRecord(record) for record in batch]
-        self.millis_behind_latest = batch.millis_behind_latest
+        self.records: list[KclpyRecord] = [KclpyRecord(record) for record in batch]
+        self.millis_behind_latest: int = batch.millis_behind_latest
         self.checkpointer = checkpointer
 
 

@@ -114,7 +114,7 @@ class ShardRecords(Sequence[Record]):
     ) -> None:
         self.shard_id = shard_id
         self.stream = stream
-        self.records = tuple(records)
+        self.records: tuple[Record, ...] = tuple(records)
         self.millis_behind_latest = millis_behind_latest
         self.attempt = attempt
         self._ordinals = ordinals

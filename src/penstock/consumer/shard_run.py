@@ -25,6 +25,7 @@ from penstock.consumer.pull import IterationEnded
 from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
 from penstock.consumer.shard_plan import Deaggregate, Fetch, Plan
 from penstock.consumer.unread import DeaggregatedPage, UnreadPage, unread_bytes
+from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
@@ -65,7 +66,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import RawRecord
 from penstock.ports.metrics import Metrics
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 READ_FAILURES_REPORTED: Final = 5
 """After so many failures of reads in a row a warning is logged."""
@@ -107,13 +108,13 @@ class ShardRun:
         metrics: Metrics,
         processor: ShardProcessor,
     ) -> None:
-        self.key = start.key
-        self.shard_id = shard_id_of(start.key)
+        self.key: str = start.key
+        self.shard_id: str = shard_id_of(start.key)
         self.stream = stream
-        self.epoch = start.epoch
-        self.hash_range = start.lease.hash_range
+        self.epoch: int = start.epoch
+        self.hash_range: HashRange | None = start.lease.hash_range
         self.processor = processor
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._awaited: list[PendingCheckpoint] = []
         self._clock = clock
         self._chance = chance
@@ -148,7 +149,10 @@ class ShardRun:
         self._is_answered = False
         self._tally = _Tally(since_s=clock.monotonic_s())
         self._stream_id = stream_id_of(start.key)
-        self.labels = {"shard": self.shard_id, **({"stream": stream} if self._stream_id else {})}
+        self.labels: dict[str, str] = {
+            "shard": self.shard_id,
+            **({"stream": stream} if self._stream_id else {}),
+        }
         self._read_through = ""
         self._progress_s = clock.monotonic_s()
         self.failure: PenstockError | None = None

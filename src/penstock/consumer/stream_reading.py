@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.runtime.consumer_registration import ConsumerRegistration
     from penstock.runtime.subscriptions import Subscriptions
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 
 class ConsumedStream(Struct, frozen=True):

@@ -39,7 +39,7 @@ from penstock.runtime.loop import LoopThread, Pool, ThreadPool
 if TYPE_CHECKING:
     from penstock.runtime.subscriptions import Subscriptions
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 _ROUNDS_OVERDUE: Final = 3
 STANDSTILL_ROUNDS: Final = 1.5
@@ -111,7 +111,7 @@ class ThreadDriver:
     """
 
     def __init__(self, options: ConsumerOptions) -> None:
-        self.pools = thread_pools(options)
+        self.pools: Pools = thread_pools(options)
 
     def watch(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
@@ -174,7 +174,7 @@ class Worker:
         whole = replace(options.coordinator_options(), kcl3=ports.kcl3 is not None)
         coordinator_options = options_for_streams(whole, streams)
         drawn = int(ports.chance.random() * 2**32)
-        self.leases = LeaseLoop(
+        self.leases: LeaseLoop = LeaseLoop(
             Coordinator(worker_id, coordinator_options, name_run(worker_id, f"{drawn:08x}")),
             stream=self._stream,
             table=ports.table,
@@ -192,8 +192,8 @@ class Worker:
                 if (known := known_stream(stream, ports.kinesis, ports.clock)) is not None
             },
         )
-        self.subscriptions = self._open_subscriptions(ports)
-        self.delivery = DeliveryLoop(
+        self.subscriptions: dict[str, Subscriptions] = self._open_subscriptions(ports)
+        self.delivery: DeliveryLoop = DeliveryLoop(
             open_streams=lambda has_room, on_answered: self._open_streams(ports, has_room, on_answered),
             leases=self.leases,
             delivery_options=options.delivery_options(is_lifecycle_called),

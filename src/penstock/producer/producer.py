@@ -138,7 +138,7 @@ class Producer:
             raise UsageError(f"stream={stream!r}: expected a name or ARN")
         check_measures(metrics)
         self.stream = stream
-        self.options = merge_options(options or ProducerOptions(), single_options)
+        self.options: ProducerOptions = merge_options(options or ProducerOptions(), single_options)
         fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
         if kinesis is not None and fields:
             raise UsageError(f"kinesis is given, so {', '.join(sorted(fields))} would have no effect")

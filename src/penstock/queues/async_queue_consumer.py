@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.queues.keywords import QueueConsumerKeywords
 
-log = logging.getLogger("penstock.queues")
+log: logging.Logger = logging.getLogger("penstock.queues")
 
 
 class AsyncQueueConsumer:
@@ -99,8 +99,8 @@ class AsyncQueueConsumer:
         )
         self._consumer.use_calls(self._calls)
         self.queue = queue
-        self.options = self._consumer.options
-        self.worker_id = self._consumer.worker_id
+        self.options: QueueConsumerOptions = self._consumer.options
+        self.worker_id: str = self._consumer.worker_id
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
 

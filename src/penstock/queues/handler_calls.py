@@ -42,9 +42,9 @@ class HandlerWork:
     def __init__(
         self, batch: QueueBatch, is_single: bool, end: Callable[[BaseException | None], None]
     ) -> None:
-        self.batch = batch
-        self.is_single = is_single
-        self.end = end
+        self.batch: QueueBatch = batch
+        self.is_single: bool = is_single
+        self.end: Callable[[BaseException | None], None] = end
 
     @property
     def argument(self) -> QueueBatch | QueueRecord:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from penstock.queues.keywords import QueueConsumerKeywords
 
-log = logging.getLogger("penstock.queues")
+log: logging.Logger = logging.getLogger("penstock.queues")
 
 STOP_SLACK_S: Final = 10.0
 """How much longer than `shutdown_timeout_s` an end is waited for."""
@@ -100,11 +100,11 @@ class QueueConsumer:
         check_is_plain(handler, "handler", "QueueConsumer")
         check_measures(metrics)
         self.queue = queue
-        self.options = merge_options(options or QueueConsumerOptions(), single_options)
+        self.options: QueueConsumerOptions = merge_options(options or QueueConsumerOptions(), single_options)
         self._creation = (
             create if create is None or isinstance(create, QueueCreation) else _creation_of(create)
         )
-        self.worker_id = (
+        self.worker_id: str = (
             self.options.worker_id or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         )
         self._handler = handler

@@ -48,7 +48,7 @@ from penstock.queues.queue_records import RECORD_MEMORY_BYTES, QueueBatch, Queue
 from penstock.runtime.loop import Loop, Pool
 from penstock.runtime.user_code import UnusableHandlerError
 
-log = logging.getLogger("penstock.queues")
+log: logging.Logger = logging.getLogger("penstock.queues")
 
 QueueEvent: TypeAlias = Callable[[float], None]
 _RECEIVE_BACKOFF: Final = Backoff(0.2, 20.0)
@@ -130,7 +130,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._has_alarmed = False
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
-        self.has_ended = threading.Event()
+        self.has_ended: threading.Event = threading.Event()
         self._health = self._make_health(self._gauged_s)
 
     # --- from any thread ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.queues import QueueDescription, Queues, QueueSummary
 from penstock.queues.queue_options import QueueCreation
 
-log = logging.getLogger("penstock.queues")
+log: logging.Logger = logging.getLogger("penstock.queues")
 
 _ACTIVE_WITHIN_S: Final = 300.0
 _LOOK_APART_S: Final = 1.0

@@ -78,7 +78,7 @@ class QueueBatch(Sequence[QueueRecord]):
     """
 
     def __init__(self, records: Sequence[QueueRecord], settle: Callable[[int, Settled], None]) -> None:
-        self.records = tuple(records)
+        self.records: tuple[QueueRecord, ...] = tuple(records)
         self._settle = settle
 
     @property

@@ -90,7 +90,7 @@ from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_calls import Kcl3Calls, list_shards, problem_of
 from penstock.runtime.loop import Condition, Loop, Pool
 
-log = logging.getLogger("penstock.leases")
+log: logging.Logger = logging.getLogger("penstock.leases")
 
 _LEVELS = {
     Level.INFO: logging.INFO,

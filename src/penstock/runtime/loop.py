@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from penstock.ports.clock import Clock
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 E = TypeVar("E")
 Task = Callable[[], None]
@@ -128,7 +128,7 @@ class Loop(Generic[E]):
     def __init__(self, condition: Condition | None = None) -> None:
         self._inbox: deque[E] = deque()
         self._condition: Condition = threading.Condition() if condition is None else condition
-        self.is_finished = False
+        self.is_finished: bool = False
 
     def post(self, event: E) -> None:
         """Add an event, from any thread."""

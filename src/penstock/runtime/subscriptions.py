@@ -39,7 +39,7 @@ from penstock.ports.metrics import Metrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.loop import Loop, Pool
 
-log = logging.getLogger("penstock.consumer")
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 _GAUGE_INTERVAL_S: Final = 1.0
 

@@ -32,7 +32,7 @@ class KinesisDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # A plain dictionary travels between processes whatever class Spark hands in.
-        self.options = dict(options.items())
+        self.options: dict[str, str] = dict(options.items())
 
     def __repr__(self) -> str:
         """Show the names of the options that are set, never their values: some are secret."""

@@ -55,8 +55,8 @@ class MemoryStream:
             if not isinstance(each, Record):
                 raise UsageError(f"{each!r} is no record; penstock.testing.records(...) makes records")
         first = records[0] if records else None
-        self.shard_id = first.shard_id if first else SHARD_ID
-        self.name = (first.stream if first else "") or STREAM
+        self.shard_id: str = first.shard_id if first else SHARD_ID
+        self.name: str = (first.stream if first else "") or STREAM
         for record in records:
             if (record.shard_id, record.stream or STREAM) != (self.shard_id, self.name):
                 raise UsageError(
@@ -64,11 +64,11 @@ class MemoryStream:
                     "shard; run the handler once for each"
                 )
         self._stored = _store(records)
-        self.start = _start_of(first)
+        self.start: Position = _start_of(first)
         newest = max((record.approximate_arrival_timestamp for record in records), default=ARRIVAL)
-        self.newest_ms = round(newest.timestamp() * 1000)
+        self.newest_ms: int = round(newest.timestamp() * 1000)
         number = int(self.shard_id.rpartition("-")[2]) if self.shard_id[-12:].isdigit() else 0
-        self.children = (
+        self.children: tuple[ChildShard, ...] | tuple[()] = (
             tuple(
                 ChildShard(f"shardId-{number + 1 + place:012d}", (self.shard_id,), half)
                 for place, half in enumerate(HALVES)
@@ -76,7 +76,7 @@ class MemoryStream:
             if is_closed
             else ()
         )
-        self.is_read = False
+        self.is_read: bool = False
         """Whether everything was read."""
 
     def without_retries(self) -> Kinesis:

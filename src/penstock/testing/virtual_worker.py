@@ -106,13 +106,13 @@ class VirtualDriver:
 
     def __init__(self, stream: MemoryStream, faults: Faults) -> None:
         self.stream = stream
-        self.table = WatchedLeaseTable(stream.shard_id, stream.start)
-        self.clock = VirtualClock(stream.newest_ms)
-        self.recorder = Recorder(self.clock, self._before_call, self._after_call)
+        self.table: WatchedLeaseTable = WatchedLeaseTable(stream.shard_id, stream.start)
+        self.clock: VirtualClock = VirtualClock(stream.newest_ms)
+        self.recorder: Recorder = Recorder(self.clock, self._before_call, self._after_call)
         self._calls, self._handlers = TaskQueue(), TaskQueue()
-        self.pools = Pools(self._calls, self._calls, self._calls, self._handlers)
-        self.ports = ConsumerPorts(stream, self.table, self.clock, LongestPause(), driver=self)
-        self.is_lease_lost = False
+        self.pools: Pools = Pools(self._calls, self._calls, self._calls, self._handlers)
+        self.ports: ConsumerPorts = ConsumerPorts(stream, self.table, self.clock, LongestPause(), driver=self)
+        self.is_lease_lost: bool = False
         self._faults = faults
         self._refusals_left = faults.refused_checkpoints
         self._must_lose_lease = False
