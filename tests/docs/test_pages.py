@@ -18,10 +18,12 @@ PAGES = sorted(
 )
 RUN = {
     "README.md": "tests/docs/test_readme.py and tests/spark/session/test_documented_blocks.py",
+    "docs/coming-from.md": "tests/docs/test_coming_from.py and tests/spark/session/test_recipes.py",
     "docs/consumer.md": "tests/docs/test_consumer_pages.py",
     "docs/fan-out.md": "tests/docs/test_consumer_pages.py",
     "docs/lakehouse.md": "tests/lake_recipes.py",
     "docs/queues.md": "tests/docs/test_queue_page.py",
+    "docs/recipes.md": "tests/docs/test_recipes.py and tests/spark/session/test_recipes.py",
     "docs/schemas.md": "tests/docs/test_schema_page.py and tests/spark/session/test_glue_columns.py",
     "docs/spark.md": "tests/spark/session/test_documented_blocks.py",
     "docs/testing.md": "tests/docs/test_testing_page.py",

@@ -21,6 +21,15 @@ FOUND = {
     "time zone": "operations/#timestamps-and-time-zones",
     "timezone": "operations/#timestamps-and-time-zones",
     "poison": "operations/#poison-records",
+    "dead letter": "recipes/#dead-letters-dlq",
+    "DLQ": "recipes/#dead-letters-dlq",
+    "gunzip": "recipes/#gunzip-and-zstd-payloads",
+    "migrate": "coming-from/",
+    "kafka": "coming-from/#kafka",
+    "localstack": "coming-from/#localstack-moto-ministack-kinesalite-and-kinesis-local-as-a-test-double",
+    "cloudwatch logs": "recipes/#cloudwatch-logs-subscriptions",
+    "price": "costs/#where-the-price-grows",
+    "cost": "costs/",
 }
 """For each query: the page, and its section."""
 
