@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
-        for mark in marks_of(item.path):
+        for mark in marks_of(item.path, getattr(item, "originalname", None)):
             item.add_marker(mark)
         files.setdefault(item.path, []).append(item)
     with_spark = [tests for tests in files.values() if tests[0].get_closest_marker("spark") is not None]

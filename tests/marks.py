@@ -1,4 +1,4 @@
-"""The marks of the tests, by folder. A test sets none itself, except `soak` on the longer one of its cases.
+"""The marks of the tests, by folder, file or test. A test sets none itself, except `soak` on the longer one of its cases.
 
 `spark` starts a JVM, `slow` is left to `make test-slow`. `interop` builds programs against libraries of others and runs
 them, with a JVM too, or fetches their jars: only by `make test-interop`, `make test-lakehouse` and `make test-site`.
@@ -19,6 +19,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "consumer/test_lost_lease_locations.py": ("slow",),
     "consumer/test_processes.py": ("slow",),
     "contract/ports/test_every_write.py": ("slow",),
+    "core/leases/test_fleet_moves.py::test_nine_workers_that_join_one_move_no_more_in_other_draws": ("slow",),
     "days": ("slow",),
     "days/spark": ("spark", "slow"),
     "days/test_database_under_repair.py": (),
@@ -37,26 +38,35 @@ MARKS: dict[str, tuple[str, ...]] = {
     "lakehouse": ("interop",),
     "local/test_crashes.py": ("slow",),
     "local/test_floods.py": ("slow",),
+    "local/test_testing_page.py": ("slow",),
     "producer/test_crowd.py": ("slow",),
     "queues/test_queue_processes.py": ("slow",),
+    "sim/test_fleet.py::test_a_fleet_at_rest_reads_a_third_of_what_whole_looks_in_every_round_would_cost": (
+        "slow",
+    ),
+    "sim/test_fleet.py::test_a_fleet_that_starts_on_a_large_table_reads_it_in_parts_first": ("slow",),
+    "sim/test_fleet.py::test_the_shards_of_workers_that_die_are_read_again_within_two_lease_times": ("slow",),
     "sim/test_large_fleet.py": ("slow",),
     "sim/test_many_seeds.py": ("slow",),
+    "sim/test_mutants.py": ("slow",),
+    "sim/test_queries.py::test_the_same_seed_gives_the_same_history_in_every_process": ("slow",),
     "site": ("interop",),
     "spark/queries": ("slow",),
-    "spark/test_pushed_tasks.py": ("slow",),
     "spark/session": ("spark", "slow"),
     "spark/session/test_smoke.py": ("spark",),
+    "spark/test_imports.py": ("slow",),
+    "spark/test_pushed_tasks.py": ("slow",),
     "spark_batches": ("spark", "slow"),
     "spark_kills/test_kills.py": ("spark", "slow"),
     "typed": ("slow",),
 }
-"""Marks of the tests in a folder or a file of this one; the longest path that a test lies in counts."""
+"""Marks of the tests in a folder or a file of this one, or of one test with all its cases; the longest key that fits counts."""
 
 
-def marks_of(path: Path) -> tuple[str, ...]:
-    """Return the marks of the tests in a file."""
+def marks_of(path: Path, test: str | None = None) -> tuple[str, ...]:
+    """Return the marks of the tests in a file, or of one of them."""
     found = path.relative_to(HERE)
-    for each in (found, *found.parents):
+    for each in (f"{found}::{test}", found, *found.parents):
         if str(each) in MARKS:
             return MARKS[str(each)]
     return ()

@@ -9,10 +9,12 @@ from pyspark.find_spark_home import _find_spark_home
 from marks import HERE, MARKS, marks_of
 
 
-def test_every_entry_of_the_table_is_a_folder_or_a_file_with_tests():
+def test_every_entry_of_the_table_is_a_folder_or_a_file_with_tests_or_a_test():
     for place in MARKS:
-        path = HERE / place
+        file, _, test = place.partition("::")
+        path = HERE / file
         assert path.is_file() or any(path.rglob("test_*.py")), place
+        assert not test or f"def {test}(" in path.read_text(encoding="utf-8"), place
 
 
 def test_only_tests_with_the_mark_take_a_spark_session(request):
@@ -44,3 +46,6 @@ def test_the_longest_path_that_a_file_lies_in_gives_its_marks():
     assert marks_of(HERE / "spark" / "test_reader.py") == ()
     assert marks_of(HERE / "spark" / "session" / "test_source.py") == ("spark", "slow")
     assert marks_of(HERE / "spark" / "session" / "test_smoke.py") == ("spark",)
+    queries = HERE / "sim" / "test_queries.py"
+    assert marks_of(queries, "test_the_same_seed_gives_the_same_history_in_every_process") == ("slow",)
+    assert marks_of(queries, "test_no_guarantee_of_a_query_is_broken") == ()
