@@ -76,8 +76,7 @@ def pages_out_of_reach() -> list[str]:
 
 
 def missing_words() -> list[str]:
-    """Name commands that the README does not mention, and a version without a changelog entry."""
-    import penstock
+    """Name commands that the README does not mention."""
     from penstock.cli.main import command_names
 
     readme = (ROOT / "README.md").read_text()
@@ -91,7 +90,25 @@ def missing_words() -> list[str]:
         for target in ("demo", "test", "bench")
         if f"make {target}" not in readme
     ]
-    if f"## {penstock.__version__}" not in (ROOT / "CHANGELOG.md").read_text():
+    return found
+
+
+_SECTION_BYTES_MAX = 8_000
+"""Of one version in the changelog: who upgrades reads all of it."""
+
+
+def unreadable_changes() -> list[str]:
+    """Name a version without a section in the changelog, and sections that are too long to be read."""
+    import penstock
+
+    sections = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    sizes = {text.split(maxsplit=1)[0]: len(text.encode()) for text in sections}
+    found = [
+        f"CHANGELOG.md: {version} has {size} bytes, more than {_SECTION_BYTES_MAX}"
+        for version, size in sizes.items()
+        if size > _SECTION_BYTES_MAX
+    ]
+    if penstock.__version__ not in sizes:
         found.append(f"CHANGELOG.md has no entry for {penstock.__version__}")
     return found
 
@@ -283,6 +300,7 @@ def main() -> int:
         *broken_links(),
         *pages_out_of_reach(),
         *missing_words(),
+        *unreadable_changes(),
         *unlisted_internals(),
         *misdescribed_metrics(),
         *undescribed_leases(),
