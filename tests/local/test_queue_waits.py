@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.local.conftest import Rig
 
+from http2_client import Http2Client
 from penstock_local import LocalKinesis, cbor
 from queue_rig import QueueRig, knows_queues
 from waiting import wait_until
@@ -155,6 +156,34 @@ def test_an_answer_in_cbor_has_the_same_members_as_one_in_json(rig, queues):
     for name in ("ApproximateArrivalTimestamp", "FirstReceiveTimestamp"):
         moment = dt.datetime.fromtimestamp(record[name].ms / 1000, dt.UTC)
         assert moment == expected[name]
+
+
+def test_a_receive_over_http2_waits_beside_other_calls_and_ends_with_its_stream(rig, queues):
+    arn = queues.create()
+    with Http2Client(rig.server.endpoint_url) as client:
+        first = client.send("ReceiveQueueRecords", {"QueueARN": arn})
+        wait_until(lambda: polls(queues) == 1)
+        assert client.call("ListQueues").status == 200
+        queues.put(b"a")
+        assert len(client.wait(first).document()["QueueRecords"]) == 1
+        second = client.send("ReceiveQueueRecords", {"QueueARN": arn})
+        wait_until(lambda: polls(queues) == 1)
+        client.h2.reset_stream(second)
+        client.flush()
+        wait_until(lambda: polls(queues) == 0)
+    queues.put(b"b")
+    assert [record["ReceiveCount"] for record in queues.receive(arn)] == [1]
+
+
+def test_a_receive_that_waits_for_room_goes_on_with_an_acknowledgement(limited, pool, monkeypatch):
+    monkeypatch.setattr("penstock_local.operations.queue_records.IN_FLIGHT_MAX", 2)
+    queues = QueueRig(limited)
+    arn = queues.create()
+    queues.put(b"a", b"b", b"c")
+    records = queues.receive(arn)
+    (future,) = waiting(queues, pool, queue=arn)
+    assert queues.acknowledge(arn, *records) == ["ok", "ok"]
+    assert len(future.result(60)) == 1
 
 
 def test_a_server_that_stops_does_not_wait_for_receives(pool):

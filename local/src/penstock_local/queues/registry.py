@@ -104,7 +104,7 @@ class Queues:
             if following is None:
                 return
             if settings.status == UPDATING:
-                # with another limit, a restart would no longer tell which records had become dead letters
+                # with another limit, a restart could not find out which records had become dead letters
                 queue.deliveries.settle(now_ms)
                 dead = [delivery for delivery in queue.deliveries if delivery.is_dead]
                 self._journal.deliveries_changed(queue, dead, now_ms)
@@ -201,7 +201,7 @@ class Queues:
     # -- records --------------------------------------------------------------------------------------------
 
     def on_stream_change(self, stream: Stream, shards: Sequence[Shard]) -> None:
-        """Tell a stream's queues about records that were added to shards."""
+        """Offer the records that were added to shards to the stream's queues."""
         for queue in self._by_stream.get(stream.uid, {}).values():
             queue.on_records(shards)
             if shards:
@@ -238,6 +238,9 @@ class Queues:
         self._journal.acknowledged(queue, deliveries, now_ms)
         for delivery in deliveries:
             queue.deliveries.remove(delivery.shard_index, delivery.ordinal)
+        if queue.any_visible(dead=False):
+            # a receive that waits because too many records were in flight has room now
+            self.on_visible(queue)
 
     def change(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
         """Replace the deliveries of records that were received and are not acknowledged."""
