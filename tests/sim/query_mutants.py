@@ -413,7 +413,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a claim of another history counts as one's own",
         "this query: copies of a checkpoint location",
-        3382,
+        3611,
         PastClaim,
         "is_of",
         goes_by_the_number,

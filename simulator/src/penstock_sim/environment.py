@@ -136,14 +136,19 @@ class Environment:
         self.history.append(entry)
         self._listener(entry)
 
-    def run_until(self, until_s: float) -> None:
-        """Advance time, unless so many events are due at once that it cannot move."""
+    def run_until(self, until_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Advance time, unless so many events are due at once that it cannot move.
+
+        Args:
+            until_s: The moment to reach.
+            is_over: Asked before each event; the world stops where it answers that the run is over.
+        """
         heap = self._heap
         counted_from_s, count = self.now, 0
 
         def step() -> bool:
             nonlocal counted_from_s, count
-            if not heap or heap[0][0] > until_s or count > EVENTS_PER_S_MAX:
+            if not heap or heap[0][0] > until_s or count > EVENTS_PER_S_MAX or is_over():
                 return False
             at_s, _, action, args = heapq.heappop(heap)
             self.now = max(self.now, at_s)
@@ -156,7 +161,8 @@ class Environment:
         self.fibers.run(step)
         if count > EVENTS_PER_S_MAX:
             self.record(TimeStoodStill(count))
-        self.now = until_s
+        if not is_over():
+            self.now = until_s
 
     def digest(self) -> str:
         """Return a hash of the whole history: the same for the same seed."""

@@ -239,7 +239,8 @@ def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
 
 def _run_until(world: World, suite: Suite, until_s: float) -> None:
     while world.now < until_s and suite.violation is None:
-        world.run_until(min(until_s, world.now + _STEP_S))
+        # A broken invariant may make later steps fail: the run ends at the event that breaks it.
+        world.run_until(min(until_s, world.now + _STEP_S), lambda: suite.violation is not None)
 
 
 def run_seed(seed: int) -> SeedResult:
