@@ -19,7 +19,7 @@ from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
 from penstock.spark.tasks.task_subscription import TaskSubscription
 from penstock_sim.checkers import Suite
-from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.base import HistoryEntry, name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten
 from penstock_sim.events.processes import (
     CoordinatorReported,
@@ -46,7 +46,6 @@ from penstock_sim.events.queries import (
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
 from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardCreated
 from penstock_sim.kinds import SeedKind
-from penstock_sim.names import name_of
 from penstock_sim.plan import EPOCH_MS
 from penstock_sim.query import LogConflict, QueryLog
 from penstock_sim.query_checkers import QUERIES

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock_sim.checkers import Suite
+from penstock_sim.events.base import name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CallMade, CoordinatorReported, ProcessExited
 from penstock_sim.kinds import SeedKind
-from penstock_sim.names import name_of
 from penstock_sim.plan import FaultPlan
 from penstock_sim.reading_presets import draw_query_scenario
 from penstock_sim.run import run_scenario, run_seed

@@ -25,7 +25,7 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, Violation
-from penstock_sim.events.base import Event, HistoryEntry, methods_of
+from penstock_sim.events.base import Event, HistoryEntry, methods_of, name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import (
     CallMade,
@@ -39,7 +39,6 @@ from penstock_sim.events.reading import HandlerRaised, ReaderStarted, RecordsDel
 from penstock_sim.events.streams import ShardCreated
 from penstock_sim.history import History
 from penstock_sim.liveness_checkers import AllConsumed, Balanced, Covered
-from penstock_sim.names import name_of
 
 _ANSWER_S: Final = 0.6  # the answer to a write takes no longer on its way back
 

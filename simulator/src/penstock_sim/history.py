@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Claim, Create
 from penstock.core.position import Position, Sentinel
-from penstock_sim.events.base import HistoryEntry, Subscriber
+from penstock_sim.events.base import HistoryEntry, Subscriber, name_of
 from penstock_sim.events.kcl3 import LeaderElected, VersionChanged
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import (
@@ -59,7 +59,6 @@ from penstock_sim.events.streams import (
     StreamDeleted,
     StreamUnlisted,
 )
-from penstock_sim.names import name_of
 from penstock_sim.plan import EPOCH_MS
 
 

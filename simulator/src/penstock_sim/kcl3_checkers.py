@@ -7,11 +7,11 @@ from typing import Final
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events.base import name_of
 from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, VersionChanged
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported, ProcessExited
 from penstock_sim.history import History
-from penstock_sim.names import name_of
 from penstock_sim.plan import NATIVE, WITH_LEADER
 
 _UNDER_WAY_S: Final = 10.0

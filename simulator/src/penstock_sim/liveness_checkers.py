@@ -12,9 +12,9 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.leases.fleet_view import tie_break
 from penstock.core.leases.lease_writes import Release, RequestHandover, Take
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events.base import name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.history import History
-from penstock_sim.names import name_of
 
 _NO_LIMITS: Final[Mapping[str, int]] = {}
 

@@ -11,6 +11,7 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_writes import Checkpoint, Release, Renew
 from penstock.core.position import Position
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events.base import name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.events.reading import (
@@ -23,7 +24,6 @@ from penstock_sim.events.reading import (
     TipReached,
 )
 from penstock_sim.history import History
-from penstock_sim.names import name_of
 from penstock_sim.plan import EPOCH_MS
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent

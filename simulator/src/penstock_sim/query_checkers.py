@@ -10,6 +10,7 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Claim, Release, Reset, Take
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
+from penstock_sim.events.base import name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted, WallClockJumped
 from penstock_sim.events.queries import (
@@ -28,7 +29,6 @@ from penstock_sim.events.queries import (
 from penstock_sim.events.reading import ReaderStarted, RecordsHandled
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.history import History
-from penstock_sim.names import name_of
 from penstock_sim.plan import EPOCH_MS
 from penstock_sim.query_end_checkers import EndsWhenAllIsRead
 

@@ -8,12 +8,12 @@ from typing import Final
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_writes import Release
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events.base import name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
 from penstock_sim.events.queries import BatchUnread
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.history import History
-from penstock_sim.names import name_of
 from penstock_sim.plan import EPOCH_MS
 
 _EXTRAS: Final = "z/"

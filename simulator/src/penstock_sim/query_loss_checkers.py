@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import Position
 from penstock_sim.checker import Broken
+from penstock_sim.events.base import name_of
 from penstock_sim.events.leases import LeaseDeleted
 from penstock_sim.events.processes import CoordinatorReported, MessageLogged
 from penstock_sim.events.queries import (
@@ -24,7 +25,6 @@ from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.events.streams import RecordsTrimmed
 from penstock_sim.history import History
 from penstock_sim.loss_checkers import SLACK_MS, LossesReported
-from penstock_sim.names import name_of
 from penstock_sim.plan import EPOCH_MS
 
 _SHARD: Final = re.compile(r"shardId-\d+")

@@ -15,6 +15,9 @@ from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected
 from penstock_sim.actors import CannotStart
 from penstock_sim.events.processes import ProcessStopping
 from penstock_sim.events.streams import (
+    ACCESS_DENIED,
+    ADDED_REFUSED,
+    LISTING_REFUSED,
     ListChanged,
     StartFailed,
     StreamCreated,
@@ -29,8 +32,7 @@ from penstock_sim.plan import ACCOUNT, EPOCH_MS, PlannedStream, Rollout, Streams
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.stream_set import StreamSet
-from penstock_sim.streams_service import StreamsService
-from penstock_sim.streams_worker import StreamsWorker
+from penstock_sim.streams_worker import StreamsService, StreamsWorker
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
@@ -214,17 +216,17 @@ class SeveralStreams(StreamSet):
         until_s = self.world.now + self.world.chance.uniform(5.0, 40.0)
         if self.world.chance.random() < 0.6:
             place.refused_until = max(until_s, place.refused_until)
-            self.world.met["fault: listing of one stream"] += 1
+            self.world.met[LISTING_REFUSED] += 1
         else:
             place.denied_until = until_s
-            self.world.met["fault: access to one stream"] += 1
+            self.world.met[ACCESS_DENIED] += 1
         self.world.record(StreamRefused(place.content.stream_id, round(until_s, 3)))
 
     def _refuse_listing(self, name: str) -> None:
         place = self.find_place(name)
         if place is not None and not self.world.is_healed:
             place.refused_until = self.world.now + self.plan.shy_s
-            self.world.met["fault: listing of a stream that is added"] += 1
+            self.world.met[ADDED_REFUSED] += 1
             self.world.record(StreamRefused(place.content.stream_id, round(place.refused_until, 3)))
 
     def heal(self) -> None:

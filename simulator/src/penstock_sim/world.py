@@ -13,7 +13,7 @@ from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.lease_writes import RequestHandover
 from penstock_sim.actors import Actors, CannotStart
 from penstock_sim.environment import Environment
-from penstock_sim.events.base import Event, HistoryEntry
+from penstock_sim.events.base import Event, HistoryEntry, name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import (
     FaultsEnded,
@@ -24,7 +24,6 @@ from penstock_sim.events.processes import (
     SecondProcessStarted,
     WallClockJumped,
 )
-from penstock_sim.names import name_of
 from penstock_sim.plan import FaultPlan, Scenario
 from penstock_sim.process import SimProcess
 from penstock_sim.stream_set import StreamSet

@@ -46,6 +46,11 @@ def shards_in(text: str) -> set[str]:
     return set(_SHARD.findall(text))
 
 
+def name_of(who: str) -> str:
+    """Return the worker id of a process, which is named by its worker id and the number of its life."""
+    return who.partition("#")[0]
+
+
 class HistoryEntry(NamedTuple):
     """An event and the seconds since the beginning of its world."""
 

@@ -6,12 +6,11 @@ from collections import Counter
 from typing import Any, ClassVar, Final
 
 from penstock.core.leases.lease_writes import Release, Take
-from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported, ProcessExited
 from penstock_sim.events.queries import BatchStarted
 from penstock_sim.kinds import SeedKind, situation
-from penstock_sim.names import name_of
 from penstock_sim.plan import UPGRADING, WITH_LEADER
 
 KCL3: Final = SeedKind.KCL3

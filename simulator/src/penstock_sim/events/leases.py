@@ -21,10 +21,9 @@ from penstock.core.leases.lease_writes import (
     Reset,
     Take,
 )
-from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.processes import ProcessExited
 from penstock_sim.kinds import SeedKind, situation
-from penstock_sim.names import name_of
 
 FOREIGN_TAKE: Final = situation("a worker that has only the KCL's attributes takes a lease", SeedKind.QUERIES)
 REQUESTER_GONE: Final = situation(

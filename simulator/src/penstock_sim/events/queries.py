@@ -8,12 +8,11 @@ from typing import Any, ClassVar, Final
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Take
 from penstock.core.position import Position
-from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
 from penstock_sim.events.streams import RecordsTrimmed, ShardClosed
 from penstock_sim.kinds import SeedKind, situation
-from penstock_sim.names import name_of
 from penstock_sim.plan import EPOCH_MS
 
 Results = tuple[tuple[str, tuple[int, ...]], ...]

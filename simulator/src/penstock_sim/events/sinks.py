@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, ClassVar, Final
 
-from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
 from penstock_sim.events.producers import MISROUTED_DROPPED, MISROUTED_READ
 from penstock_sim.events.queries import RACING, REPEATED
 from penstock_sim.events.streams import ShardClosed
 from penstock_sim.kinds import SeedKind, situation
-from penstock_sim.names import name_of
 
 _SINKS: Final = SeedKind.SINKS
 KILLED: Final = situation("a task is killed when a part of its rows is written", _SINKS)

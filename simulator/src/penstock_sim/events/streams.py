@@ -6,12 +6,11 @@ from collections import Counter
 from typing import Any, ClassVar, Final
 
 from penstock.core.position import Position
-from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, ShardStopped
 from penstock_sim.kinds import SeedKind, situation
-from penstock_sim.names import name_of
 
 STREAMS: Final = SeedKind.STREAMS
 ADDED: Final = situation("a stream is added to the lists", STREAMS)
