@@ -255,7 +255,7 @@ def install_parser(session: Any) -> bool:
 
 def keep_milliseconds(client: Any) -> None:
     """Make a client send starting moments in milliseconds; botocore sends whole seconds."""
-    for operation in ("GetShardIterator", "ListShards", "SubscribeToShard"):
+    for operation in ("GetShardIterator", "ListShards", "SubscribeToShard", "CreateQueue"):
         client.meta.events.register(f"before-parameter-build.kinesis.{operation}", _note_timestamp)
         client.meta.events.register(f"before-call.kinesis.{operation}", _restore_timestamp)
 
@@ -268,7 +268,13 @@ def _note_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -
 
 def _holders(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """Return the parts of a request that may have a moment."""
-    return document, document.get("ShardFilter", {}), document.get("StartingPosition", {})
+    of_queue: Any = document.get("StreamConfigurationList") or ({},)
+    return (
+        document,
+        document.get("ShardFilter", {}),
+        document.get("StartingPosition", {}),
+        of_queue[0].get("StartingPosition", {}),
+    )
 
 
 def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:

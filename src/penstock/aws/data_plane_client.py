@@ -47,6 +47,9 @@ OPERATIONS: Final = {
         "get_records": _GET_RECORDS,
         "get_shard_iterator": "GetShardIterator",
         "put_records": _PUT_RECORDS,
+        "receive_queue_records": "ReceiveQueueRecords",
+        "acknowledge_queue_records": "AcknowledgeQueueRecords",
+        "update_queue_records_visibility": "UpdateQueueRecordsVisibility",
     },
     "dynamodb": {
         "put_item": "PutItem",
@@ -87,6 +90,7 @@ _WRAPPED_BY_TRACING: Final = (
 )
 """Where OpenTelemetry, X-Ray, Sentry and others put functions of their own to see each call."""
 _ADDRESSES_MAX: Final = 8
+_QUEUES_MAX: Final = 64
 _LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME"
 _BINARY: Final = re.compile(rb'"BS?"\s*:')
 _encode: Final = msgspec.json.Encoder().encode
@@ -108,7 +112,8 @@ class DataPlaneClient:
         self._client = client
         exchange = lru_cache(maxsize=_ADDRESSES_MAX)(exchange)
         for method, operation in OPERATIONS[client.meta.service_model.service_name].items():
-            setattr(self, method, _Operation(client, method, operation, credentials, exchange))
+            if hasattr(client, method):  # an older botocore has no queues
+                setattr(self, method, _Operation(client, method, operation, credentials, exchange))
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of boto3's client."""
@@ -144,6 +149,7 @@ class _Operation:
         exchange: Callable[[str], PooledExchange | None],
     ) -> None:
         self._name = operation
+        self._is_of_queues = "Queue" in operation
         self._events = client.meta.events
         self._event = f"{client.meta.service_model.service_name}.{operation}"
         self._ask_boto3 = getattr(client, method)
@@ -151,16 +157,22 @@ class _Operation:
         self._exchange = exchange
         self._parser = PageParser(create_parser("json"))
         self._model = client.meta.service_model.operation_model(operation)
-        self._pattern: _Pattern | None = None
+        self._patterns: dict[
+            str | None, _Pattern
+        ] = {}  # by the queue's ARN, on which the address may depend; None without one
         self._events.register_first(f"before-send.{self._event}", self._on_request)
 
     def _on_request(self, request: Any, **_: Any) -> None:
         """Take the pattern of later requests from one that boto3 has signed."""
-        if self._pattern is not None or self._credentials is None:
+        if self._credentials is None or (None in self._patterns and not self._is_of_queues):
             return
         # First: behind a proxy boto3 makes every call, and no body of some MiB is to be parsed and hashed for nothing.
         exchange = self._exchange(request.url)
-        if exchange is None or _names_an_arn(_decode(request.body)):
+        if exchange is None:
+            return
+        given = _decode(request.body)
+        queue = given.get("QueueARN")
+        if queue in self._patterns or _names_an_arn(given):
             return
         signing = signing_like(request, self._credentials.get_frozen_credentials(), _OF_ONE_CALL)
         if signing is None:
@@ -168,7 +180,9 @@ class _Operation:
         headers = {
             name: _text(value) for name, value in request.headers.items() if name.lower() not in _OF_ONE_CALL
         }
-        self._pattern = _Pattern(
+        if len(self._patterns) >= _QUEUES_MAX:
+            self._patterns.clear()
+        self._patterns[queue] = _Pattern(
             request.url,
             host_of(request.url),
             headers,
@@ -183,14 +197,15 @@ class _Operation:
         Raises:
             ClientError, BotoCoreError: As the client's method does.
         """
-        pattern = self._pattern
+        queue = arguments.get("QueueARN")
+        pattern = self._patterns.get(queue)
         records = arguments.get("Records")
         is_encoded = records is None or isinstance(records, EncodedRecords)
         if pattern is None or not is_encoded or _names_an_arn(arguments) or _is_botocore_wrapped():
             return self._ask_boto3(**arguments)
         keys = self._credentials.get_frozen_credentials()
         if not pattern.signing.fits(keys):
-            self._pattern = None
+            self._patterns.pop(queue, None)
             return self._ask_boto3(**arguments)
         body = _body_of(arguments)
         request = _request_of(pattern, body, pattern.signing.headers(body, keys))
@@ -199,7 +214,7 @@ class _Operation:
         code = parsed.get("Error", {}).get("Code") if answer.status >= 300 else None
         if code in _REFUSED_SIGNATURES:
             _log.info("%s: %s: boto3 signs this call", self._name, code)
-            self._pattern = None
+            self._patterns.pop(queue, None)
             return self._ask_boto3(**arguments)
         headers: Any = answer.headers
         self._events.emit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from binascii import a2b_base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -252,15 +253,20 @@ def _failed(code: str, message: str) -> EntryResult:
 
 
 def _record_of(record: Mapping[str, Any]) -> ReceivedRecord:
+    data = record["Data"]  # as boto3 parses the answer, or as it is in the JSON of the fast data plane
     return ReceivedRecord(
         record["ReceiptHandle"],
         record["RecordId"],
         record.get("PartitionKey"),
-        record["Data"],
-        record["ApproximateArrivalTimestamp"].timestamp(),
-        record["FirstReceiveTimestamp"].timestamp(),
+        data if isinstance(data, bytes) else a2b_base64(data),
+        _seconds(record["ApproximateArrivalTimestamp"]),
+        _seconds(record["FirstReceiveTimestamp"]),
         record["ReceiveCount"],
     )
+
+
+def _seconds(moment: datetime | float) -> float:
+    return moment.timestamp() if isinstance(moment, datetime) else float(moment)
 
 
 def _attributes(visibility_s: int | None, dead_letters: DeadLetters | None) -> dict[str, Any]:

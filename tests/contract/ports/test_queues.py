@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 pytest.importorskip("httptools")
@@ -172,6 +174,22 @@ def test_each_queue_of_a_stream_has_every_record_from_its_start(service, stream_
     of_oldest, of_newest = received(oldest), received(newest)
     assert (set(of_oldest), set(of_newest)) == ({b"old", b"new"}, {b"new"})
     assert of_oldest[b"new"] == of_newest[b"new"], "a record has one id in every queue"
+
+
+def test_a_starting_moment_counts_in_milliseconds(service, stream_arn):
+    def pass_ms(milliseconds):
+        began_s = time.time()
+        wait_until(lambda: time.time() - began_s >= milliseconds / 1000)
+
+    service.put(stream_arn, b"old")
+    pass_ms(150)
+    moment_ms = round(time.time() * 1000)
+    pass_ms(50)
+    service.put(stream_arn, b"new")
+    made = service.queues.create_queue("moment", stream_arn, QueueStart("AT_TIMESTAMP", moment_ms))
+    wait_until(lambda: service.queues.describe_queue(made.arn).status == "ACTIVE")
+    assert [each.data for each in service.queues.receive(made.arn, 10, 5)] == [b"new"]
+    assert service.queues.receive(made.arn, 10, 1) == []
 
 
 def test_an_unknown_queue_is_not_found(service, stream_arn):
