@@ -77,6 +77,7 @@ class Control:
         now_ms = self._clock.advance(float(document["advance_s"]))
         self._service.store.journal.clock_moved(now_ms)
         self._service.store.settle_all(now_ms)
+        self._service.metrics.add_queue_levels(self._service.store.queues, now_ms)
         self._service.subscriptions.wake_all()
         self._service.polls.wake_all()
         return self._clock_state()

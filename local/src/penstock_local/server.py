@@ -247,6 +247,7 @@ class Server:
             self._connections.end_overdue(loop.time())
             now_ms = self.clock.now_ms()
             self._store.settle_all(now_ms)
+            self._service.metrics.add_queue_levels(self._store.queues, now_ms)
             if self._journal is not None:
                 if self.clock.factor > 1:
                     self._journal.save_clock(now_ms)

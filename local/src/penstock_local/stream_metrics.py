@@ -1,8 +1,8 @@
-"""The metrics of streams in CloudWatch's namespace AWS/Kinesis, counted by the minute.
+"""The metrics of streams and queues in CloudWatch's namespace AWS/Kinesis, counted by the minute.
 
 Source:
     The developer guide's page on monitoring with CloudWatch: metrics of a stream are always there, those of a shard
-    while enhanced monitoring is enabled for them.
+    while enhanced monitoring is enabled for them; and its page on monitoring a queue.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock_local.queues.queue import Queue
+from penstock_local.queues.registry import Queues
 from penstock_local.service_errors import RequestRefused
 from penstock_local.store import Batch
 from penstock_local.stream import Stream
@@ -22,10 +24,18 @@ POINTS_MAX = 200_000
 """Of all series in all minutes: about 40 MB."""
 QUERIES_MAX = 500
 _MINUTE_S = 60
+_LEVEL_MAX = 1_000_000
+_QUEUE_LEVELS = {
+    "VisibleQueueRecords": "visible",
+    "InFlightQueueRecords": "in_flight",
+    "VisibleDeadLetterQueueRecords": "dead_letters",
+}
 _STATISTICS = ("Sum", "SampleCount", "Average", "Minimum", "Maximum")
 
-Series = tuple[str, str, str, str]
-"""Region, stream, shard (empty for the stream itself) and metric."""
+Dimensions = tuple[tuple[str, str], ...]
+"""Names and values in falling order of their names: StreamName before ShardId, QueueName before QueueId."""
+Series = tuple[str, Dimensions, str]
+"""Region, dimensions and metric."""
 
 
 @dataclass(slots=True)
@@ -77,6 +87,7 @@ class StreamMetrics:
         self._points_max = points_max
         self._lock = threading.Lock()
         self._minutes: dict[int, dict[Series, Distribution]] = {}
+        self._levels_at: dict[str, int] = {}
 
     def add_writes(self, stream: Stream, batches: Sequence[Batch], now_ms: int) -> None:
         """Count the records that one call has stored."""
@@ -120,15 +131,41 @@ class StreamMetrics:
         of_shards: Mapping[str, Mapping[str, int]],
         now_ms: int,
     ) -> None:
-        named = {("", name): value for name, value in of_stream.items()}
+        dimensions = (("StreamName", stream.name),)
+        named: dict[Series, int] = {
+            (stream.region, dimensions, name): value for name, value in of_stream.items()
+        }
         enhanced = stream.settings.shard_metrics
         if enhanced:
             for shard_id, values in of_shards.items():
-                named |= {(shard_id, name): value for name, value in values.items() if name in enhanced}
+                of_shard = (*dimensions, ("ShardId", shard_id))
+                named |= {
+                    (stream.region, of_shard, name): value
+                    for name, value in values.items()
+                    if name in enhanced
+                }
+        self._count(named, now_ms)
+
+    def add_queue(self, queue: Queue, values: Mapping[str, int], now_ms: int) -> None:
+        """Count measurements of a queue."""
+        dimensions = (("QueueName", queue.name), ("QueueId", queue.id))
+        self._count({(queue.region, dimensions, name): value for name, value in values.items()}, now_ms)
+
+    def add_queue_levels(self, queues: Queues, now_ms: int) -> None:
+        """Measure how many records each queue has in each state, once a minute."""
+        minute = now_ms // 1000 // _MINUTE_S
+        for queue in queues.by_id.values():
+            if queue.may_deliver and self._levels_at.get(queue.id) != minute:
+                self._levels_at[queue.id] = minute
+                counts = queue.counts(queues.stream_of(queue), now_ms)
+                values = {name: min(counts[of], _LEVEL_MAX) for name, of in _QUEUE_LEVELS.items()}
+                self.add_queue(queue, values, now_ms)
+        self._levels_at = {each: at for each, at in self._levels_at.items() if each in queues.by_id}
+
+    def _count(self, named: Mapping[Series, int], now_ms: int) -> None:
         with self._lock:
             now = self._minute(now_ms // 1000 // _MINUTE_S)
-            for (shard_id, name), value in named.items():
-                series = (stream.region, stream.name, shard_id, name)
+            for series, value in named.items():
                 if series in now or self._make_room(now):
                     now.setdefault(series, Distribution()).add(value)
 
@@ -191,7 +228,7 @@ class StreamMetrics:
         """
         with self._lock:
             known = sorted({series for minute in self._minutes.values() for series in minute})
-        named = ((name, _dimensions(stream, shard)) for of, stream, shard, name in known if of == region)
+        named = ((name, dict(dimensions)) for of, dimensions, name in known if of == region)
         wanted = document.get("MetricName"), document.get("Dimensions", ())
         return [
             {
@@ -217,11 +254,9 @@ class StreamMetrics:
         if period_s % _MINUTE_S:
             raise _refused(f"Period {period_s} must be a multiple of {_MINUTE_S}.")
         dimensions = {each["Name"]: each["Value"] for each in asked["Metric"].get("Dimensions", ())}
-        points: list[tuple[int, float]] = []
-        if {"StreamName"} <= dimensions.keys() <= {"StreamName", "ShardId"}:
-            series = (region, dimensions["StreamName"], dimensions.get("ShardId", ""), metric)
-            found = self._periods(series, period_s, document["StartTime"], document["EndTime"])
-            points = [(at_s, each.statistic(statistic)) for at_s, each in found.items()]
+        series = (region, tuple(sorted(dimensions.items(), reverse=True)), metric)
+        found = self._periods(series, period_s, document["StartTime"], document["EndTime"])
+        points = [(at_s, each.statistic(statistic)) for at_s, each in found.items()]
         if document.get("ScanBy") != "TimestampAscending":
             points.reverse()
         return {
@@ -243,10 +278,6 @@ class StreamMetrics:
                 if series in measured and start_s // _MINUTE_S <= minute and at_s < end_s:
                     found.setdefault(at_s - at_s % period_s, Distribution()).merge(measured[series])
         return found
-
-
-def _dimensions(stream: str, shard_id: str) -> dict[str, str]:
-    return {"StreamName": stream, **({"ShardId": shard_id} if shard_id else {})}
 
 
 def _sent(record_count: int, size_bytes: int) -> dict[str, int]:

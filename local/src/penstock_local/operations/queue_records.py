@@ -52,7 +52,7 @@ class Receive(Awaitable[bytes]):
     async def _answer(self) -> bytes:
         polls = self._call.service.polls
         found = await polls.wait(self._queue, self._until_ms, self.attempt, dead=self._dead)
-        return found or self._call.wire.queue_records_answer([])
+        return found or _empty(self._call, self._queue, dead=self._dead)
 
     def attempt(self, now_ms: int) -> bytes | None:
         """Return the answer with the records that are visible now; None if none is.
@@ -73,12 +73,21 @@ class Receive(Awaitable[bytes]):
         )
         if not received:
             return None
+        if not self._dead:
+            call.service.metrics.add_queue(queue, {"ReceivedQueueRecords": len(received)}, now_ms)
         return call.wire.queue_records_answer(
             [
                 QueueRecord(text, _handle(call, queue, each, dead=self._dead), each.first_ms, each.receives)
                 for each, text in received
             ]
         )
+
+
+def _empty(call: ServiceCall, queue: Queue, *, dead: bool) -> bytes:
+    """Return the answer without records."""
+    if not dead:
+        call.service.metrics.add_queue(queue, {"EmptyReceives": 1}, call.now_ms)
+    return call.wire.queue_records_answer([])
 
 
 def _handle(call: ServiceCall, queue: Queue, delivery: Delivery, *, dead: bool) -> str:
@@ -100,7 +109,7 @@ def _receive(call: ServiceCall, request: Document, *, dead: bool) -> bytes | Rec
     queue = call.delivering_queue(request["QueueARN"])
     call.admit(call.service.store.queues.stream_of(queue))
     if call.has("empty"):
-        return call.wire.queue_records_answer([])
+        return _empty(call, queue, dead=dead)
     receive = Receive(call, request, queue, dead=dead)
     return receive.attempt(call.now_ms) or receive
 
@@ -135,6 +144,9 @@ def RestoreDeadLetterQueueRecords(call: ServiceCall, request: Document) -> Docum
 
 def _acknowledge(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
     call.service.store.queues.acknowledge(queue, [delivery for _, delivery in found], call.now_ms)
+    alive = sum(not delivery.is_dead for _, delivery in found)
+    if alive:
+        call.service.metrics.add_queue(queue, {"AcknowledgedQueueRecords": alive}, call.now_ms)
 
 
 def _set_visibility(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
