@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo check test test-slow test-all test-interop test-oldest environments test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others coverage screenshots soak format docs site test-site clean
 
-help: ## show this help
+help: # the ten targets that people use; the matrices are in noxfile.py: nox -l
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) java ## create .venv, install everything, find or install a Java runtime for Spark
@@ -55,11 +55,11 @@ test: setup ## the tests that need no minutes, a few with Spark among them; noth
 OTHER_SPARKS := --deselect "tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[ten kills]" \
 	--deselect tests/spark_batches/test_killed.py
 
-test-slow: setup ## what `make test` leaves out: Spark, kills, demo, examples, other people's servers
+test-slow: setup # what `make test` leaves out: Spark, kills, demo, examples, other people's servers
 	@$(PY) -m pytest $(PARALLEL_SLOW) $(OTHER_SPARKS) $(PYTEST_ARGS) -m "slow and not soak"
 
 # The tests wait more than they compute. The report tells the versions, and why records came twice in mixed fleets.
-test-interop: setup ## real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go and PyPI, built into build/interop, with a report there
+test-interop: setup # real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go and PyPI, built into build/interop, with a report there
 	@$(PY) -m pytest $(PARALLEL) --timeout 1200 --junitxml build/interop/report.xml -o junit_family=xunit1 $(PYTEST_ARGS) -m interop tests/interop
 
 test-all: test test-slow ## all tests but the long runs
@@ -73,7 +73,7 @@ OLDEST_CORE := tests/core/test_aggregation.py tests/core/writing tests/core/read
 OLDEST_TESTS := $(OLDEST_CORE) tests/aws tests/contract/ports tests/producer tests/consumer tests/cli
 OLDEST_WITHOUT := --ignore=tests/consumer/test_processes.py --ignore=tests/producer/test_task_writer.py
 
-test-oldest: ## the tests that need no Spark, with the oldest versions that pyproject.toml allows
+test-oldest: # the tests that need no Spark, with the oldest versions that pyproject.toml allows
 	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
 	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL_QUICK) $(PYTEST_ARGS) -m "not slow and not spark and not soak and not interop" \
 		$(OLDEST_TESTS) $(OLDEST_WITHOUT)
@@ -90,7 +90,7 @@ SPARK_OLDEST_TESTS := "tests/spark_kills/test_kills.py::test_no_kill_loses_repea
 # The py4j of older lines leaves its sockets to the garbage collector.
 SPARK_WARNINGS := -W "ignore:unclosed <socket:ResourceWarning"
 
-test-spark-lines: java ## the Spark tests with every line of Spark that is served, each in an environment of its own
+test-spark-lines: java # the Spark tests with every line of Spark that is served, each in an environment of its own
 	@for line in $(SPARK_LINES); do \
 		folder=".venv-spark-$${line%.\*}"; \
 		$(PYTHON) tools/spark_lines.py "$$folder" "$$line" && \
@@ -98,23 +98,23 @@ test-spark-lines: java ## the Spark tests with every line of Spark that is serve
 			|| exit 1; \
 	done
 
-test-spark-35: java ## micro-batches driven by the program, on Spark 3.5
+test-spark-35: java # micro-batches driven by the program, on Spark 3.5
 	@$(PYTHON) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
 	@.venv-spark-3.5/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) tests/spark_batches
 
-test-spark-oldest: java ## a selection of the Spark tests, with the oldest Spark that is served
+test-spark-oldest: java # a selection of the Spark tests, with the oldest Spark that is served
 	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
 	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL_QUICK) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
 
 # The newest line for which both lakes have releases; LAKE_SPARK=4.0.2 has other ones (docs/lakehouse.md).
 LAKE_SPARK := 4.1.*
 
-test-lakehouse: java ## the recipes for Delta Lake and Iceberg, killed; their jars come from Maven Central into build/lakehouse
+test-lakehouse: java # the recipes for Delta Lake and Iceberg, killed; their jars come from Maven Central into build/lakehouse
 	@$(PYTHON) tools/spark_lines.py ".venv-spark-$(LAKE_SPARK:.*=)" '$(LAKE_SPARK)'
 	@".venv-spark-$(LAKE_SPARK:.*=)/bin/python" -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) -m interop tests/lakehouse
 
 # They are built while other tests wait: CI begins it early, and the three runs find them ready.
-environments: ## the environments of test-oldest, test-spark-oldest and test-spark-35
+environments: # the environments of test-oldest, test-spark-oldest and test-spark-35
 	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
 	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
 	@$(PYTHON) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
@@ -123,7 +123,7 @@ environments: ## the environments of test-oldest, test-spark-oldest and test-spa
 PYTHONS := 3.12 3.13
 PYTHON_TESTS := tests/test_public_names.py tests/spark/session/test_smoke.py
 
-test-pythons: java ## import, batch and stream with every Python that is served, where this machine has it
+test-pythons: java # import, batch and stream with every Python that is served, where this machine has it
 	@for version in $(PYTHONS); do \
 		python=$$($(PYTHON) tools/find_python.py $$version) || continue; \
 		for line in $(SPARK_OLDEST) $(lastword $(SPARK_LINES)); do \
@@ -134,7 +134,7 @@ test-pythons: java ## import, batch and stream with every Python that is served,
 		done; \
 	done
 
-screenshots: setup ## the pictures of the dashboard in docs/, with a browser that is on the machine
+screenshots: setup # the pictures of the dashboard in docs/, with a browser that is on the machine
 	@PENSTOCK_SCREENSHOTS=1 $(PY) -m pytest -q -p no:cacheprovider tests/cli/overview/test_browser.py -k pictures
 
 soak: setup ## the long runs: more kills, more load, more seeds of the simulator
@@ -142,7 +142,7 @@ soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
 
 # Without the slow tests: a branch that one seed in hundreds takes wants a test of its own.
-coverage: setup ## branches of the core that no quick test takes: there are none
+coverage: setup # branches of the core that no quick test takes: there are none
 	@$(PY) -m pytest -q -r fE $(PARALLEL) --cov=penstock.core --cov-branch --cov-report=term-missing:skip-covered \
 		--cov-fail-under=100 $(PYTEST_ARGS) -m "not slow and not soak" \
 		tests/core tests/sim tests/consumer tests/producer tests/testing tests/contract/ports
@@ -151,10 +151,10 @@ coverage: setup ## branches of the core that no quick test takes: there are none
 bench: setup ## measure speed, CPU and memory beside peers, and write docs/performance.md and README's table
 	@$(PY) bench/run.py
 
-bench-quick: setup ## a few rows of it, one turn each, into build/bench
+bench-quick: setup # a few rows of it, one turn each, into build/bench
 	@$(PY) bench/run.py --quick
 
-bench-others: setup ## what has no peer or takes longer: fan-out, flow control, memory of dense aggregates, the simulator's speed
+bench-others: setup # what has no peer or takes longer: fan-out, flow control, memory of dense aggregates, the simulator's speed
 	@for name in fan_out pushing fourth_reader flow consumer_memory simulator; do echo "bench/$$name.py"; $(PY) bench/$$name.py || exit 1; done
 
 docs: $(STAMP) ## write the generated parts of the documentation
@@ -170,11 +170,11 @@ site: ## build the documentation as a site into build/site; every link and ancho
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
 	@echo "build/site/index.html"
 
-test-site: site $(STAMP) ## search, links to other hosts, tables and Markdown twins of the built site; needs node, and a browser for the tables
+test-site: site $(STAMP) # search, links to other hosts, tables and Markdown twins of the built site; needs node, and a browser for the tables
 	@$(PY) -m pytest -q -p no:cacheprovider $(PYTEST_ARGS) tests/site
 
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
-clean: ## remove what make created
+clean: # remove what make created
 	@rm -rf $(VENV) $(OLDEST) $(SITE) .venv-spark-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build artifacts spark-warehouse
