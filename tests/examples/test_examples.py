@@ -28,6 +28,7 @@ SHOWS = {
         1,
     ),
     "from_kcl": (r"the KCL had done 50 records, Spark the other 50\na plain worker went on with 10 more", 1),
+    "queue_of_invoices": (r"39 invoices billed, number 7 at attempt 2\ndead letters: \[13\]", 1),
     "other_connectors": (r"awslabs: 50 records\ndatabricks: 50 records", 1),
 }
 
