@@ -326,9 +326,9 @@ def _term_of_anybody(self: Lease) -> float:
     return 0.0 if self.term is None else self.term.duration_ms / 1000
 
 
-def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, now_s: float, **rest: Any) -> Any:
+def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, *rest: Any, **named: Any) -> Any:
     young = [entry._replace(free_s=0.0) for entry in fleet]
-    return _plan(self, young, now_s, **rest)
+    return _plan(self, young, *rest, **named)
 
 
 def _never_overdue(self: Handovers, lease: Lease, now_s: float) -> bool:

@@ -30,7 +30,6 @@ from penstock.consumer.processor import (
     never_run,
 )
 from penstock.consumer.records import Batch, Record
-from penstock.consumer.run_handle import RunHandle
 from penstock.consumer.shard_plan import Fetch
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stopped import StoppedShards
@@ -526,3 +525,44 @@ class DeliveryLoop(Loop[ShardRun]):
     def _wait_for(self, outcome: Future[None]) -> bool:
         """Wait for an answer of the lease table; return whether there was one in time."""
         return not wait([outcome], self._checkpoint_timeout_s).not_done
+
+
+class RunHandle:
+    """A run as user code sees it: acknowledgements, and checkpoints that are waited for."""
+
+    def __init__(self, run: ShardRun, loop: DeliveryLoop, home: HomeProcess) -> None:
+        self._run = run
+        self._loop = loop
+        self._home = home
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the shard is still this worker's."""
+        return self._run.may_deliver and self._home.is_here
+
+    @property
+    def last_delivered(self) -> Position:
+        """The newest record that was delivered."""
+        return self._run.last_delivered
+
+    def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
+        """Mark records as done."""
+        self._home.check()
+        self._run.acknowledge(records, ordinals)
+        self._loop.post(self._run)
+
+    def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
+        """Mark everything up to and including a position as done."""
+        self._home.check()
+        self._run.acknowledge_through(position, ordinal)
+        self._loop.post(self._run)
+
+    def begin_checkpoint(self) -> PendingCheckpoint:
+        """Request a checkpoint of the acknowledged records, and return it for waiting."""
+        self._home.check()
+        return self._loop.begin_checkpoint(self._run)
+
+    def store_checkpoint(self) -> None:
+        """Checkpoint the acknowledged records, and wait until that is durable."""
+        self._home.check()
+        self._loop.store_checkpoint(self._run)

@@ -153,7 +153,7 @@ class Coordinator:
         self._row_fetches = RowFetches(turn)
         self._planner = MovePlanner(worker, options)
         self._stop = GracefulStop(context, held, acquisitions, membership)
-        self.stats = CoordinatorStats()
+        self._table_stats = CoordinatorStats()  # of the table alone
         self._live: frozenset[str] = frozenset()  # as of the last scan of the whole table
         self._is_refused = False
 
@@ -207,7 +207,7 @@ class Coordinator:
         compared with the stream's shards. Hand-overs that wait for other workers do not count.
         """
         return (
-            self.stats.table_leases > 0
+            self._table_stats.table_leases > 0
             and self._scans.has_seen_whole
             and not self.view.set_aside
             and self._scans.is_quiet
@@ -225,6 +225,16 @@ class Coordinator:
             now_s,
             takes_free=self.options.has_room(len(self.held_leases)),
             is_led=self._membership.is_led,
+        )
+
+    @property
+    def stats(self) -> CoordinatorStats:
+        """Figures for metrics: of the table as of its last scan, of this worker as of now."""
+        return replace(
+            self._table_stats,
+            held_leases=len(self.held_leases),
+            lost_leases=self.held_leases.lost_count,
+            takes=tuple(sorted(self._acquisitions.takes.items())),
         )
 
     @property
@@ -326,7 +336,6 @@ class Coordinator:
         self.held_leases.wake_waiting(now_s)
         self.held_leases.watch_progress(now_s)
         self._turn.emit(AuditReaders())
-        self._count_held()
 
     def _keep_own(self, rows: tuple[Lease, ...]) -> tuple[Lease, ...]:
         """Return the rows of streams that this worker reads, and report the others if a leader assigns them."""
@@ -431,8 +440,7 @@ class Coordinator:
         existing = {lease.key for lease in event.leases} | self.view.damaged.keys()
         started = [stream for stream in self._streams.values() if self._has_rows(stream, existing)]
         if not started:
-            self.stats = CoordinatorStats(ended_leases=len(self.view))
-            self._count_held()
+            self._table_stats = CoordinatorStats(ended_leases=len(self.view))
         for stream in self._streams.values():
             if stream not in started:
                 stream.syncer.on_no_rows(now_s)
@@ -442,8 +450,7 @@ class Coordinator:
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
-        self.stats = CoordinatorStats.of_fleet(fleet, len(self.view), len(live))
-        self._count_held()
+        self._table_stats = CoordinatorStats.of_fleet(fleet, len(self.view), len(live))
         self._live = frozenset(live)
         self._membership.on_live_workers(live)
         self._scans.on_whole_table(live)
@@ -479,18 +486,11 @@ class Coordinator:
         part = fleet_of(self.view, now_s, self.worker, self.view.watched)
         self._scans.on_part(part, now_s)
         self._fetch_parents(part, now_s)
-        scans = self._scans.plan
-        plan = self._planner.plan_part(
-            part,
-            now_s,
-            watchers=scans.watchers,
-            share=scans.share if event.part == scans.part else 0.0,
-            round_s=self.round_s,
-            held_count=len(self.held_leases),
-        )
+        if event.part != self._scans.plan.part:
+            return NOTHING_TO_MOVE  # other workers watch this part
+        plan = self._planner.plan_part(part, now_s, self._scans.plan, held_count=len(self.held_leases))
         plan = self._membership.limit_to_mode(plan)
         self._begin_moves(plan.moves, now_s)
-        self._count_held()
         return plan
 
     def _fetch_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
@@ -523,13 +523,7 @@ class Coordinator:
     def _balance(self, fleet: list[FleetLease], now_s: float) -> RoundPlan:
         """Plan this worker's moves of the balance, and begin them."""
         plan = self._planner.plan(
-            fleet,
-            now_s,
-            round_s=self._scans.plan.settling_s,
-            held_count=len(self.held_leases),
-            chance=self._turn.draw(),
-            memory_s=self._scans.plan.whole_s,
-            is_watched=self._scans.plan.part is not None,
+            fleet, now_s, self._scans.plan, held_count=len(self.held_leases), chance=self._turn.draw()
         )
         plan = self._membership.limit_to_mode(plan)
         self._begin_moves(plan.moves, now_s)
@@ -544,9 +538,6 @@ class Coordinator:
                     self._acquisitions.begin(move, now_s)
                 case _:
                     assert_never(move)
-
-    def _count_held(self) -> None:
-        self.stats = self.stats.with_held(self.held_leases, self._acquisitions.takes)
 
     # --- answers --------------------------------------------------------------------------------------
 

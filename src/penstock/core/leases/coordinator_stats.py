@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from penstock.core.leases.fleet_view import FleetLease
 from penstock.core.leases.held_lease import HeldLease, LeasePhase
-from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.safe_text import describe_error
 from penstock.errors import (
@@ -24,7 +22,7 @@ from penstock.errors import (
 
 
 class CoordinatorStats(Struct, frozen=True):
-    """Figures for metrics, as of the last round.
+    """Figures for metrics.
 
     Args:
         total_leases: Unfinished leases in the table.
@@ -64,15 +62,6 @@ class CoordinatorStats(Struct, frozen=True):
     def table_leases(self) -> int:
         """Every lease in the table."""
         return self.total_leases + self.ended_leases
-
-    def with_held(self, held_leases: HeldLeases, takes: Mapping[str, int]) -> CoordinatorStats:
-        """Return these figures with the leases that this worker holds now."""
-        return replace(
-            self,
-            held_leases=len(held_leases),
-            lost_leases=held_leases.lost_count,
-            takes=tuple(sorted(takes.items())),
-        )
 
 
 # --- a standstill: every lease of a worker has stopped, or waits for one that has ------------------------

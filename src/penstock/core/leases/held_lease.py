@@ -53,7 +53,7 @@ from penstock.core.leases.held_lease_actions import (
     report_release,
 )
 from penstock.core.leases.lease import Lease, TipMark
-from penstock.core.leases.lease_view import LeaseView, missing_parents
+from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
@@ -568,7 +568,7 @@ class HeldLease(Struct):
             return []
         actions: list[LeaseAction] = []
         for lease in self.to_create.values():
-            if lease.key not in view and missing_parents(lease, view, view.vanished):
+            if lease.key not in view and self._missing_parents_of(lease, view):
                 # The child would be read before its other parent. That parent's lease is created at the end of its own
                 # parent, or by the shard syncer when it finds the hole.
                 self.child_retry_s = now_s + self.options.interval_s
@@ -583,8 +583,12 @@ class HeldLease(Struct):
         """Return the other parents without a lease that keep this finished shard from being ended."""
         if self.phase is not LeasePhase.DRAINED or not self.to_create:
             return set()
-        children = self.to_create.values()
-        return set().union(*(missing_parents(child, view, view.vanished) for child in children))
+        return set().union(*(self._missing_parents_of(child, view) for child in self.to_create.values()))
+
+    def _missing_parents_of(self, child: Lease, view: LeaseView) -> set[str]:
+        # This shard is one of the parents and is read, so the others must have leases too: see `lease_view.missing_parents`.
+        others = (parent for parent in child.parents if parent != self.key)
+        return {parent for parent in others if parent not in view and parent not in view.vanished}
 
     def on_child_exists(self, key: str) -> bool:
         """Handle that a child's lease exists; True if this shard's end has waited for it."""

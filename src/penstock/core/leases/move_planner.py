@@ -19,6 +19,7 @@ from penstock.core.leases.fleet_view import (
     tie_break,
 )
 from penstock.core.leases.lease_view import OwnerState
+from penstock.core.leases.table_scans import ScanPlan
 
 _MOMENT_ROUNDS: Final = 0.25  # wait after a new worker was seen: others may be starting too
 _WAIT_ROUNDS_MAX: Final = 3.0  # longest wait while workers start one after the other
@@ -114,26 +115,22 @@ class MovePlanner:
         self,
         fleet: Sequence[FleetLease],
         now_s: float,
+        scans: ScanPlan,
         *,
-        round_s: float,
         held_count: int,
         chance: float,
-        memory_s: float = 0.0,
-        is_watched: bool = False,
     ) -> RoundPlan:
-        """Plan this round's moves.
+        """Plan this round's moves, after a scan of the whole table.
 
         Args:
             fleet: Every unfinished lease with its owner's state.
             now_s: Monotonic seconds.
-            round_s: Mean time between two rounds.
+            scans: How often this worker scans the table.
             held_count: Leases that this worker holds.
             chance: In [0, 1), for policies whose choices are random.
-            memory_s: Mean time between two scans of the whole table, if it is longer than a round.
-            is_watched: Whether workers scan each part of the table in every round.
         """
-        options = self.options
-        self._membership.on_workers(live_workers(fleet, self.me), now_s, round_s, memory_s)
+        options, round_s = self.options, scans.settling_s
+        self._membership.on_workers(live_workers(fleet, self.me), now_s, round_s, scans.whole_s)
         left_over_s = _LEFT_OVER_ROUNDS * round_s
         moves = plan_balance(
             fleet,
@@ -151,7 +148,7 @@ class MovePlanner:
             if live:
                 moves = self._hold_back(moves, live, fleet)
                 scan_s = min(scan_s, self._membership.due_s)
-        if is_watched:
+        if scans.part is not None:
             moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
         return RoundPlan(moves, scan_s)
 
@@ -159,10 +156,8 @@ class MovePlanner:
         self,
         part: Sequence[FleetLease],
         now_s: float,
+        scans: ScanPlan,
         *,
-        watchers: float,
-        share: float,
-        round_s: float,
         held_count: int,
     ) -> RoundPlan:
         """Plan the takes of free leases in the part of the table that this worker watches.
@@ -173,20 +168,18 @@ class MovePlanner:
         Args:
             part: Every unfinished lease of the part with its owner's state.
             now_s: Monotonic seconds.
-            watchers: Number of watchers of the part when the fleet was last seen.
-            share: Number of leases per worker then. If it is 0, none is taken.
-            round_s: Mean time between two scans of the part.
+            scans: It has the number of watchers when the fleet was last seen.
             held_count: Leases that this worker holds.
         """
         options = self.options
         free = [entry for entry in part if entry.is_takable]
-        if not free or not share:
+        if not free:
             return NOTHING_TO_MOVE
-        soon_s = _PART_SCAN_ROUNDS * round_s
+        soon_s = _PART_SCAN_ROUNDS * scans.round_s
         looks = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
-        wanted = math.ceil(len(free) / max(1.0, watchers) * 2**looks)
+        wanted = math.ceil(len(free) / max(1.0, scans.watchers) * 2**looks)
         # After the loss of many workers, the first watcher that scans leaves some leases to those that scan a moment later.
-        crowded = math.ceil(_CROWDED_SHARES * share * 2 ** max(0, looks // 2 - 1))
+        crowded = math.ceil(_CROWDED_SHARES * scans.share * 2 ** max(0, looks // 2 - 1))
         room = max(1, crowded - held_count)
         if options.max_leases is not None:
             room = min(room, max(0, options.max_leases - held_count))
