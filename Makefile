@@ -5,6 +5,8 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# With bytecode files neither each process that a test starts compiles Penstock, nor each process of pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo check test test-slow test-all test-interop test-oldest environments test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others coverage screenshots soak format docs site test-site clean
