@@ -54,7 +54,7 @@ def run(local_kinesis, monkeypatch, capsys):
             return printed
 
         monkeypatch.setattr(penstock, "Consumer", Until, raising=False)
-        exec(text, {"Consumer": Until})
+        exec(text, {})
         return collect()
 
     return run_block

@@ -31,7 +31,7 @@ def billed(client):
     )
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_two_updates_bill_each_large_order_once(local_kinesis, tmp_path):
     local_kinesis.create_stream("orders", shards=2)
     local_kinesis.create_stream("billed", shards=1)
@@ -49,7 +49,7 @@ def test_two_updates_bill_each_large_order_once(local_kinesis, tmp_path):
             env=environ,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=800,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -28,7 +28,7 @@ FOUND = {
     "kafka": "coming-from/#kafka",
     "localstack": "coming-from/#localstack-moto-ministack-kinesalite-and-kinesis-local-as-a-test-double",
     "cloudwatch logs": "recipes/#cloudwatch-logs-subscriptions",
-    "price": "costs/#where-the-price-grows",
+    "price": "costs/",
     "cost": "costs/",
 }
 """For each query: the page, and its section."""
