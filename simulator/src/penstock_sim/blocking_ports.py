@@ -242,7 +242,7 @@ class SimKcl3Tables:
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
         """Read the rows beside the leases."""
-        rows: Kcl3Rows = self._caller.call("look at fleet", lambda: self._rows.serve_fetch(workers))
+        rows: Kcl3Rows = self._caller.call("fetch fleet", lambda: self._rows.serve_fetch(workers))
         return rows
 
     def report(self, stats: WorkerStats) -> None:

@@ -436,7 +436,7 @@ class NothingSilent(Checker):
             self._skipped.add(who)
 
     def on_message_logged(self, event: MessageLogged) -> None:
-        """A query's driver says it in its log."""
+        """Remove the rows that a query's driver has logged."""
         text = event.text
         if "deleted" in text or "is gone" in text or "created again" in text:
             self._table_owed_s = None

@@ -227,9 +227,9 @@ class History(Subscriber):
         return None
 
     def holder_of(self, row: Lease) -> str | None:
-        """Return the worker that a lease counts for: one that knows no asks keeps it when the one that asked has gone."""
-        has_asker_gone = all(name_of(who) != row.owner for who in self.alive)
-        return row.reader if has_asker_gone and row.reader in self.foreign else row.owner
+        """Return the worker that a lease counts for: one without hand-overs keeps it when the one that requested it has gone."""
+        has_requester_gone = all(name_of(who) != row.owner for who in self.alive)
+        return row.reader if has_requester_gone and row.reader in self.foreign else row.owner
 
     def now_s_since(self, moment_s: float | None) -> float:
         """Return the seconds since a moment; infinity if it never was."""

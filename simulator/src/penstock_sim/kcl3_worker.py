@@ -76,7 +76,7 @@ class Kcl3Worker(SimWorker):
         self.leadership = Leadership(self, plan.lock_s, is_native=not plan.migrates)
         self.version: str | None = None if plan.migrates else plan.begins
         """The state in the row `Migration3.0` when this worker read it."""
-        self._looks = 0
+        self._fetch_count = 0
 
     @property
     def writes_its_run(self) -> bool:
@@ -112,7 +112,7 @@ class Kcl3Worker(SimWorker):
         """Answer with the fleet's state, and with a leader if the fleet is native."""
         del effect
         if self._plan.migrates:
-            self.call("look at fleet", lambda: self.world.kcl3.serve_fetch(()), self._on_version)
+            self.call("fetch fleet", lambda: self.world.kcl3.serve_fetch(()), self._on_version)
         else:
             self.later(0.01, self._report_fleet)
 
@@ -125,13 +125,13 @@ class Kcl3Worker(SimWorker):
         self._report_fleet()
 
     def _report_fleet(self) -> None:
-        self._looks += 1
+        self._fetch_count += 1
         wall_s = self.world.wall_ms() / 1000
         rows = Kcl3Rows(self.version)
         if self.version in WITH_LEADER:
             stats = WorkerStats(self.name, int(wall_s))
             rows = Kcl3Rows(
-                self.version, LeaderLock(self.name, str(self._looks), 1e9), (stats,), has_index=True
+                self.version, LeaderLock(self.name, str(self._fetch_count), 1e9), (stats,), has_index=True
             )
         self.feed(FleetFetched(rows, wall_s))
 

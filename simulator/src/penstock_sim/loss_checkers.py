@@ -51,13 +51,13 @@ class LossesReported(Checker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._tips: dict[tuple[str, str], deque[_Tip]] = {}
-        self._noted: dict[str, tuple[Position, int]] = {}
+        self._tip_in_row: dict[str, tuple[Position, int]] = {}
         self._reported: dict[str, dict[tuple[str, int], set[int]]] = {}
         """Records that left the stream unread, by shard and by the reader that reported them, or passed them as possibly lost."""
         self._doubtful: set[tuple[str, str, int]] = set()
         self._doubted: dict[tuple[str, str], int] = {}
         """Empty pages in a row that a reader did not believe, since its last record had left the stream: it asked again."""
-        self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
+        self._written_within_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
     def on_reader_started(self, event: ReaderStarted) -> None:
         """Forget the earlier reader, and remember whether this one begins at a KCL worker's checkpoint."""
@@ -119,15 +119,15 @@ class LossesReported(Checker):
         """Remember the tip that a row must have: the next renewal writes it."""
         write, after = event.write, event.after
         if after is None or event.before is None or event.before.checkpoint != after.checkpoint:
-            self._noted.pop(write.key, None)
+            self._tip_in_row.pop(write.key, None)
         if after is None or not isinstance(write, Renew | Checkpoint | Release):
             return
         if not after.checkpoint.is_record or name_of(event.who) in self.history.kcl_workers:
             return
         done = self.history.index_after(write.key, after.checkpoint)
         for tip in reversed(self._tips.get((event.who, write.key), ())):
-            if tip.seen_s <= self.history.now - self._note_s and tip.index <= done:
-                self._noted[write.key] = (after.checkpoint, tip.server_ms)
+            if tip.seen_s <= self.history.now - self._written_within_s and tip.index <= done:
+                self._tip_in_row[write.key] = (after.checkpoint, tip.server_ms)
                 break
 
     def on_loss_reported(self, event: LossReported) -> None:
@@ -153,10 +153,10 @@ class LossesReported(Checker):
         tips = self._tips.get((who, key))
         if tips and tips[-1].server_ms >= enough_ms:
             raise Broken(f"{who} reports a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")
-        position, noted_ms = self._noted.get(key, (None, 0))
-        if position == reader.position and noted_ms >= enough_ms and not reader.deliveries:
+        position, row_tip_ms = self._tip_in_row.get(key, (None, 0))
+        if position == reader.position and row_tip_ms >= enough_ms and not reader.deliveries:
             raise Broken(
-                f"{who} reports a loss in {key} at {position}, although its row has the tip at {noted_ms}"
+                f"{who} reports a loss in {key} at {position}, although its row has the tip at {row_tip_ms}"
             )
 
     def on_shard_stopped(self, event: ShardStopped) -> None:

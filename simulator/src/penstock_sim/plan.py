@@ -314,7 +314,7 @@ class StreamsPlan(Struct, frozen=True):
         rollouts: Lists that follow, in the order of their moments.
         deletions: At most one of each stream.
         cold_start_s: How long a worker waits at most if a stream has no lease; None for production's 10 ms a shard.
-        shy_s: So long the added stream refuses its listing when it enters the lists.
+        added_refused_s: So long the added stream refuses its listing when it enters the lists.
         stops_at_standstill: A worker ends when every shard that it holds has stopped for a failure.
         is_calm: Nothing else goes wrong, so that streams without trouble must be read all the time.
     """
@@ -324,7 +324,7 @@ class StreamsPlan(Struct, frozen=True):
     rollouts: tuple[Rollout, ...] = ()
     deletions: tuple[Deletion, ...] = ()
     cold_start_s: float | None = None
-    shy_s: float = 0.0
+    added_refused_s: float = 0.0
     stops_at_standstill: bool = True
     is_calm: bool = False
 

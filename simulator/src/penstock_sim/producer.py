@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 LATE_MAX_S: Final = 6.0
 """A call without an answer has arrived by then, if it arrives."""
-_LOOK_MAX_S: Final = 0.25
+_CHECK_MAX_S: Final = 0.25
 """An idle sender checks at least so often: a new record does not wake it."""
 
 
@@ -262,7 +262,7 @@ class SimProducer(SimProcess):
                 self._give_up(self.batcher.drop_all(), why)
             case WaitUntil(until_s):
                 now_s = self._clock.monotonic_s()
-                wait_s = _LOOK_MAX_S if until_s is None else min(_LOOK_MAX_S, until_s - now_s)
+                wait_s = _CHECK_MAX_S if until_s is None else min(_CHECK_MAX_S, until_s - now_s)
                 self._clock.sleep(max(1e-3, wait_s))
 
     def _put(self, request: PutRequest) -> None:

@@ -395,9 +395,9 @@ class OneReader(Checker):
 
     def on_lease_deleted(self, event: LeaseDeleted) -> None:
         """Drop the row's claims."""
-        self._note_claims(event.key, None)
+        self._track_claims(event.key, None)
 
-    def _note_claims(self, key: str, row: Lease | None) -> None:
+    def _track_claims(self, key: str, row: Lease | None) -> None:
         for twin, keys in self._claimed.items():
             claim = None if row is None else row.claim_of(twin)
             if (
@@ -426,7 +426,7 @@ class OneReader(Checker):
     def on_lease_written(self, event: LeaseWritten) -> None:
         """Check the leases that a query without a name takes while others live, and the claims of loads of one query."""
         who, write, after = event.who, event.write, event.after
-        self._note_claims(write.key, after)
+        self._track_claims(write.key, after)
         now, lease_s = self.history.now, self.options.lease_duration_s
         if name_of(who) == NAMESAKE:
             for name, (since_s, until_s) in self._alive_s.items() if isinstance(write, Take) else ():

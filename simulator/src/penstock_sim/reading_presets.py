@@ -79,7 +79,7 @@ def draw_scenario(seed: int) -> Scenario:
     leavers = frozenset[str]()
     if is_asked_in_vain and len(drawn.workers) > 1 and chance.random() < 0.25:
         foreign = frozenset(drawn.workers[:1])
-        leavers = frozenset(drawn.workers[2:3])  # not the last one that hears
+        leavers = frozenset(drawn.workers[2:3])  # not the last one that supports hand-overs
     return replace(
         drawn,
         faults=faults,
@@ -468,7 +468,7 @@ def _draw_streams_plan(
         rollouts=tuple(rollouts),
         deletions=tuple(deletions),
         cold_start_s=chance.choice((None, None, 1.0, 5.0)),
-        shy_s=chance.choice((0.0, 0.0, 20.0, 100.0)),
+        added_refused_s=chance.choice((0.0, 0.0, 20.0, 100.0)),
         stops_at_standstill=chance.random() < 0.7,
         is_calm=is_calm,
     )

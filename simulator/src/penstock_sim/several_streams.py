@@ -169,7 +169,7 @@ class SeveralStreams(StreamSet):
             if deletion.anew_after_s is not None:
                 self.world.schedule(deletion.at_s + deletion.anew_after_s, self._create_anew, deletion.name)
         added = set(self.plan.rollouts[0].names) - set(self.plan.listed) if self.plan.rollouts else set[str]()
-        for name in sorted(added) if self.plan.shy_s else ():
+        for name in sorted(added) if self.plan.added_refused_s else ():
             self.world.schedule(self.plan.rollouts[0].begins_s, self._refuse_listing, name)
         for rollout in self.plan.rollouts:
             for place, name in enumerate(self.world.scenario.workers):
@@ -225,7 +225,7 @@ class SeveralStreams(StreamSet):
     def _refuse_listing(self, name: str) -> None:
         place = self.find_place(name)
         if place is not None and not self.world.is_healed:
-            place.refused_until = self.world.now + self.plan.shy_s
+            place.refused_until = self.world.now + self.plan.added_refused_s
             self.world.met[ADDED_REFUSED] += 1
             self.world.record(StreamRefused(place.content.stream_id, round(place.refused_until, 3)))
 

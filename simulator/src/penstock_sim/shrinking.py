@@ -62,7 +62,7 @@ def _with_calmer_plan(scenario: Scenario) -> Iterator[Scenario]:
     if scenario.streams is not None:
         still: Any = StreamsPlan()
         for each in _changed(scenario.streams, still):
-            if each in {"rollouts", "deletions", "shy_s", "cold_start_s"}:
+            if each in {"rollouts", "deletions", "added_refused_s", "cold_start_s"}:
                 yield replace(scenario, streams=replace(scenario.streams, **{each: getattr(still, each)}))
 
 

@@ -261,7 +261,7 @@ class ReportAddsUp(Checker):
         passed = sum(each["user_record_count"] for each in report["total"].values())
         if (passed, report["dead_letters_total"]) != (good, len(texts) - good):
             raise Broken(
-                f"the report of {query} tells of {passed} rows and {report['dead_letters_total']} dead letters up to batch "
+                f"the report of {query} counts {passed} rows and {report['dead_letters_total']} dead letters up to batch "
                 f"{report['batch']}, and there are {good} and {len(texts) - good}"
             )
 

@@ -44,7 +44,7 @@ class SinkLog(Struct):
 
     Args:
         batches: The rows of each batch by partition: every repetition of a batch has the same rows.
-        committed_count: Batches that Spark has noted as done.
+        committed_count: Batches that Spark has logged as done.
         more_options: The options that its user has added to the sink's.
     """
 

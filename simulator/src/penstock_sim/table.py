@@ -37,7 +37,7 @@ class SimTable:
         self.exists = False
         self.foreign: set[str] = set()
         """Workers that do not write Penstock's own attributes, such as Java KCL workers."""
-        self.deaf: set[str] = set()
+        self.without_handover: set[str] = set()
         """Workers that neither request hand-overs nor answer such requests, such as Java KCL 2.x workers."""
         self._listener = listener
         self._met = met
@@ -47,8 +47,8 @@ class SimTable:
         """Do one conditional write."""
         before = self.rows.get(write.key)
         name = who.partition("#")[0]
-        if before is not None and name in self.deaf:
-            outcome = _with_ask(before, write, self.decide(unasked(before), write))
+        if before is not None and name in self.without_handover:
+            outcome = _keep_request(before, write, self.decide(without_request(before), write))
         else:
             outcome = self.decide(before, write)
         if isinstance(outcome, Refused):
@@ -88,14 +88,14 @@ class SimTable:
         self.exists = False
 
 
-def unasked(lease: Lease) -> Lease:
+def without_request(lease: Lease) -> Lease:
     """Return a row as a worker without hand-overs reads it: its owner is the worker that still reads the shard."""
     if lease.checkpoint_owner is None:
         return lease
     return replace(lease, owner=lease.checkpoint_owner, checkpoint_owner=None)
 
 
-def _with_ask(before: Lease, write: LeaseWrite, outcome: Outcome) -> Outcome:
+def _keep_request(before: Lease, write: LeaseWrite, outcome: Outcome) -> Outcome:
     """Return the outcome with the hand-over request still in the row, if the write does not touch it."""
     if not isinstance(outcome, Applied) or outcome.lease is None or before.checkpoint_owner is None:
         return outcome

@@ -66,7 +66,7 @@ from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.process import SimProcess
 from penstock_sim.reader import ReadingProcess, SimReader
-from penstock_sim.table import unasked
+from penstock_sim.table import without_request
 
 UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""
@@ -93,7 +93,7 @@ class SimWorker(ReadingProcess):
         self._current: dict[str, SimReader] = {}
         self._waiting: dict[str, list[SimReader]] = {}
         self._wake = math.inf
-        self._hears_asks = name not in world.table.deaf
+        self._supports_handover = name not in world.table.without_handover
         self._handlers: dict[type, Callable[[Any], None]] = {
             WriteLease: self._write,
             ScanTable: self._scan,
@@ -124,7 +124,7 @@ class SimWorker(ReadingProcess):
 
     @property
     def writes_its_run(self) -> bool:
-        """Whether this worker is Penstock's: those of the KCL note no runs on leases."""
+        """Whether this worker is Penstock's: those of the KCL write no run to leases."""
         return self.name not in self.world.scenario.foreign
 
     # --- the coordinator ------------------------------------------------------------------------------
@@ -169,12 +169,12 @@ class SimWorker(ReadingProcess):
 
     def as_seen(self, outcome: WriteOutcome) -> WriteOutcome:
         """Return the answer to a write as this worker reads it: without hand-over requests, if it ignores them."""
-        if self._hears_asks:
+        if self._supports_handover:
             return outcome
         if isinstance(outcome, Applied) and outcome.lease is not None:
-            return Applied(unasked(outcome.lease))
+            return Applied(without_request(outcome.lease))
         if isinstance(outcome, Refused) and outcome.row is not None:
-            return replace(outcome, row=unasked(outcome.row))
+            return replace(outcome, row=without_request(outcome.row))
         return outcome
 
     def _scan(self, effect: ScanTable) -> None:
@@ -184,7 +184,7 @@ class SimWorker(ReadingProcess):
             if isinstance(result, Problem):
                 self.feed(ScanFailed(result))
             else:
-                rows = result[0] if self._hears_asks else tuple(map(unasked, result[0]))
+                rows = result[0] if self._supports_handover else tuple(map(without_request, result[0]))
                 self.feed(ScanDone(rows, result[1], began_s, part))
 
         name = "scan" if part is None or part.is_whole else "scan part"
@@ -197,7 +197,10 @@ class SimWorker(ReadingProcess):
             else:
                 lease: Lease | None = result[0]
                 self.feed(
-                    LeaseFetched(effect.key, lease if lease is None or self._hears_asks else unasked(lease))
+                    LeaseFetched(
+                        effect.key,
+                        lease if lease is None or self._supports_handover else without_request(lease),
+                    )
                 )
 
         self.call("fetch", lambda: self.world.serve_fetch(effect.key), answer, effect.key)
@@ -229,7 +232,7 @@ class SimWorker(ReadingProcess):
             else:
                 self.feed(FleetFetched(result, self.world.wall_ms() / 1000))
 
-        self.call("look at fleet", lambda: self.world.kcl3.serve_fetch(effect.workers), answer)
+        self.call("fetch fleet", lambda: self.world.kcl3.serve_fetch(effect.workers), answer)
 
     def report_worker(self, effect: ReportWorker) -> None:
         """Write this worker's report."""

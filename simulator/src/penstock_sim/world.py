@@ -57,7 +57,7 @@ class World(Environment):
         self._left: set[str] = set()
         self.table.foreign = set(scenario.foreign)
         if scenario.options.policy is not BalancePolicy.KCL2:
-            self.table.deaf = set(scenario.foreign)
+            self.table.without_handover = set(scenario.foreign)
 
     # --- the course of things -------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class World(Environment):
         for name in self.scenario.workers:
             # After the moment of AT_TIMESTAMP scenarios, which a worker would refuse while it is in the future.
             start_s = 4.0 + chance.uniform(0.0, self.scenario.start_spread_s)
-            if self.table.deaf and name in self.scenario.leavers:
+            if self.table.without_handover and name in self.scenario.leavers:
                 start_s = self.scenario.safety_s - chance.uniform(1.0, 30.0)
             self.schedule(start_s, self.start_worker, name)
         for rate, action in (
@@ -128,7 +128,7 @@ class World(Environment):
         if not isinstance(event, LeaseWritten) or not isinstance(event.write, RequestHandover):
             return
         name = name_of(event.who)
-        if event.write.owner in self.table.deaf and name in self.scenario.leavers:
+        if event.write.owner in self.table.without_handover and name in self.scenario.leavers:
             self.schedule(self.now + self.chance.uniform(0.1, 2.0), self._leave, name)
 
     def _leave(self, name: str) -> None:
