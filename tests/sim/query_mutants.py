@@ -165,14 +165,9 @@ def goes_by_the_number(self, batch, planned_by):
     return self.batch == batch
 
 
-def knows_no_last_number(*args, **kwargs):
-    """A restored location does not remember how far the batches went that it does not know."""
-    REWIND(*args, **kwargs)
-    return -1
-
-
-def lets_nothing_pass(self, rows, worker, known):
+def finds_every_claim_new(_self, _claim, _seen):
     """Claims from before the query began are those of another driver."""
+    return True
 
 
 def ends_before_the_children(self):
@@ -291,7 +286,6 @@ KEEP_REST = ClaimedRead._keep_rest
 POSITION_OF = page_limits.position_of
 COUNT_DONE = arrow_records._count_done
 ON_ITERATOR = ShardReader.on_iterator
-REWIND = startup_checks.rewind_leases
 DRAINED = QueryShards.release_finished
 ON_FAILURE = NewsPoller._on_failure
 
@@ -423,10 +417,9 @@ QUERY_MUTANTS = (
         "what was claimed before a restore is another driver's",
         SPARK,
         2590,
-        joining,
-        "rewind_leases",
-        knows_no_last_number,
-        also=((batch_settling.BatchSettler, "accept_claims", lets_nothing_pass),),
+        batch_settling.BatchSettler,
+        "_is_new",
+        finds_every_claim_new,
         needs=lambda scenario: scenario.faults.restores_per_min,
     ),
     Mutant(

@@ -18,7 +18,7 @@ from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, Share, StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, UnexpectedStart
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Promote, Refused
 from penstock.core.stream_identity import StreamIdentity
@@ -91,7 +91,6 @@ class BatchSettler:
         self._has_warned_of_unread = False
         self.last_unknown_batch = -1
         """The last claimed batch that the checkpoint location has no record of."""
-        self._accepted: set[tuple[str, tuple[int, str]]] = set()
 
     def settle(
         self,
@@ -184,15 +183,6 @@ class BatchSettler:
             marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
             self._recreation.recreate_lost(self.fetch_leases(None), stands, stream, marks)
 
-    def accept_claims(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
-        """Accept the claims that exist when a query starts and of which its checkpoint location has no record.
-
-        They are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent read may
-        still return claims that were removed.
-        """
-        unknown = find_unknown_claims(rows, worker, known)
-        self._accepted |= {(row.key, claim.identity) for row, claim in unknown}
-
     def refuse_another_driver(
         self, known: KnownBatches, shards: QueryShards, rows: Mapping[str, Lease]
     ) -> None:
@@ -202,13 +192,19 @@ class BatchSettler:
             AnotherDriver: There is such a claim.
         """
         for row, claim in find_unknown_claims(rows.values(), shards.worker, known):
-            if claim.batch > self.last_unknown_batch and (row.key, claim.identity) not in self._accepted:
+            if self._is_new(claim, shards.seen_claim(row.key)):
                 which = "batch" if claim.batch > known.last else "another batch"
                 raise AnotherDriver(
                     f"shard {row.key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch "
                     f"{known.last}: another query works from the same checkpoint location, or from a copy of it. Make sure that "
                     "one query at a time uses it"
                 )
+
+    def _is_new(self, claim: BatchClaim, seen: tuple[int, str] | None) -> bool:
+        """Return whether a claim was made since the query began, or since it got the shard."""
+        # Older ones are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent
+        # read may return claims that were removed.
+        return claim.batch > self.last_unknown_batch and claim.identity != seen
 
     def _claim_ends(
         self,

@@ -10,7 +10,7 @@ Any step may raise, and then no thread has started. The order matters:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -92,7 +92,6 @@ class Joined(Struct, frozen=True):
         retention_ms: The stream's retention.
         query_worker: The query's worker: its lease loop runs.
         shards: The query's shards, none yet.
-        first_rows: The lease table before any lease was reset.
         last_unknown_batch: The last claimed batch that the checkpoint location has no record of, or -1.
         consumer_arn: The registered consumer under which the query's tasks subscribe, or None.
         metrics: The query's metrics.
@@ -103,7 +102,6 @@ class Joined(Struct, frozen=True):
     retention_ms: int
     query_worker: QueryWorker
     shards: QueryShards
-    first_rows: Mapping[str, Lease]
     last_unknown_batch: int
     consumer_arn: str | None
     metrics: ClosableMetrics
@@ -145,7 +143,6 @@ class Joining:
     summary: StreamSummary
     stream: StreamIdentity
     worker: str
-    first_rows: dict[str, Lease]
     rows: dict[str, Lease]
 
     def __init__(
@@ -220,7 +217,7 @@ class Joining:
 
     def scan_table(self) -> None:
         """Read the lease table."""
-        self.rows = self.first_rows = scan_leases(self._ports.table)
+        self.rows = scan_leases(self._ports.table)
 
     def refuse_foreign_leases(self) -> None:
         """Refuse a table of another stream."""
@@ -318,7 +315,6 @@ class Joining:
             retention_ms=self.summary.retention_ms,
             query_worker=query_worker,
             shards=shards,
-            first_rows=self.first_rows,
             last_unknown_batch=self.last_unknown_batch,
             consumer_arn=self.consumer_arn,
             metrics=metrics,

@@ -266,7 +266,6 @@ class Planner:
         options = self._options
         joined = join(self._ports, options, known, self._recreation, self._run)
         worker = joined.query_worker
-        self._settler.accept_claims(joined.first_rows.values(), worker.worker, known.known_batches)
         self._settler.last_unknown_batch = joined.last_unknown_batch
         self._joined = joined
         wait_s = max(10.0, 2 * options.lease_duration_s)
