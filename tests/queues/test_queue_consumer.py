@@ -9,6 +9,7 @@ import pytest
 from penstock import QueueConsumer, Reject
 from penstock.core.aggregation import AggregateBuilder
 from penstock.errors import AccessDenied, NotFound, OptionError, Throttled, UnknownOutcome, UsageError
+from penstock.queues import QueueConsumerPorts
 from penstock.runtime.metrics_tally import MetricsTally
 from queue_world import QueueWorld
 from waiting import wait_until
@@ -361,3 +362,40 @@ def test_a_coroutine_function_is_refused(world):
     with pytest.raises(UsageError, match=r"use penstock\.AsyncQueueConsumer"):
         consumer(world, lambda record: [coroutine(record)][0]).run()
     assert world.visible == ["a"]
+
+
+def test_a_record_that_an_open_receive_takes_during_a_stop_is_given_back(world):
+    handled = []
+    of = consumer(world, handled.append, wait_time_s=5)
+    of.start()
+    wait_until(lambda: of.health().last_answer_age_s is not None and of.health().receives_open == 1)
+    calls = world.service.calls["receive"]
+    of.request_stop()
+    wait_until(lambda: not of.health().is_ready)
+    world.put("late")
+    of.stop()
+    assert handled == []
+    assert world.service.calls["receive"] == calls, "no receive begins during a stop"
+    assert world.visible == ["late"], "the receive took it, and others can go on at once"
+
+
+class Chance:
+    """Back-offs near their upper bound."""
+
+    def random(self):
+        return 0.9
+
+
+def test_records_in_flight_are_reported_before_the_limit_of_the_queue(world, monkeypatch, caplog):
+    monkeypatch.setattr("penstock.queues.queue_loop._IN_FLIGHT_ALARM", 3)
+    world.put("a", "b", "c")
+    world.ports = QueueConsumerPorts(world.service, chance=Chance())
+
+    def fail(_):
+        raise ValueError
+
+    with consumer(world, fail, backoff_min_s=300, metrics_interval_s=0.1) as of:
+        wait_until(lambda: any("records are in flight" in problem for problem in of.health().problems))
+        assert of.health().in_flight == 3
+        wait_until(lambda: "3 records are in flight by this consumer alone" in caplog.text)
+    assert "the service delivers nothing above 120,000" in caplog.text

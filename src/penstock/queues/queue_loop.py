@@ -313,7 +313,9 @@ class QueueLoop(Loop[QueueEvent]):
     ) -> None:
         self._metrics.observe("queue_handler_s", now_s - began_s)
         rest = Settled.DONE if error is None else self._judge(error)
-        self._delivery.on_call_ended(call.number, rest, now_s, self._chance.random())
+        # Only a back-off needs chance, and the system's costs more than the rest of this function.
+        u = 0.0 if rest is Settled.DONE else self._chance.random()
+        self._delivery.on_call_ended(call.number, rest, now_s, u)
 
     def _judge(self, error: BaseException) -> Settled:
         kind = type(error)  # isinstance would ask the object for its class
