@@ -193,6 +193,16 @@ def test_a_stalled_handler_is_renewed_for_a_bounded_time():
     assert delivery.in_hand_count == 1, "its memory is still in use"
 
 
+def test_a_deadline_that_rounds_wakes_the_loop_once():
+    delivery = machine(visibility_s=10, handling_s_max=1.0)
+    received(delivery, "a", now_s=4.9 + 5.0)
+    now_s = 4.9 + 5.0 + 10
+    assert now_s - (4.9 + 5.0) < 10, "the difference is below ten seconds"
+    assert delivery.next_wake_s() == now_s
+    delivery.due(now_s)
+    assert delivery.next_wake_s() is None
+
+
 def test_a_redelivery_follows_the_handler_that_still_has_the_record():
     delivery = machine(handling_s_max=1.0)
     received(delivery, "a/1")

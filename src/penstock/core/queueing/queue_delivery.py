@@ -374,10 +374,9 @@ class QueueDelivery:
         if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
             return due
         for held in list(self._visible.values()):
-            passed_s = now_s - held.visible_from_s
-            if passed_s < visibility_s * _EARLY_SHARE:
+            if held.visible_from_s + visibility_s * _EARLY_SHARE > now_s:
                 break
-            is_due = passed_s >= visibility_s * RENEWAL_SHARE
+            is_due = held.visible_from_s + visibility_s * RENEWAL_SHARE <= now_s
             has_place = bool(due) and (len(due) + other_count) % RECORDS_PER_CALL_MAX != 0
             if not is_due and not has_place:
                 break
@@ -469,7 +468,8 @@ class QueueDelivery:
     def _has_passed(self, share_s: float, now_s: float) -> bool:
         """Return whether the oldest visibility has lasted for so long."""
         oldest = next(iter(self._visible.values()), None)
-        return oldest is not None and now_s - oldest.visible_from_s >= share_s
+        # The sum that `next_wake_s` returns: a difference may round to less, and the loop would wake again at once.
+        return oldest is not None and oldest.visible_from_s + share_s <= now_s
 
     def _expire(self, now_s: float) -> None:
         if not self._has_passed(self._options.visibility_s, now_s):
