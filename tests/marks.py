@@ -59,6 +59,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "spark_batches": ("spark", "slow"),
     "spark_kills/test_kills.py": ("spark", "slow"),
     "typed": ("slow",),
+    "upgrade/test_query.py": ("spark", "slow"),
 }
 """Marks of the tests in a folder or a file of this one, or of one test with all its cases; the longest key that fits counts."""
 
