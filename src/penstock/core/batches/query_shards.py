@@ -415,11 +415,13 @@ class QueryShards:
         """Return the shards that are read to their end and whose children no claim names."""
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
+    def lost(self) -> frozenset[str]:
+        """Return the shards whose leases were lost or deleted since the query got them."""
+        return frozenset(key for key, held in self._held.items() if held.stop_reason is StopWhy.LOST)
+
     def lost_positions(self) -> dict[str, TipMark]:
         """Return the positions of shards whose leases were lost or deleted, until the shards are released."""
-        lost = [
-            key for key, held in self._held.items() if held.stop_reason is StopWhy.LOST and self.is_settled
-        ]
+        lost = self.lost() if self.is_settled else ()
         states = {key: self.states[key] for key in lost if key in self.states}
         return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}
 

@@ -217,7 +217,8 @@ class BatchSettler:
 
         If this driver planned the batch and Spark went on, the batch is done: it is read to the end that it has, and its
         rows are dropped. If the batch ended under an earlier driver, it is unknown whether any action read it: an empty
-        range is claimed, and the records are offered again.
+        range is claimed, and the records are offered again. So are those of a shard whose lease was deleted and created
+        again during the batch: its task may have read it without a claim, and ended anywhere.
         """
         if planned is None or planned.end.batch != start.batch:
             _log.warning(
@@ -229,8 +230,12 @@ class BatchSettler:
             tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, shards)]
         else:
             self._warn_of_unread(start, unclaimed)
+            lost = shards.lost()
             # Records that arrived after the plan belong to the next batch.
-            tasks = [_up_to(task, planned.planned_ms) for task in self._tasks_of(planned, shards)]
+            tasks = [
+                replace(task, share=_NOTHING) if task.shard_id in lost else _up_to(task, planned.planned_ms)
+                for task in self._tasks_of(planned, shards)
+            ]
         tasks = [task for task in tasks if task.shard_id in unclaimed]
         for _ in map_on(self._pool, self._condition(), self._claim_end, tasks):
             pass
