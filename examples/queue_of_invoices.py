@@ -12,9 +12,9 @@ import os
 import threading
 from collections import Counter
 
+import boto3
+
 from penstock import Producer, QueueConsumer, QueueRecord, Reject
-from penstock.ports.queues import Queues
-from penstock.wiring import open_queues
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--local", action="store_true", help="run on an embedded Kinesis with sample data")
@@ -41,10 +41,16 @@ def bill(record: QueueRecord) -> None:
         everything.set()
 
 
-def dead_letters(queues: Queues, arn: str) -> list[int]:
+def dead_letters(queue: str) -> list[int]:
     """Return the numbers of the invoices that are dead letters, and leave them so."""
-    found = queues.receive(arn, 10, 5, 0, is_dead=True)
-    return [json.loads(each.data)["number"] for each in found]
+    kinesis = boto3.client("kinesis")
+    (arn,) = (
+        each["QueueARN"] for each in kinesis.list_queues()["QueueSummaries"] if each["QueueName"] == queue
+    )
+    answer = kinesis.receive_dead_letter_queue_records(
+        QueueARN=arn, Limit=10, WaitTimeSeconds=5, VisibilityTimeoutSeconds=0
+    )
+    return [json.loads(each["Data"])["number"] for each in answer["QueueRecords"]]
 
 
 def main() -> None:
@@ -59,9 +65,7 @@ def main() -> None:
     with QueueConsumer("invoices", bill, create=create, concurrency=10, backoff_min_s=1, wait_time_s=1):
         everything.wait(120)
     print(f"{len(billed)} invoices billed, number 7 at attempt {attempts[7]}")
-    queues = open_queues()
-    (queue,) = (each for each in queues.list_queues() if each.name == "invoices")
-    print(f"dead letters: {dead_letters(queues, queue.arn)}")
+    print(f"dead letters: {dead_letters('invoices')}")
 
 
 with contextlib.ExitStack() as stack:

@@ -40,7 +40,7 @@ def program(text, folder, environ, name):
 
 
 def test_the_programs_of_the_page(tmp_path):
-    shell, handled, pulled, asynchronous, in_memory = run_blocks(PAGE)
+    shell, handled, pulled, asynchronous, tested = run_blocks(PAGE)
     folder = os.path.dirname(sys.executable)  # noqa: PTH120 - beside the interpreter, links not followed
     with LocalKinesisProcess() as server:
         environ = {**os.environ, **server.environ(), "PATH": f"{folder}:{os.environ['PATH']}"}
@@ -60,4 +60,4 @@ def test_the_programs_of_the_page(tmp_path):
             subprocess.run(["bash", "-ec", lines[-1]], env=environ, check=True, timeout=120)
             wait_until(lambda: server.calls().count("AcknowledgeQueueRecords") >= 3)
             wait_until(lambda: counts() == 0)
-    subprocess.run([sys.executable, "-c", in_memory], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", tested], check=True, timeout=120)
