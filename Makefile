@@ -47,7 +47,7 @@ FILES := --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PARALLEL ?= -n $(CORES) $(FILES)
 # Many of the quick tests wait: one process more than there are cores.
 PARALLEL_QUICK ?= -n $(shell echo $$(($(CORES) + 1))) $(FILES)
-# The slow ones compute for a quarter of their time. tests/conftest.py mixes those with Spark among the others.
+# The slow ones without Spark wait most of the time. With Spark each process has a JVM and its Python workers.
 PARALLEL_SLOW ?= -n $(shell echo $$(($(CORES) * 2))) $(FILES)
 
 test: setup ## the tests that need no minutes, a few with Spark among them; nothing is fetched while they run
@@ -58,7 +58,8 @@ OTHER_SPARKS := --deselect "tests/spark_kills/test_kills.py::test_no_kill_loses_
 	--deselect tests/spark_batches/test_killed.py
 
 test-slow: setup # what `make test` leaves out: Spark, kills, demo, examples, other people's servers
-	@$(PY) -m pytest $(PARALLEL_SLOW) $(OTHER_SPARKS) $(PYTEST_ARGS) -m "slow and not soak"
+	@$(PY) -m pytest $(PARALLEL_SLOW) $(PYTEST_ARGS) -m "slow and not spark and not soak"
+	@$(PY) -m pytest $(PARALLEL) $(OTHER_SPARKS) $(PYTEST_ARGS) -m "slow and spark and not soak"
 
 # The tests wait more than they compute. The report tells the versions, and why records came twice in mixed fleets.
 test-interop: setup # real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go and PyPI, built into build/interop, with a report there

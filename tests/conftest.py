@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -30,20 +29,16 @@ if (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests, and put two files without Spark behind each file with Spark.
-
-    Spark computes and most other tests wait: side by side they use the machine. The kills, which take longest, begin.
-    """
+    """Mark the tests, and begin with those that run Spark; the kills, which take longest, are the first."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         for mark in marks_of(item.path, getattr(item, "originalname", None)):
             item.add_marker(mark)
         files.setdefault(item.path, []).append(item)
     with_spark = [tests for tests in files.values() if tests[0].get_closest_marker("spark") is not None]
-    others = iter([tests for tests in files.values() if tests[0].get_closest_marker("spark") is None])
+    others = [tests for tests in files.values() if tests[0].get_closest_marker("spark") is None]
     with_spark.sort(key=lambda tests: "spark_kills" not in tests[0].path.parts)
-    order = [[tests, *islice(others, 2)] for tests in with_spark]
-    items[:] = [item for turn in [*order, others] for tests in turn for item in tests]
+    items[:] = [item for tests in [*with_spark, *others] for item in tests]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
