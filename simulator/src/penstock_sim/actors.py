@@ -60,4 +60,4 @@ class Actors(Subscriber):
         return True
 
     def close(self) -> None:
-        """Release what outlives the world."""
+        """Release resources that outlive the world."""

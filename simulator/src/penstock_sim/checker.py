@@ -44,4 +44,4 @@ class Checker(Subscriber):
         self.options = options
 
     def at_end(self) -> None:
-        """Check what can only be checked at the end."""
+        """Check conditions that can be judged only at the end."""

@@ -83,7 +83,7 @@ class NothingLost(Checker):
 class OneOwner(Checker):
     """S2: an owner's write is accepted only from the last worker to take the lease; a live lease is not taken unrequested.
 
-    A worker that has let a whole hand-over timeout pass needs no request: it may not support hand-overs.
+    If a worker has let a hand-over request time out, its leases may be taken without a request: it may not support hand-overs.
     """
 
     invariant = "S2"
@@ -135,7 +135,7 @@ class OneOwner(Checker):
         return asked_s >= self.options.handover_timeout_s * (1 - CLOCK_TOLERANCE)
 
     def _has_not_answered(self, reader: str) -> bool:
-        """Return whether a hand-over request to a worker has timed out, on this lease or another, written since or not."""
+        """Return whether a hand-over request to a worker has timed out on any lease, even if the lease was written since."""
         return reader in self._unanswering or any(
             row.checkpoint_owner == reader and self._is_asked_for_long(key)
             for key, row in self.history.rows.items()
@@ -328,7 +328,7 @@ class FewDuplicates(Checker):
     def on_lease_written(self, event: LeaseWritten) -> None:
         """Remember the position at a release, and the checkpoint that an owner's write found."""
         who, write = event.who, event.write
-        # A query's claims move the checkpoint without its coordinator, and the query knows its position better.
+        # A query's claims move the checkpoint without its coordinator, and the query's own position is more precise.
         if event.after is None or isinstance(
             write, LateCheckpoint | RequestHandover | Create | Delete | Claim | Promote
         ):
@@ -405,13 +405,13 @@ class NothingSilent(Checker):
         self._patience_s = 4 * options.lease_duration_s
 
     def on_lease_deleted(self, event: LeaseDeleted) -> None:
-        """Remember that the row's reader owes a report."""
+        """Remember that the row's reader must report the deletion."""
         key = event.key
         for found in self.history.readers.values():
             renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
             still_holds = (
                 renewed_s < 0.8 * self.options.lease_duration_s
-            )  # else it may have given it up by itself
+            )  # otherwise it may have stopped the reader by itself
             if found.key == key and name_of(found.who) == event.reader and still_holds:
                 self._owed.setdefault((found.who, key), self.history.now)
 
@@ -446,7 +446,7 @@ class NothingSilent(Checker):
         """A stopped worker owes nothing."""
         self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != event.who}
         if not self.history.alive - {event.who}:
-            self._table_owed_s = None  # no worker is left that knew it
+            self._table_owed_s = None  # no worker is left that read it
 
     def on_process_paused(self, event: ProcessPaused) -> None:
         """A paused worker owes it later."""
@@ -464,7 +464,7 @@ class NothingSilent(Checker):
 
 
 class WithinBudget(Checker):
-    """L5: calls stay within their budgets, in bad times too: no retry storm, no herd, no loop that never rests.
+    """L5: calls stay within their budgets, during faults too: no retry storm, no thundering herd, no busy loop.
 
     A producer may list the shards again for each reshard: only a listing shows whether the shard that took an aggregate
     owns all of it, and the records of the aggregate wait for that.

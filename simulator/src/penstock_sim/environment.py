@@ -39,7 +39,7 @@ from penstock_sim.table import SimTable
 _RECORD_BYTES: Final = 200
 _MISTAKES_APART_S: Final = 10.0
 _LISTINGS_APART_S: Final = 30.0
-"""A worker that asks again because a listing lacked a shard does so within this time."""
+"""A worker that lists again because a listing lacked a shard does so within this time."""
 EVENTS_PER_S_MAX: Final = 5_000
 """So many events in a second are a loop that does not rest. A seed's busiest second has a few hundred."""
 READER_OPTIONS: Final = ReaderOptions(
@@ -300,7 +300,7 @@ class Environment:
     def serve_former_rows(self, name: str) -> Problem | tuple[Lease, ...]:
         """Return the rows of a table that the application had before."""
         problem = self.table_problem()
-        if problem in (None, Problem.TABLE_MISSING):  # the other one may not have been made yet
+        if problem in (None, Problem.TABLE_MISSING):  # the new table may not exist yet; the earlier one does
             return self.former_tables.get(name, Problem.TABLE_MISSING)
         return problem
 

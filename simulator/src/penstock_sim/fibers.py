@@ -1,8 +1,8 @@
-"""Blocking code in virtual time: OS threads of which exactly one runs, and the world's scheduler decides which.
+"""Blocking code in virtual time: of several OS threads exactly one runs, and the world's scheduler chooses it.
 
-A fiber is a thread of a simulated process. It runs until it waits for something (an answer, a moment, a condition), hands
-the baton back to the world, and goes on when the world's heap says so. No two ever run at once, so the same seed gives the
-same history, and production code that was written for threads runs here unchanged.
+A fiber is a thread of a simulated process. It runs until it waits for something (an answer, a moment, a condition). Then the
+world runs, and resumes the fiber at the event that it waits for. Two fibers never run at once, so the same seed gives the same
+history, and production code that was written for threads runs here unchanged.
 
 A process that ends takes its fibers with it: `ProcessEnded` is raised at the place where each one waits.
 """
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 
 class ProcessEnded(BaseException):
-    """Raised in a fiber whose process has ended, wherever it waits."""
+    """Raised in a waiting fiber whose process has ended."""
 
 
 class _Carrier:
@@ -176,7 +176,7 @@ class Fiber:
     """One thread of a simulated process.
 
     Args:
-        process: Whose it is. It decides whether the fiber goes on, and when.
+        process: The process that owns it. It decides whether and when the fiber goes on.
         body: Its function.
     """
 

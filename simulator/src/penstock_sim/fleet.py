@@ -264,7 +264,7 @@ class Fleet:
         key = write.key
         before = self.rows.get(key)
         if isinstance(write, Take):
-            self.fetch(key, "take")  # the adapter reads the row first, for its owner
+            self.fetch(key, "take")  # the adapter reads the row before a take, to get its owner
         outcome = apply_write(before, write)
         size = self._bytes.get(key, 0)
         if isinstance(outcome, Applied):

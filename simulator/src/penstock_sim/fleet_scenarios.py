@@ -17,7 +17,7 @@ from penstock.core.starting import StartingPosition
 from penstock_sim.fleet import Fleet
 
 Progress: TypeAlias = Callable[[str, float], None]
-"""Told what runs, and how many seconds of it have passed since the last time."""
+"""Called with the name of the scenario that runs, and the seconds of it that have passed since the last call."""
 
 _START_S: Final = 5.0  # workers that start together do so within so long
 _WARM_S: Final = 20.0
@@ -151,7 +151,7 @@ def run_fleet(
 
 def _options(policy: BalancePolicy) -> CoordinatorOptions:
     start = StartingPosition(default=TRIM_HORIZON)
-    if policy is BalancePolicy.KCL2:  # its worker looks every two lease durations, and takes without asking
+    if policy is BalancePolicy.KCL2:  # it scans every two lease durations, and requests no leases
         return CoordinatorOptions(start=start, policy=policy, round_interval_s=20.05, handover=False)
     return CoordinatorOptions(start=start, policy=policy)
 
@@ -220,7 +220,7 @@ class WatchedFleet:
         return unread
 
     def watch(self, scenario: FleetScenario, length_s: float | None = None) -> FleetFigures:
-        """Run a scenario, for its own time or another, and return its figures."""
+        """Run a scenario for `length_s`, by default its own length, and return its figures."""
         fleet, costs = self.fleet, self.fleet.costs
         costs.moves.clear()
         costs.gaps.clear()

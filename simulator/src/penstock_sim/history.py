@@ -191,7 +191,7 @@ class History(Subscriber):
     copied: set[str] = field(default_factory=set)
     """Queries whose checkpoint location was copied: since then the number of a batch does not identify it."""
     streams: dict[str, StreamHistory] = field(default_factory=dict)
-    """By what their lease keys begin with: one without an id, unless several share the table."""
+    """The streams by the prefix of their lease keys, which is empty unless several share the table."""
 
     def __post_init__(self) -> None:
         self.streams[""] = StreamHistory(_moment_of(self.start), self.retention_ms)
@@ -236,7 +236,7 @@ class History(Subscriber):
         return float("inf") if moment_s is None else self.now - moment_s
 
     def is_forgiven(self, key: str) -> bool:
-        """Whether the fault plan itself damaged this lease: order and duplicates are not owed then."""
+        """Whether a planned fault damaged this lease: then checkers ignore order and duplicates."""
         return self.was_table_dropped or key in self.disturbed
 
     def has_two_drivers(self, query: str) -> bool:
@@ -335,7 +335,7 @@ class History(Subscriber):
         self.disturb(event.key)
 
     def disturb(self, key: str) -> None:
-        """Forgive a shard and everything that descends from it."""
+        """Exempt a shard and its descendants from the checks of order and duplicates: their rows were damaged."""
         if key not in self.disturbed and key in self.shards:
             self.disturbed.add(key)
             for child in self.shards[key].children:

@@ -24,7 +24,7 @@ _TOLERANCE: Final = 0.95  # clocks run up to two hundredths apart, and calls tak
 
 
 class LeftToTheLeader(Checker):
-    """K1: a Penstock worker that knows of a leader, or that there will be one, moves no lease that has a reader.
+    """K1: a Penstock worker that has seen a leader, or expects one, moves no lease that has a reader.
 
     Free leases are the leader's too while there is one; but the worker that ends a shard takes its children, and so does one that finds
     its end written: of two processes under one worker id, the second one takes it for its own.
@@ -49,7 +49,7 @@ class LeftToTheLeader(Checker):
         self._awaited = event.version
 
     def on_leader_elected(self, event: LeaderElected) -> None:
-        """Remember who leads, and since when."""
+        """Remember the leader and the start of its term."""
         self._leader = (event.who, self.history.now)
 
     def on_leader_lost(self, event: LeaderLost) -> None:
@@ -63,7 +63,7 @@ class LeftToTheLeader(Checker):
             self._leader = None
 
     def on_coordinator_reported(self, event: CoordinatorReported) -> None:
-        """Remember who has ended what."""
+        """Remember the workers that have ended shards."""
         if event.topic == "ENDED" and event.key is not None:
             self._ended.add((event.who, event.key))
 

@@ -95,7 +95,7 @@ class Kcl3Worker(SimWorker):
         self.leadership.begin()
 
     def request_stop(self) -> None:
-        """Ask the process to stop politely: the lock is free at once, and the report is left standing."""
+        """Begin a graceful stop: the lock is released at once, and the worker's report stays in its table."""
         self.leadership.resign()
         super().request_stop()
 
@@ -118,7 +118,7 @@ class Kcl3Worker(SimWorker):
 
     def _on_version(self, seen: Kcl3Rows | Problem) -> None:
         if isinstance(seen, Problem):
-            self.feed(FleetFetchFailed(Problem.UNAVAILABLE))  # whatever it is, the KCL asks again
+            self.feed(FleetFetchFailed(Problem.UNAVAILABLE))  # after any error the KCL fetches again
             return
         self.version = seen.version
         self.leadership.follow(is_native=self.version in WITH_LEADER)
@@ -157,7 +157,7 @@ class Kcl3Worker(SimWorker):
 
 
 class _Sighting(Struct):
-    """When a lease's counter, and who asks whom, was first seen as it is.
+    """The moments at which a lease's counter and its owners were first seen with their current values.
 
     Args:
         counter: The counter.
@@ -196,7 +196,7 @@ class Leadership:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker has the lock, as far as it can know by itself."""
+        """Whether this worker has the lock, judged by its own clock."""
         return self._held is not None and self._worker.local_s() < self._held_s + self._lock_s
 
     def begin(self) -> None:
@@ -211,7 +211,7 @@ class Leadership:
             self.resign()
 
     def resign(self) -> None:
-        """Give the lock up, if this worker has it."""
+        """Release the lock, if this worker has it."""
         if self._held is not None:
             self._world.kcl3.release_lock(self._held)
             self._lose("resigned")

@@ -28,7 +28,7 @@ from penstock_sim.plan import EPOCH_MS
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
 SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
-_DOUBTED_TIPS_MAX: Final = 3  # empty pages that a reader does not believe if there must be a record
+_DOUBTED_TIPS_MAX: Final = 3  # empty pages that a reader treats as unverified if a record must follow
 
 
 class _Tip(Struct, frozen=True):
@@ -40,10 +40,10 @@ class _Tip(Struct, frozen=True):
 class LossesReported(Checker):
     """S9: a loss is reported if unread records have left the stream, and not otherwise.
 
-    A reader that was away for longer than the retention cannot know whether a missing record took others with it. A
-    reader that was at the tip since, or finds in the row that another was, must not raise an alarm. A loss is reported
-    once: the reader that reports it and goes on writes the tip after it to the row, and the next reader goes on from
-    there. A reader that stops at the loss leaves it to the next one.
+    If the record at a reader's position is missing, and no reader was at the tip within the retention, other records may be
+    missing too. If the reader was at the tip since, or the row shows that another reader was, it must not report a loss. A
+    loss is reported once: a reader that reports it and goes on writes the tip after the loss to the row, and the next reader
+    starts from there. If the reader stops at the loss, the next one reports it.
     """
 
     invariant = "S9"
@@ -53,10 +53,10 @@ class LossesReported(Checker):
         self._tips: dict[tuple[str, str], deque[_Tip]] = {}
         self._tip_in_row: dict[str, tuple[Position, int]] = {}
         self._reported: dict[str, dict[tuple[str, int], set[int]]] = {}
-        """Records that left the stream unread, by shard and by the reader that reported them, or passed them as possibly lost."""
+        """Records that left the stream unread, by shard and by the reader that reported them or skipped them as possibly lost."""
         self._doubtful: set[tuple[str, str, int]] = set()
         self._doubted: dict[tuple[str, str], int] = {}
-        """Empty pages in a row that a reader did not believe, since its last record had left the stream: it asked again."""
+        """Empty pages in a row after which a reader read again, because its last record had left the stream."""
         self._written_within_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
     def on_reader_started(self, event: ReaderStarted) -> None:
@@ -88,7 +88,7 @@ class LossesReported(Checker):
             tips.append(_Tip(self.history.now, event.server_ms, count))
 
     def _is_in_doubt(self, who: str, key: str, next_index: int) -> bool:
-        """Return whether a reader does not believe an empty page and asks again.
+        """Return whether a reader treats an empty page as unverified and reads again.
 
         It does so if its last record has left the stream, and it was not at the tip within the retention.
         """
@@ -136,7 +136,7 @@ class LossesReported(Checker):
         history = self.history
         shard = history.shards[key]
         reader = history.readers.get(event.reader)
-        self._doubted[who, key] = _DOUBTED_TIPS_MAX  # from now on it believes an empty page
+        self._doubted[who, key] = _DOUBTED_TIPS_MAX  # from now on it accepts an empty page
         if reader is None or shard.stream.is_deleted or shard.stream.retention_ms is None:
             return
         lost = {
@@ -173,7 +173,7 @@ class LossesReported(Checker):
         shard, row = self.history.shards[key], self.history.rows.get(key)
         begins_in_doubt = not reader.deliveries and event.reader in self._doubtful
         if begins_in_doubt or (self.history.kcl_workers and row is not None and row.has_foreign_checkpoint):
-            return  # no row has a tip after it: if nothing is left, that is a possible loss
+            return  # no row shows that a reader was at the tip since: an empty shard is then a possible loss
         if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
             return
         gap = [

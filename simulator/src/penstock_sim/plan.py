@@ -31,7 +31,7 @@ STREAM = StreamIdentity("arn", 1)
 SETTLE_MAX_S: Final = 240.0
 """Some generations of shards one after the other, a failover (lease duration plus a round, twice), and the filling of holes."""
 DELIVERY = DeliveryOptions(batch_records_max=5, checkpoint_interval_s=0.0, backoff_max_s=4.0)
-"""How a handler is called where the seed does not decide it: few records at once, a checkpoint after each call."""
+"""How a handler is called if the seed does not decide it: few records at once, a checkpoint after each call."""
 ACCOUNT: Final = "123456789012"
 NATIVE: Final = "CLIENT_VERSION_3X"
 """The state of a fleet whose leader assigns every lease."""
@@ -40,7 +40,7 @@ UPGRADING: Final = "CLIENT_VERSION_UPGRADE_FROM_2X"
 NATIVE_FOR_NOW: Final = "CLIENT_VERSION_3X_WITH_ROLLBACK"
 """As native, and the way back is open."""
 ROLLED_BACK: Final = "CLIENT_VERSION_2X"
-"""KCL 3 workers that do as KCL 2.x does, and report nothing."""
+"""KCL 3 workers that behave as KCL 2.x workers, and report nothing."""
 WITH_LEADER: Final = frozenset({NATIVE, NATIVE_FOR_NOW})
 WITH_REPORTS: Final = WITH_LEADER | {UPGRADING}
 
@@ -58,7 +58,7 @@ class FaultPlan(Struct, frozen=True):
         available_now: A life of the driver that reads the available records and ends.
         second_drivers_per_min: Another driver is started from the same checkpoint location.
         lost_drivers_per_min: A driver is paused for long, and a successor takes its place.
-        robberies_per_min: A worker takes a lease from a query in the middle of its batch, as a Java KCL 2.x worker may.
+        robberies_per_min: A worker takes a lease from a query during its batch, as a Java KCL 2.x worker may.
         brief_robbery: A worker takes a lease of a batch before its tasks begin, and releases it without having read.
         restores_per_min: The checkpoint location is set back to an earlier state.
         copies_per_min: Another driver is started from a copy of the checkpoint location.
@@ -183,7 +183,7 @@ class ProducerPlan(Struct, frozen=True):
         settings: How the producers' batchers work.
         sender_count: Requests of one producer that may be in flight at once.
         key_count: Partition keys of one producer.
-        records_per_s: Records that one producer is given.
+        records_per_s: Records per second that one producer gets to put.
     """
 
     workers: frozenset[str] = frozenset()
@@ -297,7 +297,7 @@ class Deletion(Struct, frozen=True):
     Args:
         at_s: When.
         name: Which one.
-        anew_after_s: It is created again so much later, under the same name; None: it never is.
+        anew_after_s: Seconds after which it is created again under the same name; None if never.
     """
 
     at_s: float
@@ -314,9 +314,9 @@ class StreamsPlan(Struct, frozen=True):
         rollouts: Lists that follow, in the order of their moments.
         deletions: At most one of each stream.
         cold_start_s: How long a worker waits at most if a stream has no lease; None for production's 10 ms a shard.
-        added_refused_s: So long the added stream refuses its listing when it enters the lists.
+        added_refused_s: Seconds for which the added stream refuses its listing after it enters the lists.
         stops_at_standstill: A worker ends when every shard that it holds has stopped for a failure.
-        is_calm: Nothing else goes wrong, so that streams without trouble must be read all the time.
+        is_calm: No other faults happen, so streams without faults must be read all the time.
     """
 
     streams: tuple[PlannedStream, ...] = ()
@@ -346,8 +346,8 @@ class Scenario(Struct, frozen=True):
     Args:
         queries: The workers that are Spark queries.
         query_plan: Options of the queries.
-        foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing. Unless it is the rule
-            of all, they neither ask nor answer.
+        foreign: The workers that read and write only the KCL's attributes of a lease and use its balance policy. Unless all
+            workers use that policy, they neither request hand-overs nor answer requests.
         limits: The workers that hold at most so many leases.
         leavers: The workers that leave for ever, without a release and if possible while a foreign worker owes them an answer.
         delivery: How handlers of consumers are called, and the consequences of their failures.

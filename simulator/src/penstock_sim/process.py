@@ -92,7 +92,7 @@ class SimProcess:
         raise NotImplementedError
 
     def request_stop(self) -> None:
-        """Ask the process to stop politely."""
+        """Begin a graceful stop of the process."""
         raise NotImplementedError
 
     def end(self) -> None:

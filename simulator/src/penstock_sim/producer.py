@@ -221,7 +221,7 @@ class SimProducer(SimProcess):
 
     @property
     def is_done(self) -> bool:
-        """Whether every record that it was given is settled."""
+        """Whether every record that was passed to it is settled."""
         return not self.batcher.waiting_count
 
     # --- records ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Checkers of a producer's promises: acknowledged records are there, in order, and rarely twice.
 
-Where consumers read what producers put, all of it reaches a handler, in the order of each key.
+If consumers read the streams of the producers, every record reaches a handler, in the order of its key.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class KeysInOrder(Checker):
 class RarelyTwice(Checker):
     """P3: readers see a record once, and at most one more time for each call without an answer.
 
-    An aggregate that the shard of another prediction took may have to be sent again until a listing shows whose it is.
+    An aggregate that was accepted by another shard than predicted may be sent again until a listing shows which shard owns its
+    records.
     """
 
     invariant = "P3"
@@ -135,9 +136,9 @@ class RarelyTwice(Checker):
 
 
 class ArrivesInOrder(Checker):
-    """P4: what readers see of a producer's records reaches a handler under its key, and each key's records in their order.
+    """P4: each record of a producer that a reader reads reaches a handler with its key, and each key's records keep their order.
 
-    A handler gets a record again after a failure or a change of hands; the first time counts.
+    A handler gets a record again after a failure or a change of owner; only the first delivery counts.
     """
 
     invariant = "P4"

@@ -41,7 +41,7 @@ NAMESAKE: Final = "z/namesake"
 _REFUSED: Final = frozenset({STRANGER, NAMESAKE, *TWINS})
 _BATCHES_OF_TWINS_MAX: Final = 4
 _EMPTY_IN_A_ROW_MAX: Final = 10
-_SERVICE_CLOCK_MS: Final = 2000  # a driver knows the service's clock by answers of whole seconds
+_SERVICE_CLOCK_MS: Final = 2000  # a driver gets the service's clock from answers, in whole seconds
 
 _Place = tuple[str, str, int, str]
 
@@ -103,8 +103,9 @@ class SameReplays(Checker):
 
     def _compare_part(self, place: _Place, part: tuple[int, ...]) -> None:
         whole = self._held.get(place)
-        # A batch holds nothing if another worker got the lease before any end was fixed: the records taken are that worker's.
-        # And an action that stops early fixes no end: if another attempt does first, the records after that end are read again.
+        # If another worker took the lease before any end was fixed, the batch is empty here, and the records that the action read
+        # belong to that worker. An action that stops early fixes no end: if another attempt fixes one first, records after that end
+        # are read again.
         if not whole or whole[: len(part)] == part[: len(whole)]:
             return
         left = self._left(place[3], part)
@@ -114,7 +115,7 @@ class SameReplays(Checker):
             )
 
     def _are_same(self, key: str, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-        """Whether two executions differ only by records that one of them was too late for."""
+        """Return whether two executions differ only by records that left the stream between them."""
         return one == other or self._left(key, one) == self._left(key, other)
 
     def _left(self, key: str, rows: tuple[int, ...]) -> tuple[int, ...]:
@@ -142,11 +143,11 @@ class OnceEach(Checker):
         self._reader: dict[str, str] = {}
         self._started: dict[str, str] = {}
         self._lives: dict[tuple[str, str], str] = {}
-        """The life of each name that began last, by shard."""
+        """By shard, the latest life of each name."""
         self._committed: set[tuple[str, int]] = set()
 
     def on_location_restored(self, event: LocationRestored) -> None:
-        """Claims of batches that a location does not know any more do not count: their records are read again."""
+        """Forget the claims of batches that the location has no record of: their records are read again."""
         self._committed = {place for place in self._committed if place[0] != event.query}
 
     def on_lease_written(self, event: LeaseWritten) -> None:
@@ -272,7 +273,7 @@ class ParentsInEarlierBatches(Checker):
 class NothingSkipped(Checker):
     """Q4: everything before a batch's start is handled.
 
-    Two copies of a checkpoint location do not know each other's unfinished batches: one of them is stopped.
+    Two copies of a checkpoint location have no record of each other's unfinished batches: one of the queries is stopped.
     """
 
     invariant = "Q4"
@@ -312,7 +313,7 @@ class ReadersClaim(Checker):
 class NoFalseAlarm(Checker):
     """Q5: lost records, another driver or another stream are reported only if there are any; nothing crashes.
 
-    Where a claim was dropped since its records had left the stream, an attempt of its batch that still runs claims as another
+    If a claim was dropped because its records had left the stream, an attempt of its batch that still runs claims as another
     driver would.
     """
 
@@ -334,7 +335,7 @@ class NoFalseAlarm(Checker):
             )
 
     def on_query_failed(self, event: QueryFailed) -> None:
-        """Judge what ended a query."""
+        """Judge the error that ended a query."""
         who, error, text = event.who, event.error, event.text
         if self._is_false_loss(error):
             raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
@@ -376,9 +377,9 @@ class OneReader(Checker):
         self._claimed: dict[str, set[str]] = {twin: set() for twin in TWINS}
         """For each load, the keys of the rows that have a claim by one of its tasks."""
         self._known: dict[str, int] = {}
-        """The batches of each load at the last moment when one of the loads had no such row."""
+        """The batches of each load at the last moment when `_claimed` was empty for one of the loads."""
         self._alive_s: dict[str, tuple[float, float]] = {}
-        """Since when, and until when, each worker was seen to renew, without a gap of a lease's length."""
+        """For each worker: the first and last moment of the period in which it renewed leases without a gap of a lease duration."""
         self._up_s = 0.0
 
     def on_process_started(self, event: ProcessStarted) -> None:
@@ -402,7 +403,7 @@ class OneReader(Checker):
             claim = None if row is None else row.claim_of(twin)
             if (
                 claim is not None and claim.note
-            ):  # without a note, a driver has fixed the batch's end: that does not show a load
+            ):  # without a note, a driver has fixed the batch's end: such a claim is no sign of a load
                 keys.add(key)
             elif key in keys:
                 keys.discard(key)
@@ -463,9 +464,9 @@ class PassesWhatIsDone(Checker):
         self._read: dict[str, Results] = {}
         self._has_jumped = False
         self._until_ms: dict[tuple[str, int], int] = {}
-        """The moment before which a batch ends, if it has one: its query reads the existing records, and ends."""
+        """For a batch of a query that reads the existing records and ends: records from this moment on are not in the batch."""
         self._left: dict[tuple[str, str], int] = {}
-        """The same after an unread batch, whose existing records the driver reads itself."""
+        """The same moment for a batch that no action has read: the driver reads its existing records itself."""
         self._ended_early: set[str] = set()
         """Shards of which a read may have ended too early since their last batch was planned: an answer reported the tip too
         early, or was empty when the batch's time was over."""

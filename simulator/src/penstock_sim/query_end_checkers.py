@@ -18,7 +18,7 @@ from penstock_sim.plan import EPOCH_MS
 
 _EXTRAS: Final = "z/"
 """Name prefix of the workers that join and leave beside the fleet."""
-_BOUND_SLACK_MS: Final = 3000  # a driver knows the service's clock by two seconds
+_BOUND_SLACK_MS: Final = 3000  # a driver's estimate of the service's clock is off by up to two seconds
 _MOURNED_LEASES: Final = 3  # so many lease durations after its end a worker may still count as living
 
 

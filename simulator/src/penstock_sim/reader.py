@@ -154,7 +154,7 @@ class SimReader:
             processor=_NO_HANDLER,
         )
         self.is_reported = False
-        self._delivered = -1  # the highest ordinal that the handler was given
+        self._delivered = -1  # the highest ordinal that the handler got
         self._wake_s = math.inf
 
     @property

@@ -35,7 +35,7 @@ _MIGRATING_SEEDS: Final = 2
 _QUERY_SEEDS: Final = frozenset({4, 5})
 """Of six seeds of KCL 3 fleets these have a query, in a native fleet and in one that migrates."""
 _CALM_SEEDS: Final = 3
-"""Of four seeds of several streams in this one nothing goes wrong but with streams."""
+"""Index, of four seeds with several streams, of the one whose only faults are those of streams."""
 _NAMES: Final = ("orders", "returns", "payments", "visits")
 
 

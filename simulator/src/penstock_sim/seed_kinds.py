@@ -1,4 +1,4 @@
-"""The presets of the kinds of seeds: each kind draws by itself, and a new one moves none of the others."""
+"""The presets of the kinds of seeds: each kind draws by itself, so a new kind does not change the others."""
 
 from __future__ import annotations
 

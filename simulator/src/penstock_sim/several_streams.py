@@ -69,7 +69,7 @@ class SeveralStreams(StreamSet):
 
     Args:
         world: Their world.
-        plan: What happens to the streams.
+        plan: The events of the streams.
     """
 
     def __init__(self, world: World, plan: StreamsPlan) -> None:
@@ -160,7 +160,7 @@ class SeveralStreams(StreamSet):
         stream_id = key.rpartition(":")[0]
         return sum(each.rpartition(":")[0] == stream_id for each in self.world.table.rows) > 1
 
-    # --- what happens to them -------------------------------------------------------------------------
+    # --- events of streams ----------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Schedule the recurring events and faults."""

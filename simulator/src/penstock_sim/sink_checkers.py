@@ -217,11 +217,11 @@ class ErrorsName(Checker):
             raise Broken(f"{name} gives up, and the first refusal came at {refused_s} s: {text}")
 
     def on_rows_refused(self, event: RowsRefused) -> None:
-        """Remember when something was refused first."""
+        """Remember the moment of the first refusal."""
         self._refused_s.setdefault(event.attempt, self.history.now)
 
     def on_rows_unanswered(self, event: RowsUnanswered) -> None:
-        """Remember when something stayed without an answer first."""
+        """Remember the moment of the first request without an answer."""
         self._refused_s.setdefault(event.attempt, self.history.now)
 
     def _judge_record_error(self, name: str, attempt: AttemptHistory, text: str) -> None:
@@ -333,7 +333,7 @@ class EndsInTime(Checker):
             )
         still_s = now - self._tried_s.setdefault(attempt, now)
         last_s, self._last_s[attempt] = self._last_s.get(attempt, now), now
-        # A large record that was refused waits for long at the rate that is left, and is then tried again.
+        # At the remaining rate, a large record that was refused waits long before it is tried again.
         if (
             now - last_s < _PAUSE_MAX_S
             and still_s > self._deadline_s[attempt] * (1 + CLOCK_TOLERANCE) + _SLACK_S

@@ -77,7 +77,10 @@ def expected(kind: SeedKind) -> tuple[str, ...]:
 
 
 def _faults_of(kind: SeedKind) -> list[str]:
-    """Return the faults that seeds of a kind draw; of the faults of all workers those that writers can meet alone."""
+    """Return the faults that seeds of a kind draw.
+
+    For kinds with producers or sinks: their own faults, and those of all workers that writers can meet.
+    """
     drawn = _drawn_faults(kind)
     if kind in {SeedKind.PRODUCERS, SeedKind.SINKS}:
         own = drawn - _drawn_faults(SeedKind.CONSUMERS)

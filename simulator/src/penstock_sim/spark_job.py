@@ -40,7 +40,7 @@ class _Task(Struct, Generic[_Result]):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it failed too often; what fails beside an attempt that has succeeded counts for nothing."""
+        """Whether it failed too often. Once an attempt has succeeded, failures of others do not count."""
         return self.result is None and self.failure_count >= TASK_FAILURES_MAX
 
 

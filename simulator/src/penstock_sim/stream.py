@@ -116,7 +116,7 @@ class SimStream:
         return self._before_first < number <= self._sequence
 
     def open_shards(self) -> list[SimShard]:
-        """Return the shards that puts land in, in the order of their hash ranges."""
+        """Return the shards that accept puts, in the order of their hash ranges."""
         found = [shard for shard in self.shards.values() if shard.closed_ms is None]
         return sorted(found, key=lambda shard: shard.hash_range)
 
@@ -125,7 +125,7 @@ class SimStream:
         return self.put_into(self.draw_open_shard(), now_ms)
 
     def draw_open_shard(self) -> SimShard:
-        """Draw a shard that puts land in."""
+        """Draw a shard that accepts puts."""
         return self._chance.choice([shard for shard in self.shards.values() if shard.closed_ms is None])
 
     def put_into(self, shard: SimShard, now_ms: int) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from penstock_sim.history import History
 from penstock_sim.plan import EPOCH_MS
 
 READ_WITHIN_S: Final = 60.0
-"""A record is handled so long after it was put where nothing goes wrong but in other streams."""
+"""A record is handled within this time if faults happen only in other streams."""
 
 
 def _stream_id(key: str) -> str:

@@ -119,7 +119,7 @@ class StreamsWorker(SimWorker):
         on_gone: Called when it has ended, with how.
         streams: The streams to read, as the service described them when the process started.
         service: Answers calls about them.
-        plan: What happens to the streams.
+        plan: The events of the streams.
     """
 
     def __init__(

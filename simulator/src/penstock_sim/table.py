@@ -1,4 +1,4 @@
-"""A lease table for the simulator: the rules of `penstock.core.leases.lease_rules`, plus what can go wrong on the way."""
+"""A lease table for the simulator: the rules of `penstock.core.leases.lease_rules`, plus faults of calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SimTable:
     """Rows by key. The listener gets every applied write, with the row before and after.
 
     Args:
-        listener: Told of applied writes.
+        listener: Called with applied writes.
         met: Refusals are counted in it, by write and reason.
     """
 

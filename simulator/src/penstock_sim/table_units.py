@@ -1,4 +1,4 @@
-"""What DynamoDB bills for a lease table: read and write units by the size of the rows.
+"""Read and write units that DynamoDB bills for a lease table, by the size of the rows.
 
 Source:
     DynamoDB developer guide, "Capacity unit consumption" (4 KB per strongly consistent read unit, half of it when

@@ -2,7 +2,7 @@
 
 A worker is a process: it can crash, be paused, be asked to stop, and start again under the same name. Its clock runs
 at its own rate. Every call reaches its server a moment after it was begun and is answered a moment later;
-what happens on the way is the fault plan's choice.
+the fault plan decides whether it fails on the way.
 """
 
 from __future__ import annotations
@@ -334,5 +334,5 @@ class SimWorker(ReadingProcess):
         self.on_gone(self, "stopped")
 
     def request_stop(self) -> None:
-        """Ask the process to stop politely."""
+        """Begin a graceful stop of the process."""
         self.feed(StopRequested())

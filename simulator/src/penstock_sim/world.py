@@ -149,7 +149,7 @@ class World(Environment):
         self.faults = FaultPlan(latency_max_s=0.05)
         self.throttled_until = 0.0
         self.denied_until = dict.fromkeys(self.denied_until, 0.0)
-        for earlier in self._earlier:  # a user who gave two processes one name corrects that, too
+        for earlier in self._earlier:  # a user who started two processes with one name corrects that, too
             if earlier.is_alive:
                 self.on_worker_gone(earlier, "crashed")
         for worker in self.workers.values():

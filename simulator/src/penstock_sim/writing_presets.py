@@ -18,7 +18,7 @@ from penstock_sim.reading_presets import draw_scenario
 _READ_SEEDS: Final = 3
 """Of four seeds of producers, and of sinks, this one has consumers."""
 _WRITTEN_WITHIN_S: Final = 900.0
-"""So long after the faults' end every batch of a sink is done: one attempt may wait for its deadline, and another try."""
+"""Every batch of a sink is done within this time after the faults' end: one attempt may wait for its deadline before the next."""
 
 
 def draw_producer_scenario(seed: int) -> Scenario:
@@ -145,7 +145,7 @@ def _draw_sink_plan(chance: random.Random) -> tuple[SinkPlan, dict[str, float]]:
         kept = chance.choice(({}, {"deadLetterPath": "letters"}, {"deadLetterStream": "letters"}))
         options |= {"onError": "deadLetter", **kept} if kept else {}
     large_row = some(0.1, 0.002, 0.01)
-    chance.random()  # not used: without it each seed would mean another plan than the one that it is kept for
+    chance.random()  # unused: without this draw, every seed that is kept for its plan would draw another plan
     plan = SinkPlan(
         options=options,
         in_foreach_batch=chance.random() < 0.3,

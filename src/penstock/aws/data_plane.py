@@ -127,10 +127,12 @@ _READ_HERE: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
 
 
 def check_sum(headers: dict[str, Any], body: bytes) -> None:
-    """Refuse an answer of DynamoDB whose checksum does not match; boto3 sends such a request again, too.
+    """Raise an error if the body of DynamoDB's answer does not match its checksum.
+
+    Plain boto3 makes the same check, and repeats the request.
 
     Raises:
-        ResponseParserError: The answer differs from the one that the service sent.
+        ResponseParserError: The body was changed or cut on the way.
     """
     expected = headers.get("x-amz-crc32")
     if expected is not None and "content-encoding" not in headers and crc32(body) != int(expected):

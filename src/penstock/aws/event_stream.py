@@ -155,12 +155,12 @@ def decode_event(payload: bytes, *, age_ms: int = 0, server_ms: int | None = Non
     """Decode a SubscribeToShardEvent as a page whose next iterator is the continuation.
 
     Args:
-        payload: Of the frame.
-        age_ms: How long the event has waited here: it is at least so far behind the tip.
-        server_ms: The service's time now.
+        payload: The frame's payload.
+        age_ms: How long the event has waited in this process. It is added to the event's distance from the tip.
+        server_ms: The service's current time.
 
     Raises:
-        BrokenFrameError: The payload is no such event.
+        BrokenFrameError: The payload is not a SubscribeToShardEvent.
     """
     try:
         event = _event_decoder.decode(payload)

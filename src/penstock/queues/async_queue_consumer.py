@@ -40,11 +40,11 @@ log: logging.Logger = logging.getLogger("penstock.queues")
 class AsyncQueueConsumer:
     """One consumer of a queue, whose handler is a coroutine function. It shares the records with every other consumer of the queue.
 
-    Records are received, renewed and acknowledged on threads, so a handler that blocks the event loop delays other handlers and no
+    Records are received, renewed and acknowledged on threads. A handler that blocks the event loop delays other handlers, but no
     renewal.
 
     Cancelling the task that awaits it (in `run`, or in the block of `async with`) stops it gracefully, within `shutdown_timeout_s`;
-    handlers that run longer are cancelled, and their records are given back at once.
+    handlers that run longer are cancelled, and their records are returned at once.
 
     Args:
         queue: Name or ARN.
@@ -149,7 +149,7 @@ class AsyncQueueConsumer:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread goes on: what it has started must still be stopped.
+            # The thread goes on: if it has started the consumer, this must still be stopped.
             self.request_stop()
             await asyncio.wait([starting])
             if starting.exception() is None:
@@ -231,9 +231,9 @@ class AsyncQueueConsumer:
             self._raise_failure()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yield records, or batches with `batch_records_max`; inside `async with`. Asking for the next one acknowledges the one before.
+        """Yield records, or batches with `batch_records_max`; inside `async with`. Requesting the next one acknowledges the one before.
 
-        A record in whose body the loop is left is given back at once. Several tasks may iterate at the same time.
+        If the loop's body ends the loop, the current record is returned at once. Several tasks may iterate at the same time.
         """
         if self._pull is None:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
@@ -257,12 +257,12 @@ class AsyncQueueConsumer:
         return self._consumer.is_running
 
     def health(self) -> QueueHealth:
-        """Return how the consumer does; as `QueueConsumer.health`."""
+        """Return the consumer's health, as `QueueConsumer.health` does."""
         return self._consumer.health()
 
 
 class _AsyncPull:
-    """Offers records to tasks that iterate."""
+    """Passes records to the tasks that iterate."""
 
     def __init__(self) -> None:
         self._offers: asyncio.Queue[tuple[Any, asyncio.Future[None]] | None] = asyncio.Queue()
@@ -286,7 +286,7 @@ class _AsyncPull:
             self._unsettled.discard(settled)
 
     def close(self) -> None:
-        """End all iterations; what waits is given back."""
+        """End all iterations; records that wait are returned."""
         self._is_closed = True
         self._offers.put_nowait(None)
         for settled in self._unsettled:

@@ -24,7 +24,7 @@ _CANCELLED_S = 5.0
 
 
 def no_span(_: QueueBatch) -> AbstractContextManager[None]:
-    """Begin nothing."""
+    """Return a context manager that makes no span."""
     return nullcontext()
 
 
@@ -32,9 +32,9 @@ class HandlerWork:
     """One call of the handler.
 
     Args:
-        batch: Its records.
-        is_single: Whether the handler gets the one record instead of the batch.
-        end: Called once, from any thread, with the error of the call or None.
+        batch: The records of the call.
+        is_single: Whether the handler gets its single record instead of the batch.
+        end: Called once, from any thread, with the handler's error or None.
     """
 
     __slots__ = ("batch", "end", "is_single")
@@ -48,7 +48,7 @@ class HandlerWork:
 
     @property
     def argument(self) -> QueueBatch | QueueRecord:
-        """What the handler gets."""
+        """The handler's argument."""
         return self.batch.records[0] if self.is_single else self.batch
 
 
@@ -58,11 +58,11 @@ class HandlerCalls(Protocol):
     span: QueueSpan
 
     def begin(self, work: HandlerWork) -> None:
-        """Begin a call and return."""
+        """Begin a call; return without waiting for its end."""
 
     @property
     def is_inside(self) -> bool:
-        """Whether user code asks, in one of these calls."""
+        """Whether the caller runs inside one of these calls."""
 
 
 class ThreadCalls:
@@ -70,7 +70,7 @@ class ThreadCalls:
 
     Args:
         handler: User code.
-        pool: Has as many threads as calls may be under way.
+        pool: The threads, one for each call that may be under way.
     """
 
     def __init__(self, handler: QueueHandler, pool: Pool) -> None:
@@ -85,7 +85,7 @@ class ThreadCalls:
 
     @property
     def is_inside(self) -> bool:
-        """Whether this thread is in the function."""
+        """Whether the current thread runs the function."""
         return getattr(self._here, "is_inside", False)
 
     def _run(self, work: HandlerWork) -> None:
@@ -113,7 +113,7 @@ class EventLoopCalls:
         self.span: QueueSpan = no_span
 
     def open(self) -> None:
-        """Run calls on the loop that runs now, with its context variables as they are now."""
+        """Use the running event loop for calls, with a copy of the current context variables."""
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
 
@@ -133,7 +133,7 @@ class EventLoopCalls:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the task that asks is one of these calls."""
+        """Whether the current task is one of these calls."""
         return asyncio.current_task() in self._tasks
 
     def _start(self, work: HandlerWork) -> None:
@@ -168,7 +168,7 @@ class EventLoopCalls:
             work.end(task.exception() or task.result())
 
     async def cancel(self) -> None:
-        """Cancel the calls that are under way, and wait until they have ended, at most some seconds."""
+        """Cancel the calls under way, and wait a few seconds for their end."""
         tasks = set(self._tasks)
         for task in tasks:
             task.cancel()

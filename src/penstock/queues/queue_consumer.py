@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("penstock.queues")
 
 STOP_SLACK_S: Final = 10.0
-"""How much longer than `shutdown_timeout_s` an end is waited for."""
+"""Seconds beyond `shutdown_timeout_s` to wait for the consumer's end."""
 _CALL_THREADS: Final = 4
 
 
 class QueueConsumer:
     """One consumer of a queue. Any number of them, in any processes, share its records.
 
-    Every record is delivered at least once, in no order. The handler's return acknowledges a record; an exception gives it back, and
-    it is delivered again after a back-off; `Reject` makes it a dead letter. A record whose consumer dies is delivered again when its
-    visibility ends.
+    Every record is delivered at least once, in no order. When the handler returns, the record is acknowledged. When it raises, the
+    record is returned, and delivered again after a back-off; `Reject` makes it a dead letter. If a consumer dies, its records are
+    delivered again when their visibility timeouts end.
 
-    Make it in the process that runs it: after a fork the child is refused.
+    Create it in the process that runs it: in a forked child its methods raise an error.
 
     Args:
         queue: Name or ARN. A name is looked up in the account and region.
@@ -134,7 +134,7 @@ class QueueConsumer:
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
-        After a first signal, calls under way are finished and acknowledged, and everything else in hand is given back at once, within
+        After a first signal, calls under way are finished and acknowledged, and everything else in hand is returned at once, within
         `shutdown_timeout_s`; a second one raises KeyboardInterrupt. Signals are handled only in the main thread, and only until the end.
 
         Raises:
@@ -182,7 +182,7 @@ class QueueConsumer:
                 finished=self._finished,
             )
             LoopThread("penstock-queue", loop, clock, loop.crash).start()
-            if self._is_stop_wanted:  # asked for before there was a loop
+            if self._is_stop_wanted:  # stop requested before the loop existed
                 loop.request_stop()
         log.info("worker %s consumes queue %s", self.worker_id, queue.name)
 
@@ -199,7 +199,7 @@ class QueueConsumer:
         return calls
 
     def use_calls(self, calls: HandlerCalls) -> None:
-        """Call user code in another way than on threads; for `AsyncQueueConsumer`, before the start."""
+        """Replace the calls of user code on threads by others. `AsyncQueueConsumer` uses it before the start."""
         self._calls = calls
 
     def _metrics_of(self, queue: QueueDescription) -> Metrics:
@@ -236,20 +236,20 @@ class QueueConsumer:
         self._raise_failure()
 
     def not_stopped(self) -> PenstockError:
-        """Return the error of a consumer that takes longer to stop than it may."""
+        """Return the error to raise if the consumer has not stopped in time."""
         return PenstockError(
             f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its records are delivered again when their "
             "visibility ends"
         )
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the consumer has ended, at most so many seconds; return whether it has."""
+        """Wait until the consumer has ended; return False after the timeout."""
         loop = self._loop
         if loop is None:
             return True
         if timeout_s is not None:
             return loop.has_ended.wait(timeout_s)
-        # In slices: a signal handler runs between them on every platform.
+        # Wait in slices: on every platform a signal handler can run between two of them.
         while not loop.has_ended.wait(1.0):
             pass
         return True
@@ -260,7 +260,7 @@ class QueueConsumer:
         return self._loop is not None and self._home.is_here and not self._loop.has_ended.is_set()
 
     def health(self) -> QueueHealth:
-        """Return whether the consumer is healthy, and what it has in hand. Costs no call to the service."""
+        """Return whether the consumer is healthy, and its counts of records. Makes no call to the service."""
         self._home.check()
         if self._loop is None:
             return QueueHealth(
@@ -294,10 +294,10 @@ class QueueConsumer:
     # --- pulling --------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Work, and yield records to the caller; with `batch_records_max`, batches. Asking for the next one acknowledges the one before.
+        """Yield records, or batches with `batch_records_max`. Requesting the next one acknowledges the one before.
 
-        The consumer starts with the loop and stops gracefully when the loop is left. A record in whose body the loop is left (by
-        `break`, or by an error) is given back at once. At most `concurrency` records wait to be taken. Several threads may iterate.
+        The consumer starts with the loop and stops gracefully when the loop ends. If the loop's body ends it (by `break` or an error),
+        the current record is returned at once. At most `concurrency` records wait to be taken. Several threads may iterate.
         """
         self._home.check()
         if self._handler is not None or (self._calls is not None and self._pull is None):
@@ -313,7 +313,7 @@ class QueueConsumer:
             try:
                 yield from pull.items(loop.has_ended)
             finally:
-                if self._home.is_here:  # a loop that forks leaves it twice
+                if self._home.is_here:  # after a fork in the loop's body, both processes reach this
                     pull.close()
                     self.request_stop()
                     self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)

@@ -9,22 +9,22 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class QueueHealth:
-    """A queue's consumer at one moment.
+    """State of a queue's consumer at one moment.
 
     Args:
         is_healthy: Whether it runs, its receives are answered, and its acknowledgements are accepted.
-        is_ready: Whether it takes its share of the work: it runs, is not stopping, and its last receive was answered.
-        problems: Why it is not healthy; empty when it is.
+        is_ready: Whether it receives records: it runs, is not stopping, and its last receive was answered.
+        problems: Why it is not healthy; empty if it is.
         queue: Name of the queue.
-        queue_arn: Its ARN.
-        worker_id: Of this consumer.
-        in_hand: Kinesis records that are received and not ended.
-        in_handler: Calls of the handler under way.
-        in_flight: Records of the queue that are invisible because of this consumer: in hand, or given back with a back-off. A queue
-            has at most 120,000.
-        oldest_unacknowledged_s: Since the oldest record in hand was received; None when there is none.
-        receives_open: Receives under way.
-        last_answer_age_s: Since a receive was last answered; None before the first answer.
+        queue_arn: ARN of the queue.
+        worker_id: Id of this consumer.
+        in_hand: Number of Kinesis records that are received and not yet acknowledged, returned or void.
+        in_handler: Number of handler calls under way.
+        in_flight: Number of the queue's records that are invisible because of this consumer: in hand, or returned with a back-off.
+            A queue has at most 120,000.
+        oldest_unacknowledged_s: Seconds since the oldest record in hand was received; None if none is in hand.
+        receives_open: Number of receives under way.
+        last_answer_age_s: Seconds since a receive was last answered; None before the first answer.
     """
 
     is_healthy: bool
@@ -41,5 +41,5 @@ class QueueHealth:
     last_answer_age_s: float | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON's types."""
+        """Return the fields as types of JSON."""
         return dataclasses.asdict(self)

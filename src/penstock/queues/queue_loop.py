@@ -1,4 +1,4 @@
-"""The loop of a queue's consumer: it owns the machine, and gives everything that waits to pools."""
+"""The loop of a queue's consumer. It owns the machine `QueueDelivery`; calls that block run on pools of threads."""
 
 from __future__ import annotations
 
@@ -53,41 +53,43 @@ log: logging.Logger = logging.getLogger("penstock.queues")
 QueueEvent: TypeAlias = Callable[[float], None]
 _RECEIVE_BACKOFF: Final = Backoff(0.2, 20.0)
 _LAST_CALLS_S: Final = 5.0
-"""After the time for a stop has passed, records are given back within this."""
+"""Time to return the remaining records after `shutdown_timeout_s` has passed."""
 _IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
 
 
 class IterationEnded(HandlerFailed):
-    """The loop over the consumer ended before a record that it had taken, or was about to take, was done."""
+    """The iteration over the consumer ended before a record was done, or before it was taken."""
 
 
 class QueuePools(Struct, frozen=True):
-    """Where work that waits is done."""
+    """The thread pools for calls that block."""
 
     receive: Pool
     call: Pool
     handler: Pool
 
     def close(self) -> None:
-        """Take nothing new."""
+        """Accept no further work."""
         for pool in (self.receive, self.call, self.handler):
             pool.close()
 
 
 class QueueLoop(Loop[QueueEvent]):
-    """Receives, hands out, acknowledges and renews. Events are functions of the time, called on the loop's thread.
+    """Receives records, calls the handler, acknowledges and renews.
+
+    An event is a function of the time; the loop's thread calls it.
 
     Args:
-        queue: As the service describes it.
+        queue: The service's description of the queue.
         queues: The service.
-        options: How to work.
-        worker_id: For health and log.
+        options: The consumer's options.
+        worker_id: Shown in health and log.
         calls: Calls user code.
-        pools: Run receives, calls to the service, and handlers.
-        clock: Time.
-        chance: Jitter.
-        metrics: Measurements.
+        pools: The threads for receives, other calls to the service, and handlers.
+        clock: The clock.
+        chance: The source of jitter.
+        metrics: Receives the measurements.
         finished: A durable memory of records that are done, or None.
     """
 
@@ -140,13 +142,13 @@ class QueueLoop(Loop[QueueEvent]):
         self.post(self._on_stop)
 
     def health(self) -> QueueHealth:
-        """Return the health as of the loop's last turn."""
+        """Return the health at the loop's last turn."""
         return self._health
 
     # --- the loop -------------------------------------------------------------------------------------
 
     def handle_events(self, events: list[QueueEvent], now_s: float) -> None:
-        """Handle events, then begin everything that is due."""
+        """Handle events, then begin all work that is due."""
         for event in events:
             event(now_s)
         self._begin_due(now_s)
@@ -179,7 +181,7 @@ class QueueLoop(Loop[QueueEvent]):
         if machine_s is not None:
             times.append(machine_s)
         if self._stop_s is not None:
-            # Short turns: an end has several conditions, and none of them has a timer of its own.
+            # Check often: several conditions end the loop, and they have no timers.
             times.append(self._clock.monotonic_s() + 0.1)
         elif self._pace.resumes_s > float("-inf") and self._pace.open_count < self._pace.wanted:
             times.append(max(self._pace.resumes_s, self._clock.monotonic_s() + 0.01))
@@ -192,7 +194,7 @@ class QueueLoop(Loop[QueueEvent]):
         began_s = self._clock.monotonic_s()
         arn, wait_s = self._queue.arn, self._options.wait_time_s
         if self._answered_s is None:
-            wait_s = WAIT_S_MIN  # the first answer makes the consumer ready, also on an idle queue
+            wait_s = WAIT_S_MIN  # the first answer makes the consumer ready: on an idle queue, soon
         try:
             received = self._queues.receive(arn, limit, wait_s, self._visibility_s)
             taken = [self._arrival_of(each) for each in received]
@@ -219,7 +221,7 @@ class QueueLoop(Loop[QueueEvent]):
             ]
         took_s = self._clock.monotonic_s() - began_s
         self.post(partial(self._on_received, number, taken, took_s))
-        if self.is_finished and received:  # a long poll that the stop did not wait for
+        if self.is_finished and received:  # a long poll that ended after the stop
             self._give_back([each.handle for each in received])
 
     def _arrival_of(self, received: ReceivedRecord) -> tuple[Arrival, list[QueueRecord]]:
@@ -313,12 +315,12 @@ class QueueLoop(Loop[QueueEvent]):
     ) -> None:
         self._metrics.observe("queue_handler_s", now_s - began_s)
         rest = Settled.DONE if error is None else self._judge(error)
-        # Only a back-off needs chance, and the system's costs more than the rest of this function.
+        # Draw a random number only for a back-off: the system's source costs more than the rest of this function.
         u = 0.0 if rest is Settled.DONE else self._chance.random()
         self._delivery.on_call_ended(call.number, rest, now_s, u)
 
     def _judge(self, error: BaseException) -> Settled:
-        kind = type(error)  # isinstance would ask the object for its class
+        kind = type(error)  # isinstance would read the object's `__class__`, which is user code
         if issubclass(kind, IterationEnded):
             return Settled.UNHANDLED
         if issubclass(kind, Reject):
@@ -356,7 +358,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._pools.call.submit(partial(self._run_call, call))
 
     def _run_call(self, call: QueueCall) -> None:
-        """Do one call, on a thread of the pool."""
+        """Make one call, on a thread of the pool."""
         arn = self._queue.arn
         failure: Exception | None = None
         try:
@@ -401,7 +403,7 @@ class QueueLoop(Loop[QueueEvent]):
             log.warning("queue %s: a call (%s) failed: %s", self._queue.name, kind, text)
         self._call_failure = text
         self._delivery.on_answered(call.number, outcomes, now_s, self._chance.random())
-        # A handler whose acknowledgements are forbidden would do its work again and again.
+        # If acknowledgements are denied, every record would be handled repeatedly.
         if isinstance(failure, AccessDenied | NotFound):
             self.fail(failure)
 
@@ -433,7 +435,7 @@ class QueueLoop(Loop[QueueEvent]):
             self._metrics.observe("queue_held_s", end.held_s)
 
     def fail(self, error: PenstockError) -> None:
-        """Stop for a failure that goes on; `run` raises it."""
+        """Stop because of a lasting failure; `run` raises it."""
         if self.failure is None:
             self.failure = error
             log.error("queue %s: the consumer stops: %s", self._queue.name, text_of(error))
@@ -467,7 +469,7 @@ class QueueLoop(Loop[QueueEvent]):
             self._delivery.on_abandon(now_s)
             self._begin_due(now_s)
             self._note_ends()
-        # A long poll cannot be taken back: the service may still hand a record to it, which would be invisible for a whole visibility.
+        # A long poll cannot be cancelled: the service may still answer it with a record, which then is invisible for a whole timeout.
         has_answers = not self._pace.open_count or passed_s >= timeout_s
         is_done = self._delivery.is_idle and (self._is_abandoned or not self._delivery.running_calls)
         if (is_done and has_answers) or passed_s >= timeout_s + _LAST_CALLS_S:
@@ -478,7 +480,7 @@ class QueueLoop(Loop[QueueEvent]):
             self.has_ended.set()
 
     def crash(self, error: BaseException) -> None:
-        """End after a defect of the loop."""
+        """End because the loop itself failed."""
         if self.failure is None:
             self.failure = PenstockError(
                 f"queue {self._queue.name}: the consumer failed: {describe_error(error)}"
@@ -547,5 +549,5 @@ def _outcome_of(error: Exception) -> EntryOutcome:
 
 
 def _trace_of(error: BaseException) -> str:
-    """Return an error with its traceback, as text that can always be written."""
+    """Return an error with its traceback, as text that every log can encode."""
     return text_of("".join(TracebackException.from_exception(error).format()).rstrip(), 8_000)

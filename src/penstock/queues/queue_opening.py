@@ -1,4 +1,4 @@
-"""Finding a queue by its name or ARN, and creating it if it is not there."""
+"""Finds a queue by its name or ARN, and creates it if it does not exist."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ _USABLE: Final = ("ACTIVE", "UPDATING")
 def open_queue(
     queues: Queues, queue: str, creation: QueueCreation | None, kinesis: Kinesis | None, clock: Clock
 ) -> QueueDescription:
-    """Return a queue that delivers records; create it if that is asked for, and wait until it is ACTIVE.
+    """Return a queue that delivers records: create it if `creation` is given and it does not exist, and wait until it is ACTIVE.
 
     Args:
         queues: The service.
         queue: Name or ARN.
-        creation: What to create if there is no queue of the name; None: nothing.
+        creation: The queue to create if none has the name; None creates no queue.
         kinesis: Finds the ARN of the stream that `creation` names.
-        clock: Its `sleep` passes the time between two looks.
+        clock: Its `sleep` is called between two checks of the queue's state.
 
     Raises:
         NotFound: There is no such queue, or it is being deleted.
-        OptionError: A queue of the name is on another stream; or the names do not go together.
+        OptionError: The queue is on another stream; `creation` needs a name and `queue` is an ARN; or `kinesis` is needed to find
+            the stream's ARN.
         Unavailable: The queue was not ACTIVE in time.
     """
     if queue.startswith("arn:"):
@@ -76,7 +77,7 @@ def open_queue(
 
 
 def find_queue(queues: Queues, name: str) -> QueueSummary | None:
-    """Return the queue of a name, or None. Names are unique in an account and region."""
+    """Return the queue with a name, or None. Names are unique in an account and region."""
     return next((each for each in queues.list_queues() if each.name == name), None)
 
 

@@ -10,13 +10,13 @@ from penstock.ports.queues import Queues
 
 
 class QueueConsumerPorts(Struct, frozen=True):
-    """Where a queue's consumer does its calls.
+    """The ports through which a queue's consumer makes its calls.
 
     Args:
-        queues: The queues.
-        kinesis: Finds the ARN of a stream that `create` names; None if it is given as an ARN.
-        clock: None: the machine's.
-        chance: None: the machine's.
+        queues: The service.
+        kinesis: Finds the ARN of the stream that `create` names. Not needed if `create` has an ARN.
+        clock: The clock; None for the machine's.
+        chance: The source of jitter; None for the machine's.
     """
 
     queues: Queues

@@ -1,4 +1,4 @@
-"""Pull style: `for record in consumer`. A hand-over between the handler threads and the threads that iterate."""
+"""Pull style: `for record in consumer`. Passes records from the handler threads to the threads that iterate."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _Offer:
 
 
 class QueuePull:
-    """Offers records or batches to the threads that iterate."""
+    """Passes records or batches to the threads that iterate."""
 
     def __init__(self) -> None:
         self._offers: queue.SimpleQueue[_Offer] = queue.SimpleQueue()
         self._is_closed = threading.Event()
 
     def offer(self, item: Any) -> None:
-        """Pass a record or a batch on, and wait until it is done. This is the consumer's handler.
+        """Pass on a record or a batch, and wait until it is done. This is the consumer's handler.
 
         Raises:
             IterationEnded: The iteration ended first.
@@ -47,7 +47,7 @@ class QueuePull:
             raise offer.error
 
     def close(self) -> None:
-        """End the iteration; what is not done is given back."""
+        """End the iteration; records that are not done are returned."""
         self._is_closed.set()
 
     def items(self, has_ended: threading.Event) -> Iterator[Any]:
@@ -68,5 +68,5 @@ class QueuePull:
 
 
 def not_done() -> IterationEnded:
-    """Return the failure of what is taken or waiting when the loop ends."""
+    """Return the error of a record that is taken or waits when the iteration ends."""
     return IterationEnded("the iteration ended before this was done")

@@ -1,4 +1,4 @@
-"""The records of a queue, as user code gets them."""
+"""The records of a queue in the form that user code gets."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from penstock.errors import UsageError
 from penstock.ports.queues import ReceivedRecord
 
 RECORD_MEMORY_BYTES = 600
-"""Counted for each record beside its data."""
+"""Bytes that a record counts for in memory, beside its data."""
 
 
 class QueueRecord(NamedTuple):
-    """One user record, taken out of its aggregate if it was in one.
+    """One user record; records of an aggregate are extracted.
 
     Args:
         data: The payload.
         partition_key: None on streams whose record distribution the service manages.
-        record_id: Names the Kinesis record in every delivery, and in every queue of its stream; the records of an aggregate share it.
+        record_id: Id of the Kinesis record, the same in every delivery and every queue of its stream. User records of one aggregate
+            have the same.
         sub_sequence_number: Place inside the aggregate, from 0; 0 for a plain record.
-        explicit_hash_key: As the producer set it inside an aggregate; None otherwise.
-        approximate_arrival_timestamp: When the stream took the record in; aware, UTC.
+        explicit_hash_key: The hash key that the producer set inside an aggregate; None otherwise.
+        approximate_arrival_timestamp: When the record arrived in the stream; aware, UTC.
         first_receive_timestamp: When the record was first received from the queue; aware, UTC.
-        receive_count: Receives of the Kinesis record without an acknowledgement, this one included: 1 at the first delivery.
+        receive_count: How often the Kinesis record was received, including this delivery: 1 at the first one.
         queue: Name of the queue.
     """
 
@@ -69,12 +70,12 @@ def records_of(received: ReceivedRecord, queue: str, counts: DecodeCounts) -> li
 class QueueBatch(Sequence[QueueRecord]):
     """Records of a queue, in no order.
 
-    Those that are neither acknowledged nor rejected when the handler returns are acknowledged then; when it raises, they are given
-    back and delivered again.
+    When the handler returns, the records that are neither acknowledged nor rejected are acknowledged. When it raises, they are
+    returned and delivered again.
 
     Args:
-        records: At least one.
-        settle: Notes the result of the record at a place; callable from any thread.
+        records: The records, at least one.
+        settle: Called with a record's place and result; callable from any thread.
     """
 
     def __init__(self, records: Sequence[QueueRecord], settle: Callable[[int, Settled], None]) -> None:
@@ -87,7 +88,7 @@ class QueueBatch(Sequence[QueueRecord]):
         return self.records[0].queue
 
     def acknowledge(self, *records: QueueRecord) -> None:
-        """Mark records as done, while the handler still works on the others; without arguments, all of them.
+        """Mark records as done while the handler works on the others; without arguments, all records.
 
         Raises:
             UsageError: A record is not of this batch.
@@ -96,7 +97,7 @@ class QueueBatch(Sequence[QueueRecord]):
             self._settle(place, Settled.DONE)
 
     def reject(self, *records: QueueRecord) -> None:
-        """Let records become dead letters as soon as the service allows; without arguments, all that are not acknowledged.
+        """Make records dead letters as soon as the service allows; without arguments, all that are not acknowledged.
 
         Raises:
             UsageError: A record is not of this batch.

@@ -2,8 +2,8 @@
 
 Pure given a clock reading. Every step costs O(log n), so that 100,000 records in flight are as fast as ten.
 
-A delivery is a value and is replaced as a whole. The heap and the two lines hold deliveries that may have been
-replaced since; such an entry is skipped when its turn comes.
+A delivery is an immutable value; a change replaces it. So the heap and the two lines can contain deliveries that have
+been replaced; such an entry is skipped when it is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 _STALE_MIN = 1000
-"""Entries that a heap or line may hold before the replaced ones among them are removed."""
+"""A heap or line with more entries than this is cleared of replaced deliveries, if they are the majority."""
 
 
 class Delivery(NamedTuple):
@@ -24,9 +24,9 @@ class Delivery(NamedTuple):
         shard_index: Index of the shard that holds the record.
         ordinal: The record's ordinal in the shard.
         number: Number of the delivery in its queue; a receipt handle is valid for one number only.
-        receives: How often the record was received.
+        receives: Number of times that the record was received.
         first_ms: When it was first received.
-        visible_ms: Until when it is in flight.
+        visible_ms: When it becomes visible; until then it is in flight.
         is_dead: Whether it is a dead letter.
     """
 
@@ -67,7 +67,7 @@ class Deliveries:
         return self._count
 
     def get(self, shard_index: int, ordinal: int) -> Delivery | None:
-        """Return the delivery of a record; None if it was not received, or is acknowledged."""
+        """Return the delivery of a record; None if the record was never received or is acknowledged."""
         return self._known.get(shard_index, {}).get(ordinal)
 
     def is_in_flight(self, delivery: Delivery) -> bool:
@@ -75,7 +75,7 @@ class Deliveries:
         return delivery.visible_ms > self.now_ms
 
     def settle(self, now_ms: int) -> None:
-        """Apply the visibility timeouts that are over."""
+        """Make visible the records whose visibility timeout is over."""
         self.now_ms = max(self.now_ms, now_ms)
         flights = self._flights
         while flights and flights[0][0] <= self.now_ms:
@@ -92,7 +92,7 @@ class Deliveries:
         return flights[0][0] if flights else None
 
     def put(self, delivery: Delivery) -> None:
-        """Add a delivery, or replace that of the same record."""
+        """Add a delivery; it replaces an earlier one of the same record."""
         of_shard = self._known.setdefault(delivery.shard_index, {})
         before = of_shard.get(delivery.ordinal)
         if before is None:
@@ -119,7 +119,7 @@ class Deliveries:
             del self._known[shard_index]
 
     def take_visible(self, *, dead: bool) -> Delivery | None:
-        """Take the first visible record out of its line; None if there is none. `put` or `give_back` it."""
+        """Remove and return the first visible record of its line, or None. The caller must `put` it or `give_back` it."""
         line = self._dead if dead else self._visible
         while line:
             delivery = line.popleft()
@@ -128,7 +128,7 @@ class Deliveries:
         return None
 
     def give_back(self, deliveries: Iterable[Delivery], *, dead: bool) -> None:
-        """Put records that were taken back to the front of their line, in their order."""
+        """Return records of `take_visible` to the front of their line, in their order."""
         (self._dead if dead else self._visible).extendleft(reversed(list(deliveries)))
 
     def any_visible(self, *, dead: bool) -> bool:
@@ -139,13 +139,13 @@ class Deliveries:
         return bool(line)
 
     def visible_counts(self) -> tuple[int, int]:
-        """Return how many records are visible again, and how many dead letters are visible."""
+        """Return the number of visible records that were received before, and of visible dead letters."""
         landed = [each for each in self if not self.is_in_flight(each)]
         dead = sum(each.is_dead for each in landed)
         return len(landed) - dead, dead
 
     def set_receive_count_max(self, receive_count_max: int | None) -> None:
-        """Change after how many receives a record becomes a dead letter; visible records may become some now."""
+        """Set the number of receives after which a record becomes a dead letter. Visible records received so often become dead letters now."""
         self.receive_count_max = receive_count_max
         line, self._visible = self._visible, deque()
         for delivery in line:
@@ -169,7 +169,7 @@ class Deliveries:
         return self.get(delivery.shard_index, delivery.ordinal) is delivery
 
     def _land(self, delivery: Delivery) -> None:
-        """Put a record that is not in flight into its line."""
+        """Append a record that is not in flight to its line: visible, or dead letters."""
         limit = self.receive_count_max
         if not delivery.is_dead and limit is not None and delivery.receives >= limit:
             delivery = delivery._replace(is_dead=True)

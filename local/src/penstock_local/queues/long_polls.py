@@ -1,4 +1,4 @@
-"""Receives that wait until a record is visible."""
+"""Long polls: receives that wait until a record is visible."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Answer = TypeVar("Answer")
 
 
 class LongPolls:
-    """All receives of one server that wait; owned by its loop.
+    """The waiting receives of one server; its loop owns them.
 
-    A record wakes one of them. The one that has taken records wakes the next if there are more.
+    A record wakes one of them. If further records are visible after its receive, that wakes the next.
 
     Args:
         queues: The queues; this object becomes their listener.
@@ -32,7 +32,7 @@ class LongPolls:
         queues.on_change = self._wake_queue
 
     def wake_one(self, queue: Queue) -> None:
-        """Wake the receive of a queue, and that of its dead letters, that has waited longest."""
+        """Wake the longest-waiting receive of a queue, and the longest-waiting one of its dead letters."""
         for dead in (False, True):
             waiting = self._waiting.get((queue.id, dead), {})
             first = next((event for event in waiting if not event.is_set()), None)
@@ -40,7 +40,7 @@ class LongPolls:
                 first.set()
 
     def count(self, queue: Queue) -> int:
-        """Return how many receives of a queue wait."""
+        """Return the number of waiting receives of a queue."""
         return sum(len(self._waiting.get((queue.id, dead), {})) for dead in (False, True))
 
     def _wake_queue(self, queue: Queue) -> None:
@@ -49,7 +49,7 @@ class LongPolls:
                 event.set()
 
     def wake_all(self) -> None:
-        """Wake all receives: the clock was moved."""
+        """Wake all receives, because the clock was moved."""
         for waiting in self._waiting.values():
             for event in waiting:
                 event.set()
@@ -57,11 +57,11 @@ class LongPolls:
     async def wait(
         self, queue: Queue, until_ms: int, attempt: Callable[[int], Answer | None], *, dead: bool
     ) -> Answer | None:
-        """Repeat an attempt whenever its result may have changed, until it has one.
+        """Repeat an attempt until it returns records. It is repeated when its result may have changed.
 
         Args:
             queue: The queue to receive from.
-            until_ms: When to give up.
+            until_ms: When to stop waiting.
             attempt: Takes a reading of the clock; returns None if no record is visible.
             dead: Whether it receives dead letters.
 
@@ -85,7 +85,7 @@ class LongPolls:
             if not waiting:
                 self._waiting.pop((queue.id, dead), None)
             if woken.is_set():
-                # this one was woken for a record that it will not take
+                # this receive was woken for a record and ends without it: another one takes it
                 self.wake_one(queue)
 
     async def _until(self, woken: asyncio.Event, due_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""One queue: its settings and states, the records that it has not delivered yet, and those it has.
+"""One queue: its settings and states, and the records that it has delivered or still has to deliver.
 
 Pure given a clock reading. Changes of a queue's settings take effect when they are due.
 """
@@ -16,7 +16,7 @@ from penstock_local.stream import Stream
 
 CREATING, ACTIVE, UPDATING, DELETING = "CREATING", "ACTIVE", "UPDATING", "DELETING"
 ANSWER_BYTES_MAX = 10 * 1024 * 1024
-"""Data and partition keys of one receive; a single larger record is given all the same."""
+"""Most bytes of data and partition keys in one receive. A single larger record is delivered nevertheless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class QueueSettings:
 
     Attributes:
         status: `CREATING`, `ACTIVE`, `UPDATING` or `DELETING`.
-        due_ms: When it leaves a status other than `ACTIVE`.
+        due_ms: When a status other than `ACTIVE` ends.
         attributes: The attributes in effect.
-        following: The attributes that take effect at the end of `UPDATING`.
+        following: The new attributes during `UPDATING`; they take effect at its end.
         effective_ms: Effective starting time; None in `CREATING`.
         tags: Its tags.
     """
@@ -70,8 +70,8 @@ class Picked(NamedTuple):
 
     Attributes:
         received: The records.
-        again: The deliveries among them that were taken out of their line.
-        read_to: By shard index, the next record to deliver afterwards.
+        again: Those among them that were delivered before, removed from their line.
+        read_to: By shard index, the next undelivered record after this receive.
     """
 
     received: list[Received]
@@ -84,9 +84,9 @@ class Queue:
     """A queue on one stream; not thread-safe, owned by the server's loop.
 
     Attributes:
-        name: Its name, one of its kind in the region.
+        name: Its name, unique in the region.
         id: Resource identifier in the ARN.
-        uid: Number in its receipt handles; no other queue of the store has had it.
+        uid: Its number in receipt handles; never used again in this store.
         region: Its region.
         arn: Its ARN.
         stream_uid: Its stream.
@@ -94,7 +94,7 @@ class Queue:
         start_kind: `LATEST`, `TRIM_HORIZON` or `AT_TIMESTAMP`.
         start_ms: The timestamp of `AT_TIMESTAMP`.
         settings: What control operations change.
-        next_ordinals: By shard index, the first record that was not delivered yet; 1 for a shard that is not there.
+        next_ordinals: By shard index, the first record that was not delivered yet; 1 for a missing shard.
         deliveries: The records that were delivered and are not acknowledged.
         number_last: Number of the last delivery.
     """
@@ -122,11 +122,11 @@ class Queue:
 
     @property
     def may_deliver(self) -> bool:
-        """Return whether records are received and acknowledged in its state."""
+        """Return whether its state allows receives and acknowledgements."""
         return self.settings.status in (ACTIVE, UPDATING)
 
     def settled(self, stream: Stream, now_ms: int) -> QueueSettings | None:
-        """Return the settings after a change that is due; None if none is. At the end of `DELETING` the queue goes."""
+        """Return the settings after the change that is due, or None. At the end of `DELETING` the queue is removed instead."""
         settings = self.settings
         if settings.status in (ACTIVE, DELETING) or settings.due_ms > now_ms:
             return None
@@ -148,7 +148,7 @@ class Queue:
             self.deliveries.set_receive_count_max(limit)
 
     def begin_at(self, stream: Stream) -> None:
-        """Set the starting position, by the records that the stream has now."""
+        """Set the starting position from the current records of the stream."""
         for shard in stream.shards.values():
             if self.start_kind == "LATEST":
                 self.next_ordinals[shard.index] = shard.next_ordinal
@@ -159,11 +159,11 @@ class Queue:
     # -- records --------------------------------------------------------------------------------------------
 
     def on_records(self, shards: Iterable[Shard]) -> None:
-        """Look into these shards at the next receives: they may have records that were not delivered yet."""
+        """Handle that shards got records: the next receives read these shards."""
         self._unread.update(dict.fromkeys(shard.index for shard in shards))
 
     def any_visible(self, *, dead: bool) -> bool:
-        """Return whether a receive may find a record."""
+        """Return whether a receive may return a record."""
         return self.deliveries.any_visible(dead=dead) or (not dead and bool(self._unread))
 
     def counts(self, stream: Stream, now_ms: int) -> dict[str, int]:
@@ -182,13 +182,13 @@ class Queue:
     ) -> Picked:
         """Choose the records of a receive; then `commit` them, or `give_back`.
 
-        Records that are visible again and new ones have the first choice in turn, so that neither waits for ever.
+        Successive receives begin in turn with new records and with records that are visible again, so that neither starves.
 
         Args:
             stream: The queue's stream.
             now_ms: Reading of the clock.
-            limit: Records at most.
-            in_flight_max: Records in flight at most; None if there is no limit.
+            limit: The most records to choose.
+            in_flight_max: The most records in flight; None for no limit.
             dead: Whether to choose dead letters.
         """
         self.deliveries.settle(now_ms)
@@ -207,7 +207,7 @@ class Queue:
     def _pick_again(
         self, picked: Picked, stream: Stream, now_ms: int, limit: int, room_bytes: int, *, dead: bool
     ) -> int:
-        """Choose records that are visible again; returns their bytes."""
+        """Choose records that are visible again; return their bytes."""
         taken_bytes = 0
         while len(picked.received) < limit:
             delivery = self.deliveries.take_visible(dead=dead)
@@ -227,7 +227,7 @@ class Queue:
         return taken_bytes
 
     def _pick_unread(self, picked: Picked, stream: Stream, now_ms: int, limit: int, room_bytes: int) -> int:
-        """Choose records that were not delivered yet, shard by shard in turn; returns their bytes."""
+        """Choose records that were not delivered yet, from each shard in turn; return their bytes."""
         taken_bytes = 0
         for _ in range(len(self._unread)):
             wanted = limit - len(picked.received)
@@ -265,7 +265,7 @@ class Queue:
         return ordinal
 
     def delivered(self, picked: Picked, now_ms: int, visibility_ms: int) -> list[Received]:
-        """Return the picked records with the deliveries that a receive makes of them; nothing changes yet."""
+        """Return the picked records with their new deliveries. `commit` makes them current."""
         return [
             Received(
                 before._replace(
@@ -280,7 +280,7 @@ class Queue:
         ]
 
     def commit(self, picked: Picked, received: Sequence[Received]) -> None:
-        """Make the deliveries of a receive."""
+        """Make the deliveries of a receive current."""
         self.next_ordinals.update(picked.read_to)
         self.put([each.delivery for each in received])
 

@@ -96,7 +96,7 @@ class QueueReplay:
         """Apply one frame.
 
         Raises:
-            ValueError: It cannot follow those before it (or another of the errors that say so).
+            ValueError: The frame contradicts the frames before it. KeyError, `struct.error` and msgspec's errors mean the same.
         """
         if kind == QUEUE:
             self._queue(msgspec.json.decode(payload, type=SavedQueue))

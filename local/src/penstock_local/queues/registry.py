@@ -1,4 +1,4 @@
-"""The queues of a store: finding, creating and changing them, and their records' deliveries, journal first."""
+"""The queues of a store: finds, creates and changes them, and delivers their records. Each change is journalled first."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = logging.getLogger("penstock_local")
 
 
 class QueueJournal(Protocol):
-    """Is called for every change of a queue, before the change takes effect.
+    """Records every change of a queue before it takes effect.
 
-    Each method raises `RequestRefused` when the change cannot be kept.
+    Each method raises `RequestRefused` if the change cannot be stored; then it does not take effect.
     """
 
     def queue_changed(self, queue: Queue, settings: QueueSettings) -> None:
@@ -49,8 +49,8 @@ class Queues:
 
     Attributes:
         by_id: The queues by the resource identifier in their ARN.
-        on_visible: Called with a queue that may have a record to receive.
-        on_change: Called with a queue whose state has changed.
+        on_visible: Called with a queue when it may have a record to receive.
+        on_change: Called with a queue when its state has changed.
     """
 
     def __init__(self, streams: Mapping[int, Stream], journal: QueueJournal, settle_ms: int) -> None:
@@ -90,9 +90,9 @@ class Queues:
     # -- settings -------------------------------------------------------------------------------------------
 
     def settle(self, queue: Queue, now_ms: int) -> None:
-        """Apply the due change of a queue's state; one that is deleted is forgotten.
+        """Apply the due change of a queue's state; a deleted queue is removed.
 
-        No caller waits for this change: if the journal cannot take it, it stays due.
+        No caller waits for this change. If the journal cannot store it, it stays due and is tried again.
         """
         settings = queue.settings
         try:
@@ -104,7 +104,7 @@ class Queues:
             if following is None:
                 return
             if settings.status == UPDATING:
-                # with another limit, a restart could not find out which records had become dead letters
+                # the new limit of receives would judge the records differently after a restart: store the dead letters now
                 queue.deliveries.settle(now_ms)
                 dead = [delivery for delivery in queue.deliveries if delivery.is_dead]
                 self._journal.deliveries_changed(queue, dead, now_ms)
@@ -136,9 +136,9 @@ class Queues:
         """Begin to create a queue.
 
         Args:
-            name: Its name, which no queue of the region has.
+            name: Its name, unused in the region.
             stream: Its stream.
-            uid: Its number, which no queue of the store has had.
+            uid: Its number, never used before in the store.
             now_ms: Reading of the clock.
             start: Kind and timestamp of its starting position.
             attributes: Its attributes.
@@ -201,7 +201,7 @@ class Queues:
     # -- records --------------------------------------------------------------------------------------------
 
     def on_stream_change(self, stream: Stream, shards: Sequence[Shard]) -> None:
-        """Offer the records that were added to shards to the stream's queues."""
+        """Handle that shards of a stream got records: its queues may deliver them."""
         for queue in self._by_stream.get(stream.uid, {}).values():
             queue.on_records(shards)
             if shards:
@@ -217,7 +217,7 @@ class Queues:
         dead: bool,
         in_flight_max: int | None,
     ) -> list[Received]:
-        """Deliver the records that are visible now, at most `limit`."""
+        """Deliver up to `limit` records that are visible now."""
         picked = queue.pick(self.stream_of(queue), now_ms, limit, in_flight_max, dead=dead)
         if not picked.received:
             return []
@@ -234,7 +234,7 @@ class Queues:
         return received
 
     def acknowledge(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        """Forget records: their processing is done. They are current."""
+        """Remove records whose processing is done. The deliveries must be current."""
         self._journal.acknowledged(queue, deliveries, now_ms)
         for delivery in deliveries:
             queue.deliveries.remove(delivery.shard_index, delivery.ordinal)

@@ -55,7 +55,7 @@ class LeaderElected(Event, frozen=True):
 
 
 class LeaderLost(Event, frozen=True):
-    """A worker is the leader no more, and goes on."""
+    """A worker is no longer the leader, and goes on."""
 
     who: str
     why: str

@@ -86,7 +86,7 @@ class MessageLogged(Event, frozen=True):
 
 
 class WallClockJumped(Event, frozen=True):
-    """The workers' wall clocks are off by so much from now on."""
+    """The workers' wall clocks have this offset from now on."""
 
     offset_ms: int
     story: ClassVar = "the wall clocks are {offset_s:.0f} s off from now on"
@@ -105,7 +105,7 @@ class FaultsEnded(Event, frozen=True):
 
 
 class TimeStoodStill(Event, frozen=True):
-    """So many events were due within one second: a loop that never rests."""
+    """More events were due within one second than a loop that waits can cause."""
 
     count: int
 

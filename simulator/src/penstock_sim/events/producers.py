@@ -23,7 +23,7 @@ COPY_DELIVERED: Final = situation(
 
 
 class RecordAdded(Event, frozen=True):
-    """A producer is given a record, or a batch has a row that the service can accept.
+    """A producer gets a record to put, or a batch has a row that the service can accept.
 
     Args:
         text: Its unique name.

@@ -8,13 +8,15 @@ same records. The next batch starts at the claims.
 
 Five rules complete the protocol:
 
-1. A claim survives every change of owner. It is an attribute of the query's own, and no take, release or checkpoint removes
-   it. Another query's claim drops it only after its records have left the stream, or if the row has more than eight others.
+1. A claim survives every change of owner. Each query has its own claim attribute on the row, and no take, release or
+   checkpoint removes it. Another query's claim drops it only after its records have left the stream, or if the row has more
+   than eight claims of other queries.
 2. A task must not read if another worker has the lease, or if another worker's checkpoint is past the batch's start. It
    then claims an empty range. Without this claim a later execution could find the lease free and read.
-3. The driver passes to each task the claim that it saw when it planned the batch. A claim that is neither that one nor one
-   of the batch itself was made by another driver on the same checkpoint location: the task fails. A batch is named by its
-   number and by the run of the driver that planned it (`penstock.core.batches.known_batches`).
+3. The driver passes to each task the query's claim that it saw when it planned the batch. The task expects this claim, or a
+   claim of its own batch, on the row. Any other claim was made by another driver on the same checkpoint location: the task
+   fails. A batch is identified by its number and by the run of the driver that planned it
+   (`penstock.core.batches.known_batches`).
 4. If the claim that the driver saw is missing before the task reads, the row was deleted and created again, and nothing has
    been claimed on it since. The task reads from the batch's start, at-least-once, as if the row were missing. If the claim
    disappears while the task reads, the task fails and is repeated: its driver may have been replaced, and the new driver
@@ -61,7 +63,7 @@ class ClaimNote(Struct, frozen=True):
     """Figures that a task passes to the driver with its claim.
 
     Args:
-        has_more: Whether unread records follow the end. With AvailableNow, only records count that arrived before its moment.
+        has_more: Whether unread records follow the end. With AvailableNow, records that arrived after its moment do not count.
         tip_ms: Moment at which no record followed the end, by the service's clock, or None.
         whole_record: The end is the last user record of its Kinesis record.
         record_count: User records in the range.
@@ -267,8 +269,9 @@ def judge_refused_claim(
         The decision, and the claimed end (`mine` if there is none).
     """
     plan = plan_read(row, execution)
-    # The query was restarted from an earlier state of its checkpoint location, and this task belongs to the previous driver.
-    # Its claim would move the checkpoint past records that are read again, and would stop the new driver at this shard.
+    # The claim that this task meant to replace is gone. One cause: the query was restarted from an earlier state of its
+    # checkpoint location, and this task belongs to the previous driver. If it claimed again, its claim would move the
+    # checkpoint past records that are read again, and would stop the new driver at this shard.
     is_recreated = row is not None and before is not None and row.claim_of(execution.worker) is None
     match plan:
         case ReadUnclaimed():
@@ -385,7 +388,7 @@ def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
 def may_promote(lease: Lease, worker: str, known: KnownBatches, done: Position) -> bool:
     """Return whether a claim may become the checkpoint now.
 
-    The checkpoint only moves forwards. The claim of an earlier batch counts too: the shard had nothing to read since.
+    The checkpoint only moves forwards. The last claim may be of an earlier batch, if later ones read nothing of the shard.
 
     Args:
         lease: The current lease.

@@ -391,8 +391,8 @@ class QueryShards:
         begin = resolve_start(row, self.worker, known, planned)
         if planned is not None:
             return begin
-        # The coordinator's position can be ahead of the row (an earlier reader's late checkpoint) or be another starting
-        # point.
+        # The batch did not include the shard. The coordinator's position can be ahead of the row's (an earlier reader's
+        # checkpoint that is written late) or be another starting point: then the shard starts there.
         is_ahead = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
         if begin is not None and is_ahead and not begin.position < held.position:
             return begin

@@ -460,8 +460,9 @@ class Coordinator:
     def _sync_streams(self, started: Iterable[StreamLeases], live: AbstractSet[str], now_s: float) -> None:
         """Create missing leases and delete finished ones, stream by stream."""
         workers = sorted(live)
-        # Another worker may have seen that a parent has left the stream, and then have read the child and handed it over. Java
-        # workers do not check the parents' leases at all. So a worker that waits for a parent searches for its lease itself.
+        # A lease of this worker can wait for a parent whose lease is missing although other workers did not wait for it: they
+        # saw that the parent has left the stream, or they are Java workers, which do not check parents. So this worker
+        # searches for the lease of such a parent itself.
         waited_for = self.view.missing_parents() & self.held_leases.parents_of_waiting()
         awaited = self.held_leases.missing_parents() | waited_for
         for stream in started:

@@ -146,7 +146,8 @@ TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
 class RenewalPace(Struct):
     """The interval between renewals, shared by all leases of a worker.
 
-    A worker whose batches claim their ends renews many leases less often, see `CoordinatorOptions.renew_interval_of`.
+    If a worker's batches claim their ends and it holds many leases, it renews each of them less often: see
+    `CoordinatorOptions.renew_interval_of`.
 
     Args:
         options: As for the coordinator.
@@ -486,13 +487,16 @@ class HeldLease(Struct):
             # the table applies one of the two and refuses the other.
             self.lease = row
             return self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
-        # First write: sent, no answer; the row read back is unchanged. Second write: sent with the same counter, no answer.
-        # Then the table applies the first. The row does not show which one was applied, so the lease counts from the first.
+        # Two writes may have been sent with this counter: the first had no answer, and the row that was read back then did
+        # not show it. The row does not show which of the two was applied, so the lease duration counts from the first.
         sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
         return [report_read_back(self.key), *self._renewed(row, sent_s, turn)]
 
     def _has_all_done(self, row: Lease) -> bool:
-        """Return whether a row's checkpoint includes `done_through`, as after a release; after a take it may not."""
+        """Return whether a row's checkpoint is at or past `done_through`; True if nothing is done.
+
+        This worker's release writes it so. If another worker took the lease instead, the checkpoint may be earlier.
+        """
         return (
             self.done_through is None
             or not self.done_through.is_record

@@ -283,8 +283,8 @@ def _after_release(row: Lease, write: Release) -> Lease:
 def _after_claim(row: Lease, write: Claim) -> Lease:
     """Replace the worker's claim, drop old claims of other workers, and show the batch's end as the pending checkpoint.
 
-    The batch's start is the end of the batch before, which is done: it becomes the checkpoint if it is ahead. A forfeit
-    changes the claims alone.
+    The batch starts where the previous one ended, and that one is done. So the batch's start becomes the checkpoint if it is
+    ahead of the row's. A forfeit changes only the claims.
     """
     gone = {worker for worker, _ in write.dropped} | {write.claim.worker}
     kept = [claim for claim in row.claims if claim.worker not in gone]

@@ -147,7 +147,8 @@ class DamagedRows:
         """Report the damaged rows of the last scan that were not reported before.
 
         Args:
-            shard_ids: Shards of a listing, whose rows count as damaged leases.
+            shard_ids: Shards of a listing. An unreadable row is a damaged lease if its key is one of these, or if it was a
+                readable lease before. Other unreadable rows are reported as rows that are not leases.
         """
         listed = set(shard_ids)
         for key, why in self.view.damaged.items():

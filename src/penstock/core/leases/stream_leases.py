@@ -31,12 +31,13 @@ def describe_unread(
 ) -> str | None:
     """Return why some part of the stream may have no living reader, or None.
 
-    A worker counts as living once its lease was seen to be renewed: a worker that has just started sees every owner as alive.
+    An owner counts as living only after this worker has seen it renew its lease: at its start, a worker takes every owner
+    for alive.
 
     Args:
         view: The last known rows of the lease table.
         syncers: The shard syncers of the streams.
-        me: This worker, which reads the leases in its name.
+        me: This worker's id. Leases with this id as their reader have a reader.
         now_s: Monotonic seconds.
         takes_free: Whether this worker has room for free leases.
         is_led: Whether a leader assigns the leases, including those of dead workers.

@@ -10,28 +10,28 @@ from penstock.core.queueing.queue_events import Arrival, End, Settled
 
 
 class Phase(Enum):
-    """What is done with a delivery."""
+    """The phase of a delivery in hand."""
 
     OPEN = "open"
-    """Its user records wait for the handler or are in it; the visibility is renewed."""
+    """Its user records wait for the handler or run in it; the visibility is renewed."""
     ACKNOWLEDGING = "acknowledging"
     RETURNING = "returning"
     ENDED = "ended"
-    """The handle is not used any more. The delivery stays in hand while the handler has records of it."""
+    """No call uses the handle any more. The delivery stays in hand while the handler still has some of its records."""
 
 
 class HeldRecord(Struct, eq=False):
     """One delivery in hand. Mutable; only `QueueDelivery` changes it.
 
     Args:
-        number: Of the delivery.
-        arrival: As it was received.
-        received_s: When the answer came.
-        visible_from_s: The start of the present visibility.
-        expires_s: The end of it, and of the handle.
-        unsettled: User records that wait or run.
-        running: Those that run.
-        not_before_s: A refused renewal is sent again no sooner.
+        number: The delivery's number.
+        arrival: The record as it was received.
+        received_s: When the answer arrived.
+        visible_from_s: When the current visibility timeout began.
+        expires_s: When it ends. The handle is void from then on.
+        unsettled: Number of user records that wait for the handler or run in it.
+        running: Number of user records that run in the handler.
+        not_before_s: The earliest time at which a refused renewal is sent again.
         call: The service call that has the handle, or None. A handle is in one call at a time.
     """
 
@@ -56,7 +56,7 @@ class HeldRecord(Struct, eq=False):
 
     @property
     def result(self) -> Settled:
-        """The result of the whole record, by its user records."""
+        """The result of the whole record: of its user records' results the first of failed, unhandled, rejected; else done."""
         for each in (Settled.FAILED, Settled.UNHANDLED, Settled.REJECTED):
             if each in self.results:
                 return each

@@ -2,13 +2,13 @@
 
 Rules that hold at every moment:
 
-- A handle is used until its visibility ends by the caller's clock, or until the service does not know it. Then it is void, and no
-  call has it again.
+- A handle is valid until its visibility timeout ends by the caller's clock, or until the service refuses it as unknown. Then it is
+  void, and no further call contains it.
 - A handle is in at most one call at a time. An acknowledgement waits for a renewal under way; otherwise the renewal could arrive
   after it and be refused, and the refusal would look like a lost handle.
 - Every delivery ends once, in one of the ways of `End`.
-- A record that is delivered again while the handler still has its earlier delivery is not handled a second time at once. It follows the
-  earlier one and gets its result.
+- If a record is delivered again while the handler still has its earlier delivery, the handler is not called for the new one. The new
+  delivery follows the earlier one and gets its result.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX, VISIBILITY
 from penstock.core.queueing.queueing_options import QueueingOptions
 
 RENEWAL_SHARE: Final = 0.5
-"""A visibility is renewed when this share of it has passed: a sixth of it is left for late timers and retries before two thirds."""
+"""A visibility timeout is renewed when this share of it has passed. This leaves a sixth of it for late timers
+and retries before two thirds have passed."""
 _EARLY_SHARE: Final = 1 / 3
-"""A renewal that is sent takes those along that have passed this share."""
+"""When a renewal is sent, its call also renews deliveries of which this share has passed."""
 _MEAN_WEIGHT: Final = 0.2
 _V = TypeVar("_V")
 
@@ -57,16 +58,19 @@ class _SentCall(Struct):
 
 
 class QueueDelivery:
-    """Decides what is handed out, acknowledged, renewed and given back. Not thread-safe; its owner feeds it events and runs its calls.
+    """Decides which records are handled, acknowledged, renewed and returned.
+
+    Not thread-safe. Its owner feeds it events and runs its calls.
 
     Args:
-        options: Checked by the owner.
+        options: Options that the owner has checked.
     """
 
     def __init__(self, options: QueueingOptions) -> None:
         self._options = options
         self._held: dict[int, HeldRecord] = {}
-        self._in_handler: dict[str, HeldRecord] = {}  # by record id: the delivery whose parts wait or run
+        # By record id: the delivery whose parts wait for the handler or run in it.
+        self._in_handler: dict[str, HeldRecord] = {}
         self._waiting: deque[Part] = deque()
         self._waiting_count = 0  # without parts whose delivery ended while they waited
         self._user_calls: dict[int, _UserCall] = {}
@@ -75,8 +79,8 @@ class QueueDelivery:
         self._acknowledgements: deque[tuple[float, int]] = deque()  # when it was queued, delivery
         self._returns: deque[int] = deque()
         self._retries: list[tuple[float, int]] = []
-        # By the start of their visibility. A renewal counts from its request, which is a call's time before the newest arrivals: so
-        # a deadline may be seen late here, and is checked again before a handle is used.
+        # Ordered by the start of their visibility, nearly: a renewal counts from its request but is added when its answer arrives,
+        # after deliveries that arrived between the two. So a deadline may be noticed late, and is checked again before each call.
         self._visible: OrderedDict[int, HeldRecord] = OrderedDict()
         self._delayed: list[float] = []
         self._ends: list[Ended] = []
@@ -88,31 +92,31 @@ class QueueDelivery:
         self._partly_done: OrderedDict[str, frozenset[int]] = OrderedDict()
         self._rejected: OrderedDict[str, None] = OrderedDict()
 
-    # --- what the owner asks --------------------------------------------------------------------------
+    # --- state for the owner --------------------------------------------------------------------------
 
     @property
     def in_hand_count(self) -> int:
-        """Deliveries in hand, with those that the handler still has after their handle ended."""
+        """Number of deliveries in hand, including those whose handle has ended while the handler still has them."""
         return len(self._held)
 
     @property
     def in_hand_bytes(self) -> int:
-        """Bytes of them."""
+        """Bytes of the deliveries in hand."""
         return self._bytes
 
     @property
     def running_calls(self) -> int:
-        """Calls of the handler under way."""
+        """Number of handler calls under way."""
         return len(self._user_calls)
 
     @property
     def is_starving(self) -> bool:
-        """Whether the handler could take a record and none waits."""
+        """Whether the handler has a free slot and no record waits for it."""
         return not self._waiting_count and self.running_calls < self._options.concurrency
 
     @property
     def is_idle(self) -> bool:
-        """Whether no handle is in use any more. The handler may still run."""
+        """Whether no handle is in use. The handler may still run."""
         return not self._sent and all(held.phase is Phase.ENDED for held in self._held.values())
 
     def in_flight_count(self, now_s: float) -> int:
@@ -128,7 +132,7 @@ class QueueDelivery:
 
     @property
     def target(self) -> int:
-        """User records to have in hand: what the handler works on, and what it takes up in the next moments."""
+        """Number of user records to have in hand: those in the handler, and those that it will begin within `prefetch_s`."""
         options = self._options
         slots = options.concurrency * options.batch_records_max
         ahead = 0 if self._mean_s is None else int(slots / max(self._mean_s, 1e-4) * options.prefetch_s)
@@ -136,7 +140,7 @@ class QueueDelivery:
 
     @property
     def room(self) -> int:
-        """Records that may be fetched now, those of open receives not subtracted."""
+        """Number of records that may be fetched now. The limits of open receives are not subtracted."""
         options = self._options
         if self._is_stopping or self._bytes >= options.bytes_max:
             return 0
@@ -148,12 +152,13 @@ class QueueDelivery:
         ends, self._ends = self._ends, []
         return ends
 
-    # --- records come and are handled ----------------------------------------------------------------
+    # --- records arrive and are handled ---------------------------------------------------------------
 
     def on_received(self, arrivals: Sequence[Arrival], now_s: float) -> list[int]:
-        """Take in the records of an answer; return the number of each delivery.
+        """Handle the records of an answer; return the number of each delivery.
 
-        Visibility is counted from the answer. The service counts from some moment before it, and a renewal at half leaves room for that.
+        The visibility timeout counts from the answer. The service counts from a moment before it; the renewal at half of the timeout
+        leaves room for the difference.
         """
         return [self._take_in(arrival, now_s) for arrival in arrivals]
 
@@ -191,7 +196,7 @@ class QueueDelivery:
         self._waiting_count += len(places)
 
     def take(self, now_s: float) -> HandlerCall | None:
-        """Return the next call of the handler, or None while there is no record or no room for it."""
+        """Return the next call of the handler, or None if no record waits or no slot is free."""
         if self.running_calls >= self._options.concurrency or self._is_stopping:
             return None
         parts: list[Part] = []
@@ -218,18 +223,18 @@ class QueueDelivery:
         return HandlerCall(number, tuple(parts))
 
     def on_settled(self, call: int, part: Part, settled: Settled, now_s: float, u: float) -> None:
-        """Note the result of one user record while its call runs; a second result of it counts for nothing."""
+        """Handle the result of one user record while its call runs; a second result of the same record is ignored."""
         user_call = self._user_calls.get(call)
         if user_call is not None and part in user_call.parts:
             user_call.parts.remove(part)
             self._settle(part, settled, now_s, u)
 
     def on_call_ended(self, call: int, rest: Settled, now_s: float, u: float) -> None:
-        """Note that a call has ended, with the result of the user records that have none yet.
+        """Handle the end of a call of the handler.
 
         Args:
-            call: Of `take`.
-            rest: Their result.
+            call: The call's number, from `take`.
+            rest: The result of its user records that have no result yet.
             now_s: The time.
             u: Drawn evenly from [0, 1), for the back-off.
         """
@@ -252,7 +257,7 @@ class QueueDelivery:
             self._conclude(held, now_s, u)
 
     def _conclude(self, held: HeldRecord, now_s: float, u: float) -> None:
-        """Act on a delivery whose user records all have a result, and on those that follow it."""
+        """Handle that all user records of a delivery have a result: queue its last call, and those of its followers."""
         record_id = held.arrival.record_id
         if self._in_handler.get(record_id) is held:
             del self._in_handler[record_id]
@@ -302,7 +307,7 @@ class QueueDelivery:
 
     def _return_s(self, result: Settled, receive_count: int, u: float) -> int:
         backoff = self._options.return_backoff
-        # A rejected record of a queue without dead letters comes again until retention ends.
+        # In a queue without dead letters, a rejected record is delivered again until its retention ends.
         is_rejected = result is Settled.REJECTED
         delay_s = backoff.cap_s if is_rejected else backoff.delay_s(max(1, receive_count), u)
         return min(VISIBILITY_S_MAX, max(1, round(delay_s)))
@@ -368,7 +373,7 @@ class QueueDelivery:
         return calls
 
     def _due_renewals(self, other_count: int, now_s: float) -> list[HeldRecord]:
-        """Return the deliveries to renew, and as many that are nearly due as there is place for in their calls."""
+        """Return the deliveries to renew now, and nearly due ones that fill up their last call."""
         visibility_s = self._options.visibility_s
         due: list[HeldRecord] = []
         if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
@@ -397,7 +402,10 @@ class QueueDelivery:
         return held
 
     def _renewal_due_s(self, held: HeldRecord) -> float:
-        """Return when a visibility is renewed; infinity if it is not, because the handler has had the record for too long."""
+        """Return when a visibility timeout is renewed; infinity if the record has then been handled for `handling_s_max`.
+
+        The time counts from the first call of the handler with the record; before that call, from the receive.
+        """
         since_s = held.received_s if held.handed_out_s is None else held.handed_out_s
         due_s = held.visible_from_s + self._options.visibility_s * RENEWAL_SHARE
         return due_s if due_s - since_s < self._options.handling_s_max else float("inf")
@@ -418,11 +426,11 @@ class QueueDelivery:
         return number
 
     def on_answered(self, call: int, outcomes: Sequence[EntryOutcome], now_s: float, u: float) -> None:
-        """Take in the answer to a call.
+        """Handle the answer to a call.
 
         Args:
-            call: Its number.
-            outcomes: One for each handle, in order.
+            call: The call's number.
+            outcomes: One outcome for each handle, in order.
             now_s: The time.
             u: Drawn evenly from [0, 1), for the pause before a retry.
         """
@@ -466,9 +474,9 @@ class QueueDelivery:
     # --- the ends -------------------------------------------------------------------------------------
 
     def _has_passed(self, share_s: float, now_s: float) -> bool:
-        """Return whether the oldest visibility has lasted for so long."""
+        """Return whether the oldest visibility timeout has lasted for `share_s` seconds."""
         oldest = next(iter(self._visible.values()), None)
-        # The sum that `next_wake_s` returns: a difference may round to less, and the loop would wake again at once.
+        # Compare the same sum that `next_wake_s` returns: a difference could round to less, and the loop would wake again at once.
         return oldest is not None and oldest.visible_from_s + share_s <= now_s
 
     def _expire(self, now_s: float) -> None:
@@ -477,7 +485,7 @@ class QueueDelivery:
         for held in list(self._visible.values()):
             if held.visible_from_s + self._options.visibility_s > now_s:
                 break
-            if held.call is None:  # one in a call waits for the answer
+            if held.call is None:  # a delivery in a call waits for the answer
                 self._end(held, End.VOID, now_s)
 
     def _end(self, held: HeldRecord, end: End, now_s: float) -> None:
@@ -500,7 +508,7 @@ class QueueDelivery:
             )
         )
         if was_open and not held.running and held.unsettled:
-            # Its user records still wait, or it follows another delivery: they are not handed out any more.
+            # Its user records wait for the handler, or it follows another delivery: the handler gets none of them.
             if self._in_handler.get(held.arrival.record_id) is held:
                 self._waiting_count -= held.unsettled
             held.unsettled = 0
@@ -512,7 +520,7 @@ class QueueDelivery:
             self._forget(held)
 
     def _drop_waiting(self, held: HeldRecord) -> None:
-        """Hand out no more parts of a delivery of which others run."""
+        """Pass no more parts of a delivery to the handler; the parts that run go on."""
         if held.unsettled == held.running:
             return
         self._waiting_count -= held.unsettled - held.running
@@ -526,7 +534,7 @@ class QueueDelivery:
     # --- the end of the consumer ----------------------------------------------------------------------
 
     def on_stop(self, now_s: float) -> None:
-        """Hand out nothing more and give back what the handler does not have; what it has is finished."""
+        """Stop calling the handler, and return the records that it does not have. Calls under way are finished."""
         self._is_stopping = True
         for held in list(self._held.values()):
             if held.phase is not Phase.OPEN:
@@ -545,7 +553,7 @@ class QueueDelivery:
                 self._conclude(held, now_s, 0.0)
 
     def on_abandon(self, now_s: float) -> None:
-        """Give back what the handler still has; its later results count for nothing."""
+        """Return the records that the handler still has; its later results are ignored."""
         if not self._is_stopping:
             self.on_stop(now_s)
         for held in list(self._held.values()):
@@ -560,7 +568,7 @@ class QueueDelivery:
         visibility_s = self._options.visibility_s
         for held in self._visible.values():
             if held.call is not None:
-                continue  # its answer comes first
+                continue  # nothing happens to it before its answer
             times.append(held.visible_from_s + visibility_s)
             if held.phase is Phase.OPEN:
                 due_s = self._renewal_due_s(held)

@@ -1,4 +1,4 @@
-"""Values that enter and leave the machine of a queue's delivery."""
+"""Events and calls of `QueueDelivery`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Arrival(Struct, frozen=True):
     """One delivery of one Kinesis record, as a receive returned it.
 
     Args:
-        handle: The receipt handle: names this delivery only.
-        record_id: The same in every delivery.
-        receive_count: This delivery included.
-        part_count: User records in it, at least 1.
-        memory_bytes: What it counts against the limit of bytes in hand.
-        is_finished: Whether a durable memory has it as done: it is acknowledged without a call of the handler.
+        handle: The receipt handle, valid for this delivery only.
+        record_id: The record's id, the same in every delivery.
+        receive_count: Number of receives, including this one.
+        part_count: Number of user records in it, at least 1.
+        memory_bytes: Bytes that it uses of the limit of bytes in hand.
+        is_finished: Whether a durable memory lists it as done: it is acknowledged without a call of the handler.
     """
 
     handle: str
@@ -29,7 +29,7 @@ class Arrival(Struct, frozen=True):
 
 
 class Part(NamedTuple):
-    """One user record of a delivery: the delivery's number, and the place in the aggregate."""
+    """One user record of a delivery: the delivery's number, and its place in the aggregate."""
 
     delivery: int
     place: int
@@ -49,11 +49,11 @@ class Settled(Enum):
     FAILED = "failed"
     REJECTED = "rejected"
     UNHANDLED = "unhandled"
-    """The call did not begin: the record is given back at once, without a back-off."""
+    """The handler was not called: the record is returned at once, without a back-off."""
 
 
 class Acknowledge(Struct, frozen=True):
-    """Acknowledge these handles, at most ten; answer with `on_answered`."""
+    """Acknowledge these handles, at most ten. The owner passes the answer to `on_answered`."""
 
     number: int
     handles: tuple[str, ...]
@@ -61,7 +61,7 @@ class Acknowledge(Struct, frozen=True):
 
 
 class SetVisibility(Struct, frozen=True):
-    """Set the visibility of these handles, at most ten, to so many seconds; answer with `on_answered`."""
+    """Set the visibility timeouts of these handles, at most ten. The owner passes the answer to `on_answered`."""
 
     number: int
     handles: tuple[str, ...]
@@ -72,13 +72,13 @@ QueueCall = Acknowledge | SetVisibility
 
 
 class EntryOutcome(Enum):
-    """What became of one entry of a call."""
+    """The outcome of one entry of a call."""
 
     APPLIED = "applied"
     VOID = "void"
-    """The service does not know the handle, or no longer."""
+    """The service refused the handle as unknown or expired."""
     REFUSED = "refused"
-    """Nothing happened; it may succeed later."""
+    """The entry was not applied; a retry may succeed."""
     UNKNOWN = "unknown"
     """The request was sent and not answered: it may have been applied."""
 
@@ -90,21 +90,21 @@ class End(Enum):
     RETURNED = "returned"
     """It is visible again, at once or after its back-off."""
     DEAD = "dead"
-    """Given back so that the service makes it a dead letter: it was rejected, or failed at its last receive."""
+    """Returned so that the service makes it a dead letter: it was rejected, or it failed at its last receive."""
     VOID = "void"
-    """Its handle ended first: the record will be, or was, delivered again."""
+    """Its handle ended before it was acknowledged or returned: the record is delivered again."""
 
 
 class Ended(Struct, frozen=True):
     """A delivery has ended.
 
     Args:
-        delivery: Its number.
-        record_id: The record.
-        end: How.
-        held_s: Since it was received.
-        is_unknown: Whether an acknowledgement of it was sent without an answer: it may have been applied.
-        is_in_handler: Whether the handler still had it.
+        delivery: The delivery's number.
+        record_id: The record's id.
+        end: How it ended.
+        held_s: Seconds from its receive to its end.
+        is_unknown: Whether an acknowledgement of it was sent and not answered: it may have been applied.
+        is_in_handler: Whether the handler still has it.
     """
 
     delivery: int

@@ -1,4 +1,4 @@
-"""Options of a queue's delivery, as the machine takes them."""
+"""Options of `QueueDelivery`."""
 
 from __future__ import annotations
 

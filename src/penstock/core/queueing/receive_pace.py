@@ -1,4 +1,4 @@
-"""How many receives are open at once, and when the next one begins. Pure."""
+"""Plans the receives of a queue's consumer: their number, and the start of the next. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from penstock.core.backoff import Backoff
 from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX
 
 _EMPTY_APART_S: Final = 0.5
-"""An empty answer that did not wait: the next receive begins no sooner than this after it."""
+"""Pause after an empty answer that arrived faster than this: the service did not wait for records."""
 
 
 class ReceivePace:
-    """Opens more receives while their answers are full, fewer while they are empty; one stays open on an idle queue.
+    """Opens more receives while answers are full, and fewer while they are empty. On an idle queue one stays open.
 
     Args:
-        open_max: The most receives at once.
-        backoff: Pauses after refused receives.
+        open_max: The most receives under way at once.
+        backoff: Pauses after receives that failed.
     """
 
     def __init__(self, open_max: int, backoff: Backoff) -> None:
@@ -30,17 +30,17 @@ class ReceivePace:
 
     @property
     def open_count(self) -> int:
-        """Receives under way."""
+        """Number of receives under way."""
         return len(self._reserved)
 
     @property
     def wanted(self) -> int:
-        """Receives that may be open at once."""
+        """Number of receives that may be under way at once."""
         return self._wanted
 
     @property
     def refusals(self) -> int:
-        """Refused receives in a row."""
+        """Number of receives in a row that failed."""
         return self._refusals
 
     @property
@@ -49,12 +49,12 @@ class ReceivePace:
         return self._not_before_s
 
     def plan(self, room: int, *, is_starving: bool, target: int, now_s: float) -> list[tuple[int, int]]:
-        """Return the receives to begin now: the number and the limit of each.
+        """Return the receives to begin now, each as (number, most records).
 
         Args:
-            room: How many records there is room for, those of open receives not subtracted.
-            is_starving: Whether no record waits for the handler: then a small receive begins, too.
-            target: Room when nothing is in hand.
+            room: Number of records that may be fetched. The limits of open receives are not subtracted.
+            is_starving: Whether no record waits for a free handler: then a receive of fewer than ten records may begin.
+            target: The room when no record is in hand.
             now_s: The time.
         """
         begun: list[tuple[int, int]] = []
@@ -73,7 +73,14 @@ class ReceivePace:
         return begun
 
     def on_answered(self, number: int, count: int, took_s: float, now_s: float) -> None:
-        """Account for an answer with so many records."""
+        """Handle the answer to a receive.
+
+        Args:
+            number: The receive's number.
+            count: Number of records in the answer.
+            took_s: Seconds from the request to the answer.
+            now_s: The time.
+        """
         limit = self._reserved.pop(number)
         self._refusals = 0
         if count >= limit:
@@ -84,7 +91,7 @@ class ReceivePace:
                 self._not_before_s = now_s + _EMPTY_APART_S
 
     def on_failed(self, number: int, now_s: float, u: float) -> None:
-        """Account for a receive that was refused, or had no answer."""
+        """Handle a receive that was refused or not answered."""
         del self._reserved[number]
         self._refusals += 1
         self._wanted = max(1, self._wanted // 2)

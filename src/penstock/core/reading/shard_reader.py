@@ -358,11 +358,11 @@ class ShardReader:
         self._iterator = page.next_iterator
         is_progress = page.last is not None and (done is None or page.last > done)
         if page.last is not None:
-            # Sequence numbers rise: after a page that has records, no page has done ones.
+            # Sequence numbers rise: once a page has had records, no later page has records at or before `_skip_through`.
             self._skip_through = None
             self._is_foreign = False
-            # Unclear ends are counted for the record at which reading resumes. It was found, or is known to be missing, so the
-            # count begins again.
+            # `unclear_ends` counts empty pages while the reader looks for the record at which it resumes. This page decides
+            # whether that record is there, so the count is reset.
             self._in_a_row.unclear_ends = 0
             self.position = page.last if done is None else max(done, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)
@@ -414,7 +414,7 @@ class ShardReader:
             self._iterator = None  # `_may_have_passed` would discard its page
 
     def _is_unread_kept(self, page: Page[Rows_co]) -> bool:
-        """Whether all records that were unread before a page were still in the stream at its moment; True if it is not known."""
+        """Return whether the stream still had all unread records when it returned a page; True if this is not known."""
         retention_s = self.options.retention_s
         if self.unread_since_ms is None or page.service_ms is None or retention_s is None:
             return True

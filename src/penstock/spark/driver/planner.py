@@ -122,9 +122,9 @@ class Planner:
         Args:
             start: The offset of the previous batch, which is done.
             with_limits: Whether the options' limits count for this batch.
-            may_be_only: Whether this may be the only batch: with `trigger(once=True)`, or with AvailableNow if Spark does not
-                pass that trigger to the source. The plan then waits for all leases and for an answer from
-                every shard, or warns after a time.
+            may_be_only: Whether Spark may ask for no further batch: with `trigger(once=True)`, or with AvailableNow if Spark
+                does not pass that trigger to the source. This method then waits for all leases and for an answer from
+                every shard, and warns if they are not complete in time.
 
         Raises:
             Unavailable: With AvailableNow, if it is still uncertain after some time whether the whole stream is read.

@@ -161,7 +161,10 @@ class QueryWorker:
         return self._wait_for(lambda: self._is_at_rest, timeout_s)
 
     def stop(self, timeout_s: float) -> bool:
-        """Release the leases of all released shards, and end; return False if that took too long."""
+        """Release this query's leases and end the thread; return False if that took longer than the timeout.
+
+        The caller reports the end of each shard's reader before.
+        """
         self._loop.post(StopRequested())
         self._thread.join(timeout_s)
         is_done = not self._thread.is_alive()

@@ -40,7 +40,7 @@ def _pushes(
 def rows_of(
     tasks: Sequence[ShardTask], options: SourceOptions, query: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task's shards. After the last row of each, the position at which the batch ends there is claimed.
+    """Yield the rows of one task's shards. After the last row of a shard, the task claims the end of the batch in it.
 
     Args:
         tasks: The shards that this Spark task reads.
