@@ -74,6 +74,8 @@ FAILED_BEFORE = {
     215: "an unread record left the stream between two pages, and the second one was taken for the tip",
     608: "a claim that a copy's driver had made was promoted, because its batch had the number of an own one",
     31252: "a task read without a claim while its lease was deleted, and the driver skipped records behind its end",
+    31292: "a query created the lease of a merged shard when the table was lost, and the shards up to its other parent, which another "
+    "query was reading, were skipped",
     31206: "a shard came back from a second driver, and was read again before the end of its last claim",
     908: "a shard went on at the claim of a batch that the location's history, set back since, had never given to Spark",
     1383: "what came after an unread batch was skipped with it, since the time of day had been set behind the last answer",

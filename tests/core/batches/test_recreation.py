@@ -41,6 +41,13 @@ MERGED = {
         Shard("m", FULL_RANGE, ("a", "p"), "51"),
     )
 }
+MERGED_TWICE = {
+    **{key: MERGED[key] for key in ("a", "m")},
+    "g1": Shard("g1", RIGHT_1, (), "1", "40"),
+    "g2": Shard("g2", RIGHT_2, (), "1", "40"),
+    "p": Shard("p", RIGHT, ("g1", "g2"), "41", "50"),
+}
+"""Shards g1 and g2 were merged into p, and p with a."""
 
 
 def offset(batch=3, *, read=("a",), **shards):
@@ -160,9 +167,26 @@ def test_a_merged_shard_gets_its_lease_when_one_of_its_parents_is_read():
     assert places({}, both, MERGED) == {"a": SHARD_END, "p": SHARD_END, "m": TRIM_HORIZON}
 
 
-def test_a_merged_shard_does_not_make_another_workers_parent_read():
-    """The offset has no position of shard p: the lease coordinator creates its lease."""
-    assert places({}, offset(a=SHARD_END, read=("a",)), MERGED) == {"a": SHARD_END, "m": TRIM_HORIZON}
+def test_a_merged_shard_gets_no_lease_while_nothing_is_known_of_its_other_parent():
+    """The lease of the merged shard would count as proof that everything before it is read."""
+    expected = {"a": SHARD_END}
+    assert places({}, offset(a=SHARD_END, read=("a",)), MERGED) == expected
+    listed = {key: shard for key, shard in MERGED.items() if key != "p"}
+    assert places({}, offset(a=SHARD_END, read=("a",)), listed) == expected | {"m": TRIM_HORIZON}
+
+
+def test_the_older_shards_of_another_query_come_back_after_the_end_of_a_shard_that_they_merge_with():
+    """Both queries lose their leases: one has read shard a to its end, the other one is in the middle of g1 and g2."""
+    first = plan_recreation({}, offset(a=SHARD_END, read=("a",)), MERGED_TWICE, STREAM)
+    theirs = replace(offset(g1=AT7, g2=AT5, read=("g1",)), worker=OTHER)
+    table = after({}, first)
+    table = after(table, plan_lost(table, theirs, MERGED_TWICE, STREAM))
+    assert {key: lease.checkpoint for key, lease in table.items()} == {"a": SHARD_END, "g1": AT7, "g2": AT5}
+
+
+def test_an_older_lease_of_an_ended_shard_stays_while_nothing_is_known_of_the_other_parent():
+    """The query ends it by its offset, as soon as the merged shard can have a lease."""
+    assert places(rows(row("a", AT7, MERGED)), offset(a=SHARD_END, read=("a",)), MERGED) == {"a": AT7}
 
 
 def test_while_the_query_runs_only_what_the_offset_knows_comes_back():

@@ -295,7 +295,10 @@ class _Plan:
             self._write(Create(lease if claim is None else replace(lease, claims=(claim,))))
 
     def _create_children(self, keys: Iterable[str]) -> None:
-        """Create the leases of children whose parents are read to their end, if no lease covers their range."""
+        """Create the leases of children whose parents are read to their end, if no lease covers their range.
+
+        A merged child whose other parent has no lease is left to the owner of that parent, as at the end of a shard.
+        """
         ended = self._ended_elsewhere()
         missing = plan_missing(
             self._rows | ended, list(self._shards.values()), self._holes(), StartingPosition(TRIM_HORIZON)
@@ -306,7 +309,10 @@ class _Plan:
             each.lease for each in missing if each.why is CreationReason.CHILD and each.lease.key in keys
         ):
             self._create_ended_parents(lease.parents & done)
-            self._write(Create(replace(lease, stream=self._stream)))
+            # A parent without a lease is another worker's, and nothing shows how far the shards up to it are read. A lease of
+            # the child would count as proof that they are, and would hide the hole that makes their leases come back.
+            if not any(key in self._shards and key not in self._rows for key in lease.parents):
+                self._write(Create(replace(lease, stream=self._stream)))
 
     def _ended_elsewhere(self) -> dict[str, Lease]:
         """Return the leases that ended shards without a lease would have."""
