@@ -76,6 +76,8 @@ FAILED_BEFORE = {
     31252: "a task read without a claim while its lease was deleted, and the driver skipped records behind its end",
     31292: "a query created the lease of a merged shard when the table was lost, and the shards up to its other parent, which another "
     "query was reading, were skipped",
+    34168: "a query offered the records of an unread batch again, since its lease was taken and came back while the batch ran",
+    34032: "a batch that a restored location had undone counted as a later one of the same number, said a checker",
     31206: "a shard came back from a second driver, and was read again before the end of its last claim",
     908: "a shard went on at the claim of a batch that the location's history, set back since, had never given to Spark",
     1383: "what came after an unread batch was skipped with it, since the time of day had been set behind the last answer",
@@ -350,6 +352,8 @@ def logged(batch, start, *read):
         ([LocationCopied("q", "q#2"), committed(1, a=(5, 6)), committed(1, b=(9,))], None),
         ([LocationCopied("q", "q#2"), committed(1, a=(5, 6), b=(9,))], "Q3"),
         ([committed(1, b=(9,)), committed(2, a=(5,))], "Q3"),
+        ([committed(1, a=(5, 6)), LocationRestored("q"), committed(1, b=(9,))], None),
+        ([LocationRestored("q"), committed(1, a=(5, 6)), committed(1, b=(9,))], "Q3"),
         (
             [
                 committed(1, b=(9,)),

@@ -236,6 +236,10 @@ class ParentsInEarlierBatches(Checker):
             self._forget(write.forget)
             self._set_back.add(write.key)  # its next owner reads it again, perhaps after its children
 
+    def on_location_restored(self, event: LocationRestored) -> None:
+        """Forget a query's batches: later ones may have their numbers, if no lease has their claims any more."""
+        self._forget(event.query)
+
     def _forget(self, name: str) -> None:
         for known in (self._last, self._first):
             for place in [place for place in known if place[0] == name]:

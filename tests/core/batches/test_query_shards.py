@@ -659,6 +659,26 @@ def test_the_next_offset_names_a_shard_that_was_read_to_its_end():
     assert following.shards == {"b": AT9, "child": TRIM_HORIZON}
 
 
+@pytest.mark.parametrize(
+    ("says", "before", "now", "why", "expected"),
+    [
+        ("it was taken and came back", claimed(), claimed(), StopWhy.LOST, set()),
+        ("its row was deleted and created again", claimed(), lease(), StopWhy.LOST, {"a"}),
+        ("nothing shows which of the two it was", lease(), lease(), StopWhy.LOST, {"a"}),
+        ("it is held without a break", lease(), lease(), None, set()),
+        ("it was asked for", claimed(), lease(), StopWhy.HANDOVER, set()),
+    ],
+)
+def test_a_lost_lease_was_created_again_unless_it_has_the_last_claim(says, before, now, why, expected):
+    del says
+    shards = QueryShards(ME)
+    shards.start(StartReader("a", 1, AT5, before, 0.0), 1000)
+    if why is not None:
+        shards.stop(StopReader("a", 1, why))
+    assert shards.recreated({"a": now}) == expected
+    assert shards.recreated({}) == set()
+
+
 def test_where_a_lost_shard_stands_is_known_until_it_is_given_up():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))

@@ -415,13 +415,27 @@ class QueryShards:
         """Return the shards that are read to their end and whose children no claim names."""
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
-    def lost(self) -> frozenset[str]:
-        """Return the shards whose leases were lost or deleted since the query got them."""
+    def recreated(self, rows: Mapping[str, Lease]) -> frozenset[str]:
+        """Return the shards whose leases may have been deleted and created again since the query got them.
+
+        A lease that was only taken and came back still has the query's claim. If the query had no claim on it, a lost lease
+        counts as created again.
+
+        Args:
+            rows: Current leases of a batch's shards, before `on_fresh_rows` handles them.
+        """
+        return frozenset(
+            key
+            for key in self._lost() & rows.keys()
+            if key not in self._seen or rows[key].claim_of(self.worker) is None
+        )
+
+    def _lost(self) -> frozenset[str]:
         return frozenset(key for key, held in self._held.items() if held.stop_reason is StopWhy.LOST)
 
     def lost_positions(self) -> dict[str, TipMark]:
         """Return the positions of shards whose leases were lost or deleted, until the shards are released."""
-        lost = self.lost() if self.is_settled else ()
+        lost = self._lost() if self.is_settled else ()
         states = {key: self.states[key] for key in lost if key in self.states}
         return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}
 

@@ -8,7 +8,7 @@ checkpoints.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -130,10 +130,11 @@ class BatchSettler:
             raise Unavailable(
                 f"no execution of batch {start.batch} has claimed its end in shard {unclaimed[0]}"
             )
+        recreated = shards.recreated({key: rows[key] for key in unclaimed})
         # Remember the rows before claiming: the driver's own tasks, like those on executors, must have the claim of each row.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
-            self._claim_ends(start, planned, shards, unclaimed)
+            self._claim_ends(start, planned, shards, unclaimed, recreated)
             rows |= self.fetch_leases(unclaimed)
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), keys_read)
         if unclaimed:  # these claims are the driver's and do not show the size of the cluster
@@ -212,6 +213,7 @@ class BatchSettler:
         planned: PlannedBatch | None,
         shards: QueryShards,
         unclaimed: Collection[str],
+        recreated: Container[str],
     ) -> None:
         """Claim the end of a done batch in shards that no action of the query read to their end.
 
@@ -230,10 +232,11 @@ class BatchSettler:
             tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, shards)]
         else:
             self._warn_of_unread(start, unclaimed)
-            lost = shards.lost()
             # Records that arrived after the plan belong to the next batch.
             tasks = [
-                replace(task, share=_NOTHING) if task.shard_id in lost else _up_to(task, planned.planned_ms)
+                replace(task, share=_NOTHING)
+                if task.shard_id in recreated
+                else _up_to(task, planned.planned_ms)
                 for task in self._tasks_of(planned, shards)
             ]
         tasks = [task for task in tasks if task.shard_id in unclaimed]
