@@ -525,7 +525,7 @@ QUERY_MUTANTS = (
     Mutant(
         "that there is nothing is not claimed",
         "this query",
-        3720,
+        3741,
         ClaimedRead,
         "_claim_nothing",
         claims_nothing,
