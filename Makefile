@@ -16,8 +16,9 @@ help: # the ten targets that people use; the matrices are in noxfile.py: nox -l
 
 setup: $(STAMP) java ## create .venv, install everything, find or install a Java runtime for Spark
 
-# The distributions of this repository, and what is installed of each: all editable, in one environment, by one call of pip.
-EDITABLE := --editable ./local --editable ./simulator --editable ./examples/demonstration --editable '.[dev]'
+# The distributions of this repository, and what is installed of each: all editable, in one environment, by one call of
+# pip, the library first: an older pip looks on PyPI for what it has not read yet.
+EDITABLE := --editable '.[dev]' --editable ./local --editable ./simulator --editable ./examples/demonstration
 
 $(STAMP): pyproject.toml local/pyproject.toml simulator/pyproject.toml examples/demonstration/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or later; '$(PYTHON)' is older. Name a newer one: make PYTHON=python3.12"; exit 1; }

@@ -28,8 +28,10 @@ def install(folder: Path, version: str) -> None:
         return
     venv.create(folder, with_pip=True, clear=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    editable = [word for folder in DISTRIBUTIONS for word in ("--editable", str(ROOT / folder))]
-    subprocess.run([*pip, f"pyspark=={version}", *editable, "--editable", f"{ROOT}[dev]"], check=True)
+    # The library first: pip of Python 3.11 looks for the other distributions' requirements on PyPI before it reads the rest.
+    folders = [f"{ROOT}[dev]", *(str(ROOT / folder) for folder in DISTRIBUTIONS)]
+    editable = [word for folder in folders for word in ("--editable", folder)]
+    subprocess.run([*pip, f"pyspark=={version}", *editable], check=True)
     stamp.write_text(wanted)
 
 
