@@ -52,11 +52,22 @@ class Workers:
         self.queues = AwsQueues(AwsOptions(**server.connection()))
         self.sent = [f"r{n}" for n in range(records)]
         for start in range(0, records, 500):
-            entries = [
-                {"Data": text.encode(), "PartitionKey": text} for text in self.sent[start : start + 500]
-            ]
-            self.kinesis.put_records(StreamName=name, Records=entries)
+            self.put(self.sent[start : start + 500])
         self.processes = {}
+
+    def put(self, texts):
+        """Put the records; those that the stream has no room for are put again."""
+        refused = list(texts)
+
+        def is_put():
+            entries = [{"Data": text.encode(), "PartitionKey": text} for text in refused]
+            results = self.kinesis.put_records(StreamName=self.name, Records=entries)["Records"]
+            refused[:] = [
+                text for text, result in zip(refused, results, strict=True) if "ErrorCode" in result
+            ]
+            return not refused
+
+        wait_until(is_put, "room in the stream")
 
     def start(self, worker):
         options = [f"{name}={value}" for name, value in self.options.items()]

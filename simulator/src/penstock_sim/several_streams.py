@@ -212,6 +212,7 @@ class SeveralStreams(StreamSet):
         world.schedule(world.now + world.chance.uniform(least_s, most_s), world.start_worker, name)
 
     def _refuse(self) -> None:
+        self.world.met["fault: refusals_per_min"] += 1
         place = self.world.chance.choice(self._there()[1:] or self._there())
         until_s = self.world.now + self.world.chance.uniform(5.0, 40.0)
         if self.world.chance.random() < 0.6:

@@ -32,6 +32,8 @@ COMMANDS = {
     "top": ["top", "{application}", "--once"],
     "top --json": ["top", "{application}", "--json"],
     "put": ["put", "{stream}", "{file}"],
+    "queues list": ["queues", "list"],
+    "queues list --json": ["queues", "list", "--json"],
     "options": ["options"],
     "completion": ["completion", "bash"],
     "simulate": ["simulate", "--seeds", "1"],
@@ -53,6 +55,12 @@ def names(kinesis, tmp_path_factory):
     client = kinesis.client("kinesis")
     for key in (KEY, ACTING_KEY, "plain"):
         client.put_record(StreamName="encodings", Data="größe 🎉".encode(), PartitionKey=key)
+    client.create_stream(StreamName="encodings-queued", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    client.get_waiter("stream_exists").wait(StreamName="encodings-queued", WaiterConfig={"Delay": 1})
+    arn = client.describe_stream_summary(StreamName="encodings-queued")["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
+    client.create_queue(QueueName="encodings", StreamConfigurationList=[{"StreamARN": arn}])
     client.split_shard(
         StreamName="encodings", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126)
     )
