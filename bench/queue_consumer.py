@@ -72,7 +72,7 @@ asyncio.run(main())
 
 def measure(name: str, program: str, count: int) -> None:
     """Run one consumer and print its figures."""
-    with LocalKinesisProcess() as server:
+    with LocalKinesisProcess(limits=False) as server:
         kinesis = server.client("kinesis")
         kinesis.create_stream(StreamName="s", StreamModeDetails={"StreamMode": "ON_DEMAND"})
         kinesis.get_waiter("stream_exists").wait(StreamName="s", WaiterConfig={"Delay": 1})
