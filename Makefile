@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest environments test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others coverage screenshots soak format docs site test-site clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest environments test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others model coverage screenshots soak format docs site test-site clean
 
 help: # the ten targets that people use; the matrices are in noxfile.py: nox -l
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +144,9 @@ screenshots: setup # the pictures of the dashboard in docs/, with a browser that
 soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 	@$(PY) tools/soak_seeds.py
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
+
+model: setup # check the model of the lease protocol: every order of events within its bounds
+	@$(PY) model/check.py
 
 # Without the slow tests: a branch that one seed in hundreds takes wants a test of its own.
 coverage: setup # branches of the core that no quick test takes: there are none

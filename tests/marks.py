@@ -39,6 +39,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "local/test_crashes.py": ("slow",),
     "local/test_floods.py": ("slow",),
     "local/test_testing_page.py": ("slow",),
+    "model": ("spark", "slow"),
     "producer/test_crowd.py": ("slow",),
     "queues/test_queue_processes.py": ("slow",),
     "sim/test_fleet.py::test_a_fleet_at_rest_reads_a_third_of_what_whole_looks_in_every_round_would_cost": (

