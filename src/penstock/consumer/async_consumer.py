@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
-from penstock.consumer.async_batch import AsyncBatch, AsyncPullQueue
+from penstock.consumer.async_batch import AsyncBatch
 from penstock.consumer.async_calls import (
     AsyncDeadLetterHandler,
     AsyncHandler,
@@ -34,9 +34,11 @@ from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health
 from penstock.consumer.processor import check_are_callable
+from penstock.consumer.pull import not_done, refuse_lost
 from penstock.consumer.stream_argument import StreamArgument
 from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.ports.metrics import Metrics
+from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.stop_signals import StopSignals
 
 if TYPE_CHECKING:
@@ -101,9 +103,9 @@ class AsyncConsumer:
     ) -> None:
         check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)
         calls = self._calls = EventLoopCalls()
-        self._pull: AsyncPullQueue | None = None
+        self._pull: AsyncPull[AsyncBatch] | None = None
         if handler is None and processor_factory is None:
-            self._pull = AsyncPullQueue()
+            self._pull = AsyncPull(not_done, refuse_lost)
             handler = self._pull.offer
         self._consumer = Consumer(
             stream,
@@ -315,7 +317,7 @@ class AsyncConsumer:
                 "this consumer was not started: `async with AsyncConsumer(...) as consumer:`, and in it "
                 "`async for batch in consumer:`"
             )
-        async for batch in self._pull.batches():
+        async for batch in self._pull.items():
             yield batch
         if self._ended.is_set():
             self._raise_failure()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.consumer.records import Batch
+from penstock.consumer.records import Batch, ShardRecords
 from penstock.errors import HandlerFailed
 
 _POLL_S: Final = 0.2  # how soon the iterating thread sees that the consumer has ended
@@ -29,6 +29,11 @@ def not_done() -> IterationEnded:
 def not_taken() -> IterationEnded:
     """Return the failure of a batch whose lease was lost while it waited."""
     return IterationEnded("the lease was lost before this batch was taken")
+
+
+def refuse_lost(batch: ShardRecords) -> IterationEnded | None:
+    """Return the failure of a batch whose lease was lost, None for another one."""
+    return None if batch.is_owned else not_taken()
 
 
 class _Offer:

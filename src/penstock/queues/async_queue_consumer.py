@@ -26,6 +26,7 @@ from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.queues.queue_pull import not_done
+from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.user_code import check_are_callable
 
@@ -82,7 +83,7 @@ class AsyncQueueConsumer:
         **single_options: Unpack[QueueConsumerKeywords],
     ) -> None:
         check_are_callable(handler=handler)
-        self._pull = None if handler is not None else _AsyncPull()
+        self._pull = None if handler is not None else AsyncPull[Any](not_done)
         self._calls = EventLoopCalls(handler if handler is not None else self._offer)
         self._consumer = QueueConsumer(
             queue,
@@ -259,54 +260,3 @@ class AsyncQueueConsumer:
     def health(self) -> QueueHealth:
         """Return the consumer's health, as `QueueConsumer.health` does."""
         return self._consumer.health()
-
-
-class _AsyncPull:
-    """Passes records to the tasks that iterate."""
-
-    def __init__(self) -> None:
-        self._offers: asyncio.Queue[tuple[Any, asyncio.Future[None]] | None] = asyncio.Queue()
-        self._unsettled: set[asyncio.Future[None]] = set()
-        self._is_closed = False
-
-    async def offer(self, item: Any) -> None:
-        """Pass an item to a task that iterates, and wait until it is done.
-
-        Raises:
-            IterationEnded: The iteration ended first.
-        """
-        if self._is_closed:
-            raise not_done()
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsettled.add(settled)
-        self._offers.put_nowait((item, settled))
-        try:
-            await settled
-        finally:
-            self._unsettled.discard(settled)
-
-    def close(self) -> None:
-        """End all iterations; records that wait are returned."""
-        self._is_closed = True
-        self._offers.put_nowait(None)
-        for settled in self._unsettled:
-            if not settled.done():
-                settled.set_exception(not_done())
-
-    async def items(self) -> AsyncIterator[Any]:
-        """Yield items until this is closed."""
-        while True:
-            offer = await self._offers.get()
-            if offer is None:
-                self._offers.put_nowait(None)  # for the other iterating tasks
-                return
-            item, settled = offer
-            if settled.done():
-                continue
-            is_done = False
-            try:
-                yield item
-                is_done = True
-            finally:
-                if not settled.done():
-                    settled.set_result(None) if is_done else settled.set_exception(not_done())
