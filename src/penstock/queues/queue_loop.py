@@ -461,7 +461,7 @@ class QueueLoop(Loop[QueueEvent]):
             self._is_abandoned = True
             if self._delivery.running_calls:
                 log.warning(
-                    "queue %s: %d calls of the handler took longer than %.0f s to end; their records are given back",
+                    "queue %s: %d calls of the handler took longer than %g s to end; their records are returned",
                     self._queue.name,
                     self._delivery.running_calls,
                     timeout_s,
