@@ -1,4 +1,4 @@
-"""Records and dead letters of a queue, on the command line: shown, given back, acknowledged, restored."""
+"""Records and dead letters of a queue, on the command line: shown, returned, acknowledged, restored."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecor
         )
     except PenstockError as error:
         warn(
-            f"penstock queues: records could not be given back, and are visible again within {_HELD_S} s: {error}"
+            f"penstock queues: records could not be returned, and are visible again within {_HELD_S} s: {error}"
         )
 
 

@@ -183,7 +183,7 @@ class QueueLoop(Loop[QueueEvent]):
         if self._stop_s is not None:
             # Check often: several conditions end the loop, and they have no timers.
             times.append(self._clock.monotonic_s() + 0.1)
-        elif self._pace.resumes_s > float("-inf") and self._pace.open_count < self._pace.wanted:
+        elif self._pace.resumes_s > float("-inf") and self._pace.open_count < self._pace.open_target:
             times.append(max(self._pace.resumes_s, self._clock.monotonic_s() + 0.01))
         return min(times)
 
@@ -222,7 +222,7 @@ class QueueLoop(Loop[QueueEvent]):
         took_s = self._clock.monotonic_s() - began_s
         self.post(partial(self._on_received, number, taken, took_s))
         if self.is_finished and received:  # a long poll that ended after the stop
-            self._give_back([each.handle for each in received])
+            self._return_records([each.handle for each in received])
 
     def _arrival_of(self, received: ReceivedRecord) -> tuple[Arrival, list[QueueRecord]]:
         counts = DecodeCounts()
@@ -249,7 +249,7 @@ class QueueLoop(Loop[QueueEvent]):
             )
             return frozenset()
 
-    def _give_back(self, handles: Sequence[str]) -> None:
+    def _return_records(self, handles: Sequence[str]) -> None:
         try:
             self._queues.set_visibility(self._queue.arn, handles, [0] * len(handles))
         except PenstockError as error:

@@ -51,7 +51,7 @@ class QueueConsumerOptions:
             still has it.
         remember: Results of so many records are remembered while the process lives: a record that is delivered again after it was
             done is acknowledged without a call, and of an aggregate only the undone user records are repeated. 0: none.
-        shutdown_timeout_s: Bound of a graceful stop. A handler that runs longer is abandoned, and its records are given back.
+        shutdown_timeout_s: Bound of a graceful stop. A handler that runs longer is abandoned, and its records are returned.
         metrics_interval_s: Time between two reports of the gauges.
 
     Raises:

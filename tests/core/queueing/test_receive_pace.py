@@ -27,12 +27,12 @@ def test_full_answers_open_more_and_empty_ones_close_them():
     assert plan(of, 100) == [(1, 10), (2, 10)]
     of.on_answered(1, 10, 0.01, 0.0)
     of.on_answered(2, 10, 0.01, 0.0)
-    assert of.wanted == 4
+    assert of.open_target == 4
     begun = plan(of, 35)
     assert [limit for _, limit in begun] == [10, 10, 10]
     for number, _ in begun:
         of.on_answered(number, 0, 20.0, 20.0)
-    assert of.wanted == 1
+    assert of.open_target == 1
 
 
 def test_a_small_receive_begins_only_for_a_handler_without_work():

@@ -82,7 +82,7 @@ class Deliveries:
             delivery = heappop(flights)[1]
             if self._is_current(delivery):
                 self.in_flight -= 1
-                self._land(delivery)
+                self._append_to_line(delivery)
 
     def next_visible_ms(self) -> int | None:
         """Return when the next record in flight becomes visible; None if there is none."""
@@ -101,7 +101,7 @@ class Deliveries:
             self.in_flight -= 1
         of_shard[delivery.ordinal] = delivery
         if not self.is_in_flight(delivery):
-            self._land(delivery)
+            self._append_to_line(delivery)
             return
         self.in_flight += 1
         heappush(self._flights, (delivery.visible_ms, delivery))
@@ -119,7 +119,7 @@ class Deliveries:
             del self._known[shard_index]
 
     def take_visible(self, *, dead: bool) -> Delivery | None:
-        """Remove and return the first visible record of its line, or None. The caller must `put` it or `give_back` it."""
+        """Remove and return the first visible record of its line, or None. The caller must `put` it or `put_back` it."""
         line = self._dead if dead else self._visible
         while line:
             delivery = line.popleft()
@@ -127,7 +127,7 @@ class Deliveries:
                 return delivery
         return None
 
-    def give_back(self, deliveries: Iterable[Delivery], *, dead: bool) -> None:
+    def put_back(self, deliveries: Iterable[Delivery], *, dead: bool) -> None:
         """Return records of `take_visible` to the front of their line, in their order."""
         (self._dead if dead else self._visible).extendleft(reversed(list(deliveries)))
 
@@ -140,9 +140,9 @@ class Deliveries:
 
     def visible_counts(self) -> tuple[int, int]:
         """Return the number of visible records that were received before, and of visible dead letters."""
-        landed = [each for each in self if not self.is_in_flight(each)]
-        dead = sum(each.is_dead for each in landed)
-        return len(landed) - dead, dead
+        visible = [each for each in self if not self.is_in_flight(each)]
+        dead = sum(each.is_dead for each in visible)
+        return len(visible) - dead, dead
 
     def set_receive_count_max(self, receive_count_max: int | None) -> None:
         """Set the number of receives after which a record becomes a dead letter. Visible records received so often become dead letters now."""
@@ -150,7 +150,7 @@ class Deliveries:
         line, self._visible = self._visible, deque()
         for delivery in line:
             if self._is_current(delivery):
-                self._land(delivery)
+                self._append_to_line(delivery)
 
     def forget_before(self, shard_index: int, ordinal: int) -> None:
         """Forget the records of a shard before an ordinal: they are past the retention."""
@@ -168,7 +168,7 @@ class Deliveries:
     def _is_current(self, delivery: Delivery) -> bool:
         return self.get(delivery.shard_index, delivery.ordinal) is delivery
 
-    def _land(self, delivery: Delivery) -> None:
+    def _append_to_line(self, delivery: Delivery) -> None:
         """Append a record that is not in flight to its line: visible, or dead letters."""
         limit = self.receive_count_max
         if not delivery.is_dead and limit is not None and delivery.receives >= limit:

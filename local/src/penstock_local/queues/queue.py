@@ -180,7 +180,7 @@ class Queue:
     def pick(
         self, stream: Stream, now_ms: int, limit: int, in_flight_max: int | None, *, dead: bool
     ) -> Picked:
-        """Choose the records of a receive; then `commit` them, or `give_back`.
+        """Choose the records of a receive; then `commit` them, or `undo_pick`.
 
         Successive receives begin in turn with new records and with records that are visible again, so that neither starves.
 
@@ -219,7 +219,7 @@ class Queue:
                 continue
             text, size_bytes = found
             if picked.received and taken_bytes + size_bytes > room_bytes:
-                self.deliveries.give_back([delivery], dead=dead)
+                self.deliveries.put_back([delivery], dead=dead)
                 break
             taken_bytes += size_bytes
             picked.again.append(delivery)
@@ -290,9 +290,9 @@ class Queue:
             self.number_last = max(self.number_last, delivery.number)
             self.deliveries.put(delivery)
 
-    def give_back(self, picked: Picked, *, dead: bool) -> None:
+    def undo_pick(self, picked: Picked, *, dead: bool) -> None:
         """Undo `pick`."""
-        self.deliveries.give_back(picked.again, dead=dead)
+        self.deliveries.put_back(picked.again, dead=dead)
         self._unread.update(dict.fromkeys(picked.read_to))
 
     def record(self, stream: Stream, delivery: Delivery, now_ms: int) -> tuple[bytes, int] | None:

@@ -226,7 +226,7 @@ class Queues:
         try:
             self._journal.deliveries_changed(queue, [each.delivery for each in received], now_ms)
         except RequestRefused:
-            queue.give_back(picked, dead=dead)
+            queue.undo_pick(picked, dead=dead)
             raise
         queue.commit(picked, received)
         if queue.any_visible(dead=dead):

@@ -31,6 +31,7 @@ class HeldRecord(Struct, eq=False):
         expires_s: When it ends. The handle is void from then on.
         unsettled: Number of user records that wait for the handler or run in it.
         running: Number of user records that run in the handler.
+        handler_began_s: When the handler was first called with one of them, or None.
         not_before_s: The earliest time at which a refused renewal is sent again.
         call: The service call that has the handle, or None. A handle is in one call at a time.
     """
@@ -45,7 +46,7 @@ class HeldRecord(Struct, eq=False):
     running: int = 0
     done: set[int] = field(default_factory=set)
     results: set[Settled] = field(default_factory=set)
-    handed_out_s: float | None = None
+    handler_began_s: float | None = None
     call: int | None = None
     return_s: int = 0
     end: End = End.RETURNED

@@ -211,8 +211,8 @@ class QueueDelivery:
                 continue
             parts.append(part)
             held.running += 1
-            if held.handed_out_s is None:
-                held.handed_out_s = now_s
+            if held.handler_began_s is None:
+                held.handler_began_s = now_s
         if not parts:
             return None
         self._waiting_count -= len(parts)
@@ -406,7 +406,7 @@ class QueueDelivery:
 
         The time counts from the first call of the handler with the record; before that call, from the receive.
         """
-        since_s = held.received_s if held.handed_out_s is None else held.handed_out_s
+        since_s = held.received_s if held.handler_began_s is None else held.handler_began_s
         due_s = held.visible_from_s + self._options.visibility_s * RENEWAL_SHARE
         return due_s if due_s - since_s < self._options.handling_s_max else float("inf")
 

@@ -22,7 +22,7 @@ class ReceivePace:
     def __init__(self, open_max: int, backoff: Backoff) -> None:
         self._open_max = open_max
         self._backoff = backoff
-        self._wanted = 1
+        self._open_target = 1
         self._reserved: dict[int, int] = {}
         self._next_number = 0
         self._refusals = 0
@@ -34,9 +34,9 @@ class ReceivePace:
         return len(self._reserved)
 
     @property
-    def wanted(self) -> int:
+    def open_target(self) -> int:
         """Number of receives that may be under way at once."""
-        return self._wanted
+        return self._open_target
 
     @property
     def refusals(self) -> int:
@@ -62,7 +62,7 @@ class ReceivePace:
             return begun
         free = room - sum(self._reserved.values())
         least = 1 if is_starving else min(RECORDS_PER_CALL_MAX, target)
-        while self.open_count < self._wanted and free >= max(least, 1):
+        while self.open_count < self._open_target and free >= max(least, 1):
             limit = min(RECORDS_PER_CALL_MAX, free)
             number = self._next_number
             self._next_number += 1
@@ -84,9 +84,9 @@ class ReceivePace:
         limit = self._reserved.pop(number)
         self._refusals = 0
         if count >= limit:
-            self._wanted = min(self._open_max, self._wanted * 2)
+            self._open_target = min(self._open_max, self._open_target * 2)
         elif count == 0:
-            self._wanted = max(1, self._wanted // 2)
+            self._open_target = max(1, self._open_target // 2)
             if took_s < _EMPTY_APART_S:
                 self._not_before_s = now_s + _EMPTY_APART_S
 
@@ -94,5 +94,5 @@ class ReceivePace:
         """Handle a receive that was refused or not answered."""
         del self._reserved[number]
         self._refusals += 1
-        self._wanted = max(1, self._wanted // 2)
+        self._open_target = max(1, self._open_target // 2)
         self._not_before_s = max(self._not_before_s, now_s + self._backoff.delay_s(self._refusals, u))
