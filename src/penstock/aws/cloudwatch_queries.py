@@ -1,4 +1,4 @@
-"""Queries of CloudWatch's metrics of streams, by the minute."""
+"""Queries of CloudWatch's metrics of streams and queues, by the minute."""
 
 from __future__ import annotations
 
@@ -42,6 +42,14 @@ class QueryAnswer(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
+class _Metric(Struct, frozen=True):
+    """One metric: its name, its dimensions, and the statistic that is asked for."""
+
+    name: str
+    dimensions: tuple[tuple[str, str], ...]
+    statistic: str = "Sum"
+
+
 class _Part(Struct, frozen=True):
     """One call's answer: the sums and the status of each query in their order, and the messages."""
 
@@ -60,7 +68,7 @@ class CloudWatchQueries:
         self._options = options
 
     def fetch(self, stream: str, queries: Sequence[Query], began_ms: int, ended_ms: int) -> QueryAnswer:
-        """Fetch the sums of some minutes.
+        """Fetch the sums of some minutes of a stream.
 
         Args:
             stream: The stream's name.
@@ -71,12 +79,44 @@ class CloudWatchQueries:
         Raises:
             ServiceError: A call failed.
         """
+        metrics = [
+            _Metric(name, (("StreamName", stream), *(() if shard is None else (("ShardId", shard),))))
+            for name, shard in queries
+        ]
+        return self._fetch(f"stream {stream}", metrics, began_ms, ended_ms)
+
+    def fetch_of_queues(
+        self,
+        queues: Sequence[tuple[str, str]],
+        metrics: Sequence[tuple[str, str]],
+        began_ms: int,
+        ended_ms: int,
+    ) -> QueryAnswer:
+        """Fetch the values of some minutes of queues: in the answer, all metrics of the first queue, then those of the next.
+
+        Args:
+            queues: Name and id of each; the id is the end of its ARN.
+            metrics: Name and statistic of each.
+            began_ms: A moment of the first minute.
+            ended_ms: A moment of the last one.
+
+        Raises:
+            ServiceError: A call failed.
+        """
+        asked = [
+            _Metric(name, (("QueueName", queue), ("QueueId", queue_id)), statistic)
+            for queue, queue_id in queues
+            for name, statistic in metrics
+        ]
+        return self._fetch(f"{len(queues)} queues", asked, began_ms, ended_ms)
+
+    def _fetch(self, resource: str, queries: Sequence[_Metric], began_ms: int, ended_ms: int) -> QueryAnswer:
         parts = [
             queries[at : at + QUERIES_PER_CALL_MAX] for at in range(0, len(queries), QUERIES_PER_CALL_MAX)
         ]
         span = (_moment(began_ms), _moment(ended_ms + _PERIOD_S * 1000))
         found = map_on_daemons(
-            "penstock-queries", _CALLS_AT_ONCE, lambda part: self._fetch_part(stream, part, span), parts
+            "penstock-queries", _CALLS_AT_ONCE, lambda part: self._fetch_part(resource, part, span), parts
         )
         statuses = Counter(status for part in found for _, status in part.results if status != _COMPLETE)
         problems = [message for part in found for message in part.messages]
@@ -90,16 +130,18 @@ class CloudWatchQueries:
             tuple(dict.fromkeys(problems)),
         )
 
-    def _fetch_part(self, stream: str, queries: Sequence[Query], span: tuple[datetime, datetime]) -> _Part:
+    def _fetch_part(
+        self, resource: str, queries: Sequence[_Metric], span: tuple[datetime, datetime]
+    ) -> _Part:
         asked = {f"q{number}": query for number, query in enumerate(queries)}
         sums: dict[str, dict[int, float]] = {name: {} for name in asked}
         statuses = dict.fromkeys(asked, _COMPLETE)
         messages: list[str] = []
         pages = pages_of(
-            partial(self._send, stream),
+            partial(self._send, resource),
             "NextToken",
             "NextToken",
-            MetricDataQueries=[_document_of(name, stream, query) for name, query in asked.items()],
+            MetricDataQueries=[_document_of(name, query) for name, query in asked.items()],
             StartTime=span[0],
             EndTime=span[1],
         )
@@ -113,24 +155,19 @@ class CloudWatchQueries:
                     sums[result["Id"]][round(at.timestamp() * 1000)] = value
         return _Part([(sums[name], statuses[name]) for name in asked], messages)
 
-    def _send(self, stream: str, **arguments: Any) -> Any:
+    def _send(self, resource: str, **arguments: Any) -> Any:
         client = client_for("cloudwatch", self._options)
-        return call(
-            lambda: client.get_metric_data(**arguments), "GetMetricData", f"stream {stream}", self._options
-        )
+        return call(lambda: client.get_metric_data(**arguments), "GetMetricData", resource, self._options)
 
 
 def _sentence_of(message: Mapping[str, str]) -> str:
     return f"CloudWatch: {message.get('Code', 'no code')}: {message.get('Value', 'no message')}"
 
 
-def _document_of(name: str, stream: str, query: Query) -> dict[str, Any]:
-    metric, shard = query
-    dimensions = [{"Name": "StreamName", "Value": stream}]
-    if shard is not None:
-        dimensions.append({"Name": "ShardId", "Value": shard})
-    asked = {"Namespace": "AWS/Kinesis", "MetricName": metric, "Dimensions": dimensions}
-    return {"Id": name, "MetricStat": {"Metric": asked, "Period": _PERIOD_S, "Stat": "Sum"}}
+def _document_of(name: str, query: _Metric) -> dict[str, Any]:
+    dimensions = [{"Name": key, "Value": value} for key, value in query.dimensions]
+    asked = {"Namespace": "AWS/Kinesis", "MetricName": query.name, "Dimensions": dimensions}
+    return {"Id": name, "MetricStat": {"Metric": asked, "Period": _PERIOD_S, "Stat": query.statistic}}
 
 
 def _moment(at_ms: int) -> datetime:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.cli.overview.snapshot import ApplicationSnapshot, Snapshot
     from penstock.cli.service_options import Subparsers
 
-DESCRIPTION = "Watch applications live: shards, owners, lag, hand-overs and problems, trouble first."
+DESCRIPTION = "Watch applications live: shards, owners, lag, hand-overs and problems, trouble first; and the region's queues."
 _KEYS = "Keys: arrows or j and k select, enter opens an application or a shard, s an application's stream, escape goes back, q or Ctrl-C ends."
 
 
@@ -72,7 +72,7 @@ def print_snapshot(snapshot: Snapshot) -> None:
     output = Output()
     for problem in snapshot.problems:
         warn(problem)
-    if not snapshot.applications:
+    if not snapshot.applications and not snapshot.queues.rows:
         output.line("no lease table was found: name an application, or check the region")
     elif len(snapshot.applications) > 1:
         output.table(APPLICATION_COLUMNS, [application_cells(each) for each in snapshot.applications], RIGHT)
@@ -80,6 +80,21 @@ def print_snapshot(snapshot: Snapshot) -> None:
         if len(snapshot.applications) > 1:
             output.line("")
         _print_application(output, each)
+    _print_queues(output, snapshot)
+
+
+def _print_queues(output: Output, snapshot: Snapshot) -> None:
+    from penstock.cli.overview.cells import RIGHT
+    from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
+    from penstock.cli.terminal import escape_text
+
+    queues = snapshot.queues
+    if queues.rows:
+        if snapshot.applications:
+            output.line("")
+        output.table(QUEUE_COLUMNS, [queue_cells(row, snapshot.taken_ms) for row in queues.rows], RIGHT)
+    for problem in queues.problems:
+        output.line(escape_text(problem), style="dim")
 
 
 def _print_application(output: Output, snapshot: ApplicationSnapshot) -> None:

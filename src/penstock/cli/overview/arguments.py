@@ -15,7 +15,7 @@ COST: Final = (
     "Nothing is written. Each snapshot costs, for each application, one eventually consistent Scan of its lease table (8 KiB to a "
     "read unit, about 18 leases), and ListShards every half a minute and when a lease of a new shard is seen; for each shard that is asked for its lag, one "
     "GetShardIterator and one or two GetRecords of at most two records, out of the five reads a second that the shard gives to "
-    "all. Without names, ListTables once a minute, and DescribeTable once for every table. A stream on display costs, once a "
+    "all. Without names, ListTables once a minute, DescribeTable once for every table, ListQueues once a minute, and GetMetricData for 6 metrics of each queue, which CloudWatch bills. A stream on display costs, once a "
     "minute, DescribeStreamSummary, and GetMetricData for 6 metrics and up to 5 for each open shard, which CloudWatch bills."
 )
 
@@ -26,7 +26,7 @@ def add_watch_arguments(parser: argparse.ArgumentParser, interval_s: float) -> N
         "applications",
         metavar="APPLICATION",
         nargs="*",
-        help="lease tables by name, s3://bucket/prefix or file:///folder (default: all that the region's DynamoDB has)",
+        help="lease tables by name, s3://bucket/prefix or file:///folder (default: all that the region's DynamoDB has, and its queues)",
     )
     parser.add_argument(
         "--stream",

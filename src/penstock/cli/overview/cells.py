@@ -16,6 +16,7 @@ APPLICATION_COLUMNS: Final = ("application", "stream", "trouble", "shards", "wor
 SHARD_COLUMNS: Final = ("shard", "state", "owner", "lag", "rate", "checkpoint", "why")
 RIGHT: Final = frozenset(
     {"shards", "workers", "lag", "rate", "used"}
+    | {"visible", "in flight", "dead", "done/min", "age"}
     | {"written bytes", "written records", "sent bytes", "refused records", "refused reads"}
 )
 

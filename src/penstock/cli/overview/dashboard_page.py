@@ -24,6 +24,7 @@ from penstock.cli.overview.drawings import (
     html_text,
 )
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
+from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.snapshot import Trouble, moment_of
 from penstock.cli.terminal import escape_text
 
@@ -40,15 +41,20 @@ _ROWS_MAX: Final = 1000
 def page_of_all(snapshot: Snapshot, spark_points: Mapping[str, Sequence[LagPoint]], interval_s: float) -> str:
     """Return the page with all applications."""
     cards = "".join(_card(each, spark_points.get(each.application, ())) for each in snapshot.applications)
-    if not cards:
+    queues = snapshot.queues.rows
+    if not cards and not queues:
         cards = "<p>No lease table was found: name an application, or check the region.</p>"
     body = f'{problem_list(snapshot.problems)}<div class="cards">{cards}</div>'
     streams = {stream for each in snapshot.applications for stream in each.shards_by_stream}
     if streams:
         body += f"<h2>Streams against their quotas</h2><p>{' · '.join(_stream_link(each) for each in sorted(streams))}</p>"
-    return frame(
-        "Penstock", counted(len(snapshot.applications), "application"), snapshot.taken_ms, body, interval_s
-    )
+    summary = counted(len(snapshot.applications), "application")
+    if queues:
+        rows = [("", [escape(cell) for cell in queue_cells(row, snapshot.taken_ms)]) for row in queues]
+        body += f'<h2>Queues</h2><div class="panel wide">{table(QUEUE_COLUMNS, rows)}</div>'
+        summary += f", {counted(len(queues), 'queue')}"
+    body += "".join(f"<p>{html_text(problem)}</p>" for problem in snapshot.queues.problems)
+    return frame("Penstock", summary, snapshot.taken_ms, body, interval_s)
 
 
 def _stream_link(stream: str) -> str:

@@ -26,6 +26,7 @@ from penstock.cli.overview.cells import (
     shard_cells,
     stream_name,
 )
+from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
 from penstock.cli.overview.snapshot import Trouble, moment_of
 from penstock.cli.overview.stream_cells import (
@@ -44,6 +45,7 @@ from penstock.core.leases.lease import stream_id_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from penstock.cli.overview.queue_rows import QueueRow
     from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Snapshot
     from penstock.cli.overview.stream_load import Load, Quota, ShardLoad, StreamSnapshot
     from penstock.cli.overview.watch_thread import WatchThread
@@ -183,20 +185,39 @@ def _table(
 def _applications(snapshot: Snapshot, place: Place, height: int) -> list[RenderableType]:
     selected = place.application_of(snapshot)
     names = [each.application for each in snapshot.applications]
-    heading = _heading(counted(len(names), "application"), snapshot.taken_ms, snapshot.problems)
+    queues = snapshot.queues.rows
+    title = counted(len(names), "application") + (f"   {counted(len(queues), 'queue')}" if queues else "")
+    heading = _heading(title, snapshot.taken_ms, snapshot.problems)
+    below, below_lines = _queues(snapshot, (height - _FRAME_LINES) // 2)
     if selected is None:
-        return [
-            heading,
-            Text(""),
-            _line("no lease table was found: name an application, or check the region"),
-        ]
+        nothing = "no lease table was found: name an application, or check the region"
+        return [heading, Text(""), *below] if queues else [heading, Text(""), _line(nothing), *below]
 
     def draw(each: ApplicationSnapshot) -> tuple[Sequence[str], str]:
         return application_cells(each), "bold red" if each.problems else _STYLES[each.worst]
 
     at = names.index(selected.application)
-    room = height - _FRAME_LINES
-    return [heading, Text(""), _table(APPLICATION_COLUMNS, snapshot.applications, draw, at, room)]
+    room = height - _FRAME_LINES - below_lines
+    return [heading, Text(""), _table(APPLICATION_COLUMNS, snapshot.applications, draw, at, room), *below]
+
+
+def _queues(snapshot: Snapshot, lines_max: int) -> tuple[list[RenderableType], int]:
+    """Return the table of queues and its problems, and their number of lines: those in trouble, as far as there is room."""
+    rows, problems = snapshot.queues.rows, snapshot.queues.problems
+    parts: list[RenderableType] = []
+    count = 0
+    if rows and lines_max > 3:
+        room = min(len(rows), lines_max - 3)
+
+        def draw(row: QueueRow) -> tuple[Sequence[str], str]:
+            return queue_cells(row, snapshot.taken_ms), "yellow" if row.trouble else ""
+
+        parts += [Text(""), _table(QUEUE_COLUMNS, rows, draw, -1, room)]
+        count += 2 + room
+    for problem in problems[: max(0, lines_max - count)]:
+        parts.append(_line(problem, "dim"))
+        count += 1
+    return parts, count
 
 
 def _shards(

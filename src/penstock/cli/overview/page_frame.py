@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
 _SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
 _NUMBERS: Final = (
+    *("visible", "in flight", "dead", "done/min", "age"),
     *("lag", "rate", "leases", "in trouble", "bytes", "figure", "quota", "used"),
     *("written bytes", "written records", "sent bytes", "refused records", "refused reads"),
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from penstock.cli.overview.queue_rows import QueueOverview, queue_document
 from penstock.core.leases.lease import shard_id_of, stream_id_of
 
 if TYPE_CHECKING:
@@ -187,11 +188,13 @@ class Snapshot:
         taken_ms: Milliseconds since the epoch.
         applications: Trouble first.
         problems: Failures to read or find applications, a sentence each.
+        queues: The region's queues; empty if applications are named.
     """
 
     taken_ms: int
     applications: tuple[ApplicationSnapshot, ...]
     problems: tuple[str, ...] = ()
+    queues: QueueOverview = field(default_factory=QueueOverview)
 
 
 # --- as a document ----------------------------------------------------------------------------------------
@@ -203,6 +206,11 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
         "taken_at": moment_of(snapshot.taken_ms),
         "applications": [application_document(each) for each in snapshot.applications],
         "problems": list(snapshot.problems),
+        "queues": [
+            queue_document(row, None if row.measured_ms is None else moment_of(row.measured_ms))
+            for row in snapshot.queues.rows
+        ],
+        "queue_problems": list(snapshot.queues.problems),
     }
 
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self
 
+from penstock.cli.overview.queue_reader import QueueReader
 from penstock.cli.overview.trouble import TroubleLimits
 from penstock.cli.overview.watcher import ApplicationWatcher, FleetWatcher, WatchOptions
-from penstock.cli.service_options import open_kinesis, open_lease_table, open_lease_table_finder
+from penstock.cli.service_options import (
+    open_cloudwatch_queries,
+    open_kinesis,
+    open_lease_table,
+    open_lease_table_finder,
+    open_queues,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> FleetWatcher:
-    """Open a watcher of the applications that are named, or of all.
+    """Open a watcher of the applications that are named, or of all and the queues.
 
     Args:
         args: As parsed.
@@ -37,7 +44,10 @@ def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> Fleet
     def open_watcher(name: str) -> ApplicationWatcher:
         return ApplicationWatcher(open_lease_table(args, name), kinesis, clock, options)
 
-    return FleetWatcher(args.applications, open_watcher, open_lease_table_finder(args), clock)
+    queues = QueueReader(open_queues(args), open_cloudwatch_queries(args), clock)
+    return FleetWatcher(
+        args.applications, open_watcher, open_lease_table_finder(args), clock, queues.take_snapshot
+    )
 
 
 class WatchThread:

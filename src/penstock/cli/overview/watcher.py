@@ -11,6 +11,7 @@ from penstock.cli.lease_report import Sighting, watch
 from penstock.cli.lease_streams import streams_of
 from penstock.cli.overview.cells import stream_name
 from penstock.cli.overview.changes import changes_between
+from penstock.cli.overview.queue_rows import QueueOverview
 from penstock.cli.overview.shard_rows import KnownLag, shard_rows, skipped_problems, worker_rows
 from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, Snapshot
 from penstock.cli.overview.trouble import TroubleLimits, sort_applications
@@ -40,6 +41,7 @@ APPLICATIONS_MAX: Final = 200
 _LIST_SHARDS_EVERY_S: Final = 30.0
 _FIND_TABLES_EVERY_S: Final = 60.0
 _APPLICATIONS_AT_ONCE: Final = 4
+_LAST_QUEUES_S: Final = 60.0  # the calls have deadlines of their own
 _WATCHED_AT_ONCE: Final = 64  # as many as there are connections
 
 
@@ -245,6 +247,7 @@ class FleetWatcher:
         open_watcher: Returns the watcher of an application.
         finder: Used if no names are given.
         clock: For moments.
+        take_queues: Returns the queues, given how long to wait for them; called if no names are given.
     """
 
     def __init__(
@@ -253,7 +256,9 @@ class FleetWatcher:
         open_watcher: Callable[[str], ApplicationWatcher],
         finder: LeaseTableFinder,
         clock: Clock,
+        take_queues: Callable[[float], QueueOverview] = lambda _: QueueOverview(),
     ) -> None:
+        self._take_queues = take_queues
         self._names = tuple(dict.fromkeys(names))
         self._open_watcher = open_watcher
         self._finder = finder
@@ -276,6 +281,8 @@ class FleetWatcher:
     def take_last_snapshot(self) -> Snapshot:
         """Take the only snapshot: up to 64 tables are watched within the same seconds."""
         self._choose()
+        if not self._names:
+            self._take_queues(0.0)  # begins; the tables are watched meanwhile
 
         def watch(name: str) -> tuple[list[Sighting], LeaseScan] | ApplicationSnapshot:
             try:
@@ -291,7 +298,9 @@ class FleetWatcher:
 
         watching = map_on_daemons("penstock-watch", _WATCHED_AT_ONCE, watch, self._watchers)
         seen = dict(zip(self._watchers, watching, strict=True))
-        return self._joined(map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, snapshot, self._watchers))
+        return self._joined(
+            map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, snapshot, self._watchers), _LAST_QUEUES_S
+        )
 
     def _choose(self) -> None:
         names = self._names or self._find()
@@ -316,8 +325,9 @@ class FleetWatcher:
             self._failures[name] = text
         return snapshot
 
-    def _joined(self, snapshots: Sequence[ApplicationSnapshot]) -> Snapshot:
-        return Snapshot(self._clock.wall_ms(), sort_applications(snapshots), self._problems)
+    def _joined(self, snapshots: Sequence[ApplicationSnapshot], queues_wait_s: float = 0.0) -> Snapshot:
+        queues = QueueOverview() if self._names else self._take_queues(queues_wait_s)
+        return Snapshot(self._clock.wall_ms(), sort_applications(snapshots), self._problems, queues)
 
     def _find(self) -> tuple[str, ...]:
         now_s = self._clock.monotonic_s()

@@ -1,0 +1,119 @@
+"""Read the queues of a region and their figures for views that stay open: on a thread, at most once a minute."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.overview.queue_rows import (
+    FIGURE_MINUTES,
+    LEVEL_METRICS,
+    RATE_METRICS,
+    QueueOverview,
+    QueueRow,
+    figures_of,
+    sorted_queues,
+)
+from penstock.core.safe_text import describe_error
+from penstock.errors import AccessDenied, ServiceError, UsageError
+from penstock.runtime.loop import ThreadPool
+
+if TYPE_CHECKING:
+    from penstock.aws.cloudwatch_queries import CloudWatchQueries
+    from penstock.ports.clock import Clock
+    from penstock.ports.queues import Queues
+
+READ_EVERY_S: Final = 60.0
+QUEUES_MAX: Final = 200
+_log: Final = logging.getLogger("penstock.overview")
+
+
+class QueueReader:
+    """Reads the queues while a view shows them. Thread-safe.
+
+    Args:
+        queues: Lists the queues.
+        cloudwatch: Has their figures, and bills each query.
+        clock: For the pauses and the minutes.
+    """
+
+    def __init__(self, queues: Queues, cloudwatch: CloudWatchQueries, clock: Clock) -> None:
+        self._queues = queues
+        self._cloudwatch = cloudwatch
+        self._clock = clock
+        self._pool = ThreadPool("penstock-queues", 1)
+        self._condition = threading.Condition()
+        self._newest: QueueOverview | None = None
+        self._read_s = 0.0
+        self._is_being_read = False
+
+    def take_snapshot(self, wait_s: float = 0.0) -> QueueOverview:
+        """Return the newest overview, and start the next one if it is older than a minute.
+
+        Args:
+            wait_s: Wait at most so long for an overview that is under way; then the one before it is returned, or an empty one.
+        """
+        with self._condition:
+            age_s = self._clock.monotonic_s() - self._read_s
+            if not self._is_being_read and (self._newest is None or age_s >= READ_EVERY_S):
+                self._is_being_read = True
+                self._pool.submit(self._read)
+            self._condition.wait_for(lambda: not self._is_being_read, wait_s)
+            return self._newest or QueueOverview()
+
+    def _read(self) -> None:
+        try:
+            overview = fetch_queues(self._queues, self._cloudwatch, self._clock.wall_ms())
+        except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
+            _log.exception("the snapshot of the queues failed")
+            overview = QueueOverview(problems=(describe_error(error),))
+        with self._condition:
+            if overview.problems and not overview.rows and self._newest is not None:
+                overview = QueueOverview(self._newest.rows, overview.problems)
+            self._newest, self._read_s, self._is_being_read = overview, self._clock.monotonic_s(), False
+            self._condition.notify_all()
+
+
+def fetch_queues(queues: Queues, cloudwatch: CloudWatchQueries, now_ms: int) -> QueueOverview:
+    """Take an overview: ListQueues, and GetMetricData for six metrics of each queue. Failed calls are listed in its problems.
+
+    Args:
+        queues: Lists the queues.
+        cloudwatch: Returns the metrics.
+        now_ms: Milliseconds since the epoch.
+    """
+    try:
+        found = sorted(queues.list_queues(), key=lambda each: each.name)
+    except UsageError:
+        return QueueOverview()  # the installed SDK has no queues, so its user has none
+    except ServiceError as error:
+        way_out = ": allow kinesis:ListQueues" if isinstance(error, AccessDenied) else ""
+        return QueueOverview(problems=(f"queues are not shown{way_out} ({error})",))
+    if not found:
+        return QueueOverview()
+    problems: list[str] = []
+    shown = found[:QUEUES_MAX]
+    if len(found) > len(shown):
+        problems.append(f"there are {len(found)} queues, and the first {QUEUES_MAX} are shown")
+    metrics = [(name, "Maximum") for name in LEVEL_METRICS] + [(name, "Sum") for name in RATE_METRICS]
+    try:
+        answer = cloudwatch.fetch_of_queues(
+            [(each.name, each.arn.rpartition("/")[2]) for each in shown],
+            metrics,
+            now_ms - FIGURE_MINUTES * 60_000,
+            now_ms,
+        )
+    except ServiceError as error:
+        way_out = ": allow cloudwatch:GetMetricData" if isinstance(error, AccessDenied) else ""
+        problems.append(f"CloudWatch returned no figures of queues{way_out} ({error})")
+        figures: list[dict[str, Any]] = [{} for _ in shown]
+    else:
+        problems += answer.problems
+        values = iter(answer.sums)
+        figures = [figures_of({name: next(values) for name, _ in metrics}) for _ in shown]
+    rows = [
+        QueueRow(each.name, each.arn, each.stream_arn, each.status, **known)
+        for each, known in zip(shown, figures, strict=True)
+    ]
+    return QueueOverview(sorted_queues(rows), tuple(problems))
