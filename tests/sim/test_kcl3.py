@@ -1,5 +1,8 @@
 """Native KCL 3 fleets in the simulator: one of the KCL's workers leads, and workers of Penstock's are members that follow."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -64,6 +67,23 @@ def test_a_seed_that_failed_once_stays_clean(seed):
 
 def test_the_same_seed_gives_the_same_history(runs):
     assert run_kcl3_seed(5).digest == runs[5].digest
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_history_in_every_process():
+    # The order of a set of names differs between processes.
+    program = "from penstock_sim.run import run_kcl3_seed; print(run_kcl3_seed(0).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "3", "5", "7")
+    }
+    assert len(digests) == 1
 
 
 def test_every_fleet_has_workers_of_both_kinds():

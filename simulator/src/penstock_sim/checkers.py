@@ -165,7 +165,7 @@ class OneOwner(Checker):
         """Check that a worker that reports a stolen lease has lost it."""
         who, key = event.who, event.key
         if event.topic == "LOST" and event.reason in ("taken", "same_name") and key is not None:
-            if self.history.is_forgiven(key):
+            if self.history.is_exempt(key):
                 return
             row = self.history.rows.get(key)
             if row is not None and row.reader == name_of(who) and self._holder.get(key) == who:
@@ -215,7 +215,7 @@ class ParentsFirst(Checker):
         if reader is None or reader.deliveries:
             return
         for parent in self.history.shards[key].parents:
-            if self.history.is_forgiven(parent) or parent in self._set_back:
+            if self.history.is_exempt(parent) or parent in self._set_back:
                 continue
             row = self.history.rows.get(parent)
             if row is not None and not row.is_ended:
@@ -358,7 +358,7 @@ class FewDuplicates(Checker):
         index = self.history.index_after(key, position)
         self._last.pop((who, key), None)  # records of its earlier reader without a checkpoint are not done
         reached, before = self._released.pop(key, (0, ""))
-        if self.history.is_forgiven(key):
+        if self.history.is_exempt(key):
             return
         if index < reached:
             raise Broken(

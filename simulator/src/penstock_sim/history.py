@@ -165,7 +165,7 @@ class History(Subscriber):
     asked_s: dict[str, float] = field(default_factory=dict)
     owner_write_s: dict[tuple[str, str], float] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
-    disturbed: set[str] = field(default_factory=set)
+    exempted: set[str] = field(default_factory=set)
     was_table_dropped: bool = False
     readers: dict[tuple[str, str, int], ReaderHistory] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
@@ -235,15 +235,15 @@ class History(Subscriber):
         """Return the seconds since a moment; infinity if it never was."""
         return float("inf") if moment_s is None else self.now - moment_s
 
-    def is_forgiven(self, key: str) -> bool:
+    def is_exempt(self, key: str) -> bool:
         """Whether a planned fault damaged this lease: then checkers ignore order and duplicates."""
-        return self.was_table_dropped or key in self.disturbed
+        return self.was_table_dropped or key in self.exempted
 
     def has_two_drivers(self, query: str) -> bool:
         """Whether two drivers may work under the name of a query."""
         return query in self.second_drivers or query in self.copied
 
-    def is_query_disturbed(self, query: str) -> bool:
+    def is_query_exempt(self, query: str) -> bool:
         """Whether a query may have had another driver, or an earlier state of its checkpoint location."""
         return self.has_two_drivers(query) or query in self.restored
 
@@ -332,14 +332,14 @@ class History(Subscriber):
 
     def _on_lease_deleted(self, event: LeaseDeleted) -> None:
         self.rows.pop(event.key, None)
-        self.disturb(event.key)
+        self.exempt(event.key)
 
-    def disturb(self, key: str) -> None:
+    def exempt(self, key: str) -> None:
         """Exempt a shard and its descendants from the checks of order and duplicates: their rows were damaged."""
-        if key not in self.disturbed and key in self.shards:
-            self.disturbed.add(key)
+        if key not in self.exempted and key in self.shards:
+            self.exempted.add(key)
             for child in self.shards[key].children:
-                self.disturb(child)
+                self.exempt(child)
 
     def _on_application_renamed(self, event: ApplicationRenamed) -> None:
         del event

@@ -80,14 +80,14 @@ class LossesReported(Checker):
             self._reported.setdefault(key, {}).setdefault((who, event.epoch), set()).update(gone)
         if reader is None or not count or not reader.done_index == reader.next_index == count:
             return
-        if self._is_in_doubt(who, key, reader.next_index):
+        if self._is_unverified(who, key, reader.next_index):
             return
         # A reader that finds nothing at its starting place cannot rule out a loss yet.
         if reader.deliveries or (who, key) in self._tips or shard.trimmed < reader.start_index:
             tips = self._tips.setdefault((who, key), deque(maxlen=20))
             tips.append(_Tip(self.history.now, event.server_ms, count))
 
-    def _is_in_doubt(self, who: str, key: str, next_index: int) -> bool:
+    def _is_unverified(self, who: str, key: str, next_index: int) -> bool:
         """Return whether a reader treats an empty page as unverified and reads again.
 
         It does so if its last record has left the stream, and it was not at the tip within the retention.

@@ -297,12 +297,12 @@ class Deletion(Struct, frozen=True):
     Args:
         at_s: When.
         name: Which one.
-        anew_after_s: Seconds after which it is created again under the same name; None if never.
+        recreated_after_s: Seconds after which it is created again under the same name; None if never.
     """
 
     at_s: float
     name: str
-    anew_after_s: float | None = None
+    recreated_after_s: float | None = None
 
 
 class StreamsPlan(Struct, frozen=True):
@@ -337,7 +337,7 @@ class StreamsPlan(Struct, frozen=True):
     @property
     def gone(self) -> frozenset[str]:
         """The streams that are deleted finally."""
-        return frozenset(each.name for each in self.deletions if each.anew_after_s is None)
+        return frozenset(each.name for each in self.deletions if each.recreated_after_s is None)
 
 
 class Scenario(Struct, frozen=True):

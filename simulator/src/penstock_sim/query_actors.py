@@ -158,7 +158,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
 
     def _move(self) -> None:
         """End all executors and drivers, and go on under another application name, with an empty lease table."""
-        logs = [self._log_of(name) for name in self.world.scenario.queries]
+        logs = [self._log_of(name) for name in sorted(self.world.scenario.queries)]
         if any(log.offset(len(log.offsets) - 1).lease_table != self.world.application for log in logs):
             return  # a query has logged no batch under this name: its offsets have an earlier name, or none
         for executor in self.executors_now():

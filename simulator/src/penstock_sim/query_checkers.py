@@ -81,7 +81,7 @@ class SameReplays(Checker):
 
     def _is_out(self, who: str, key: str) -> bool:
         life = int(who.partition("#")[2])
-        return life < self._first_life.get(name_of(who), 0) or self.history.is_forgiven(key)
+        return life < self._first_life.get(name_of(who), 0) or self.history.is_exempt(key)
 
     def on_batch_read(self, event: BatchRead) -> None:
         """Compare with the first execution, and with the records that an action took of the batch."""
@@ -202,7 +202,7 @@ class OnceEach(Checker):
             if batch >= 0 and (name, batch) in emitted:
                 continue
             emitted.append((name, batch))
-            if len(emitted) == 1 or self.history.is_forgiven(key):
+            if len(emitted) == 1 or self.history.is_exempt(key):
                 continue
             place = self.history.shards[key].sequences.index(row)
             # A worker that has lost a lease goes on until it finds out, at most for a lease duration.
@@ -250,7 +250,7 @@ class ParentsInEarlierBatches(Checker):
         for key in event.keys:
             for parent in self.history.shards[key].parents:
                 undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
-                if undone is not None and not self.history.is_forgiven(parent):
+                if undone is not None and not self.history.is_exempt(parent):
                     raise Broken(
                         f"batch {event.batch} of {event.who} reads {key} before {undone} of {parent}"
                     )
@@ -258,7 +258,7 @@ class ParentsInEarlierBatches(Checker):
     def on_batch_committed(self, event: BatchCommitted) -> None:
         """Check the families of a batch's shards."""
         name, batch = event.query, event.batch
-        held = [key for key, rows in event.results if rows and not self.history.is_forgiven(key)]
+        held = [key for key, rows in event.results if rows and not self.history.is_exempt(key)]
         if name in self.history.copied:
             self._forget(name)
         for key in held:
@@ -270,7 +270,7 @@ class ParentsInEarlierBatches(Checker):
                     raise Broken(f"batch {batch} of {name} holds records of {key} and of its parent {parent}")
             for child in () if key in self._set_back else self.history.shards[key].children:
                 is_early = self._first.get((name, child), batch + 1) <= batch
-                if is_early and not self.history.is_forgiven(child):
+                if is_early and not self.history.is_exempt(child):
                     raise Broken(f"batch {batch} of {name} holds records of {key} after its child {child}")
 
 
@@ -343,9 +343,9 @@ class NoFalseAlarm(Checker):
         who, error, text = event.who, event.error, event.text
         if self._is_false_loss(error):
             raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
-        is_damaged = self.history.was_table_dropped or bool(self.history.disturbed)
+        is_damaged = self.history.was_table_dropped or bool(self.history.exempted)
         name = name_of(who)
-        is_excused = name in self._excused or self.history.is_query_disturbed(name) or is_damaged
+        is_excused = name in self._excused or self.history.is_query_exempt(name) or is_damaged
         if "AnotherDriver" in f"{error} {text}" and not is_excused:
             raise Broken(f"{who} speaks of another driver, and there never was one: {text}")
         if error == "OptionError" and name_of(who) not in _REFUSED:
@@ -491,7 +491,7 @@ class PassesWhatIsDone(Checker):
             left = self._left.pop((who, key), 0)
             if key not in self._ended_early and left > self.history.shards[key].trimmed:
                 self._pass(who, key, left)
-            if index < self._passed.get((who, key), 0) and not self.history.is_forgiven(key):
+            if index < self._passed.get((who, key), 0) and not self.history.is_exempt(key):
                 raise Broken(
                     f"batch {batch} of {who} begins {key} at {start}, where a batch began that it has gone on from"
                 )
@@ -514,7 +514,7 @@ class PassesWhatIsDone(Checker):
 
     def on_batch_unread(self, event: BatchUnread) -> None:
         """Remember the records that were not read, and count as done."""
-        for key in () if self._has_jumped or self.history.is_query_disturbed(event.query) else event.keys:
+        for key in () if self._has_jumped or self.history.is_query_exempt(event.query) else event.keys:
             who, begin, count = self._planned.get((event.query, event.batch, key), ("", 0, 0))
             if begin < count:
                 self._left[who, key] = begin + 1

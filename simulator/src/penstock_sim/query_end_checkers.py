@@ -19,7 +19,8 @@ from penstock_sim.plan import EPOCH_MS
 _EXTRAS: Final = "z/"
 """Name prefix of the workers that join and leave beside the fleet."""
 _BOUND_SLACK_MS: Final = 3000  # a driver's estimate of the service's clock is off by up to two seconds
-_MOURNED_LEASES: Final = 3  # so many lease durations after its end a worker may still count as living
+_DEPARTED_LEASE_DURATIONS: Final = 3
+"""So many lease durations after its end a worker may still count as living."""
 
 
 class EndsWhenAllIsRead(Checker):
@@ -75,7 +76,7 @@ class EndsWhenAllIsRead(Checker):
         up_s = self._up_s.get(who, 0.0)
         is_excused = (
             name_of(who) in self._excused
-            or self.history.is_query_disturbed(name_of(who))
+            or self.history.is_query_exempt(name_of(who))
             or name_of(who).startswith(_EXTRAS)
         )
         is_owed = event.how == "done" and not is_excused and self._disturbed_s < up_s
@@ -94,16 +95,16 @@ class EndsWhenAllIsRead(Checker):
     def _is_read(self, key: str, me: str) -> bool:
         row, now_s = self.history.rows.get(key), self.history.now
         alive = {name_of(who) for who in self.history.alive} - {me}
-        mourned_s = _MOURNED_LEASES * self.options.lease_duration_s
+        departed_s = _DEPARTED_LEASE_DURATIONS * self.options.lease_duration_s
         if row is None or row.reader is None:
-            if alive and now_s - self.history.changed_s.get(key, float("-inf")) < mourned_s:
+            if alive and now_s - self.history.changed_s.get(key, float("-inf")) < departed_s:
                 return True  # it was made, or released, a moment ago
             parents = self.history.shards[key].parents
             return any(not self._is_ended(parent) and self._is_read(parent, me) for parent in parents)
-        if row.reader.startswith(_EXTRAS) or now_s - self._handed_s.get(key, float("-inf")) < mourned_s:
+        if row.reader.startswith(_EXTRAS) or now_s - self._handed_s.get(key, float("-inf")) < departed_s:
             return True
         down_s = self._down_s.get(row.reader, float("-inf"))
-        return row.reader != me and (row.reader in alive or now_s - down_s < mourned_s)
+        return row.reader != me and (row.reader in alive or now_s - down_s < departed_s)
 
     def _is_ended(self, key: str) -> bool:
         row = self.history.rows.get(key)

@@ -34,7 +34,7 @@ _MIGRATING_SEEDS: Final = 2
 """Of three seeds of KCL 3 fleets this one migrates."""
 _QUERY_SEEDS: Final = frozenset({4, 5})
 """Of six seeds of KCL 3 fleets these have a query, in a native fleet and in one that migrates."""
-_CALM_SEEDS: Final = 3
+_FAULTLESS_SEEDS: Final = 3
 """Index, of four seeds with several streams, of the one whose only faults are those of streams."""
 _NAMES: Final = ("orders", "returns", "payments", "visits")
 
@@ -390,7 +390,7 @@ def draw_streams_scenario(seed: int) -> Scenario:
     drawn = draw_scenario(seed)
     chance = random.Random(f"streams {seed}")
     safety_s = chance.choice((100.0, 150.0, 200.0))
-    is_calm = seed % 4 == _CALM_SEEDS
+    is_calm = seed % 4 == _FAULTLESS_SEEDS
     plan, refusals_per_min = _draw_streams_plan(chance, safety_s, EPOCH_MS, is_calm=is_calm)
     faults = drawn.faults
     keeps_all = all(stream.retention_s is None for stream in plan.streams)
@@ -451,8 +451,8 @@ def _draw_streams_plan(
     deletable = [stream.name for stream in streams[1:] if stream.epoch is None]
     if deletable and chance.random() < 0.5:
         deletions.append(_draw_deletion(chance, chance.choice(deletable), safety_s))
-        follows_s = deletions[0].at_s + (deletions[0].anew_after_s or 0.0) + chance.uniform(3.0, 40.0)
-        left = names if deletions[0].anew_after_s is not None else _without(names, deletions[0].name)
+        follows_s = deletions[0].at_s + (deletions[0].recreated_after_s or 0.0) + chance.uniform(3.0, 40.0)
+        left = names if deletions[0].recreated_after_s is not None else _without(names, deletions[0].name)
         rollouts = [each for each in rollouts if each.begins_s < deletions[0].at_s]
         rollouts.append(_rollout(chance, follows_s, left))
     elif chance.random() < 0.5:

@@ -166,8 +166,8 @@ class SeveralStreams(StreamSet):
         """Schedule the recurring events and faults."""
         for deletion in self.plan.deletions:
             self.world.schedule(deletion.at_s, self._delete, deletion.name)
-            if deletion.anew_after_s is not None:
-                self.world.schedule(deletion.at_s + deletion.anew_after_s, self._create_anew, deletion.name)
+            if deletion.recreated_after_s is not None:
+                self.world.schedule(deletion.at_s + deletion.recreated_after_s, self._recreate, deletion.name)
         added = set(self.plan.rollouts[0].names) - set(self.plan.listed) if self.plan.rollouts else set[str]()
         for name in sorted(added) if self.plan.added_refused_s else ():
             self.world.schedule(self.plan.rollouts[0].begins_s, self._refuse_listing, name)
@@ -185,7 +185,7 @@ class SeveralStreams(StreamSet):
             place.is_there = False
             self.world.record(StreamDeleted(place.content.stream_id, name))
 
-    def _create_anew(self, name: str) -> None:
+    def _recreate(self, name: str) -> None:
         planned = next(each for each in self.plan.streams if each.name == name)
         self._create(planned, self.world.now_ms())
         self.world.record(StreamRecreated(self.places[-1].content.stream_id, name))
@@ -234,8 +234,8 @@ class SeveralStreams(StreamSet):
         """End all faults, and let every worker read the same list."""
         for deletion in self.plan.deletions:
             is_gone = self.find_place(deletion.name) is None
-            if deletion.anew_after_s is not None and is_gone:
-                self._create_anew(deletion.name)
+            if deletion.recreated_after_s is not None and is_gone:
+                self._recreate(deletion.name)
         for place in self.places:
             place.refused_until = place.denied_until = 0.0
         self._lists = dict.fromkeys(self.world.scenario.workers, self.plan.last_listed)

@@ -98,7 +98,7 @@ class DeletedStaysAsItWas(Checker):
         if gone_s is None or self.history.now < self._written_until_s(event.who, gone_s):
             return
         is_new = isinstance(write, Create) and event.before is None and write.key not in self.history.created
-        if is_new and not self.history.is_forgiven(write.key):
+        if is_new and not self.history.is_exempt(write.key):
             raise Broken(
                 f"{event.who} creates {write.key} at {event.after and event.after.checkpoint}, whose stream is gone"
             )

@@ -155,7 +155,7 @@ class World(Environment):
         for worker in self.workers.values():
             worker.paused_until = min(worker.paused_until, self.now)
             worker.resume()
-        for name in self.scenario.leavers:
+        for name in sorted(self.scenario.leavers):
             self._leave(name)
         for name in self.scenario.workers:
             if name not in self.workers:
