@@ -1,0 +1,1 @@
+"""The decisions of recordings: their metadata, the moments of reshards, and redaction."""

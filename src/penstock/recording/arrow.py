@@ -1,0 +1,16 @@
+"""pyarrow for recordings: one place that says how to install it."""
+
+from __future__ import annotations
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "recordings need the package pyarrow, which is not installed: pip install 'penstock[arrow]'",
+        name=missing.name,
+    ) from missing
+
+from penstock.frames import SCHEMA
+
+__all__ = ["SCHEMA", "pa", "pq"]
