@@ -33,7 +33,11 @@ class QueueWorld:
     def left(self):
         """Records that are neither acknowledged nor dead."""
         deliveries = self.service._queues[self.queue.arn].deliveries.values()
-        return [each.record.data.decode() for each in list(deliveries) if not each.is_dead]
+        return [
+            each.record.data.decode(errors="backslashreplace")
+            for each in list(deliveries)
+            if not each.is_dead
+        ]
 
     @property
     def visible(self):

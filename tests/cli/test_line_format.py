@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.cli.line_format import parse_format
+from penstock.cli.line_format import QUEUE_FIELDS, parse_format
 from penstock.consumer.records import Record
 from penstock.errors import OptionError
+from penstock.queues import QueueRecord
 
 RECORD = Record(
     b"\xff1", "k\u00e9", "77", 0, None, datetime(2026, 1, 2, tzinfo=UTC), "shardId-000000000003", "orders"
@@ -26,6 +27,15 @@ RECORD = Record(
 )
 def test_fields_and_escapes_are_filled_in(text, shown):
     assert b"".join(part for part, _ in parse_format(text).fields(RECORD)) == shown
+
+
+def test_a_record_of_a_queue_has_its_id_its_queue_and_no_shard():
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    record = QueueRecord(b"d", None, "id7", 0, None, at, at, 1, "invoices")
+    shown = parse_format("%t/%o %k%K %s %T", QUEUE_FIELDS).fields(record)
+    assert b"".join(part for part, _ in shown) == b"invoices/id7 0 d 1767312000000"
+    with pytest.raises(OptionError, match="'%p' is none of %s %S %k %K %T %o %t"):
+        parse_format("%p", QUEUE_FIELDS)
 
 
 @pytest.mark.parametrize("text", ["%z", "%", "\\", r"\q", r"\x1"])

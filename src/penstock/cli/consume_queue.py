@@ -8,7 +8,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.cli.line_format import QUEUE_FIELDS, LineFormat, parse_format
 from penstock.cli.queue_records import show
+from penstock.cli.record_lines import print_fields
 from penstock.cli.service_options import connection_of
 from penstock.cli.terminal import escape_text
 from penstock.errors import UsageError
@@ -23,7 +25,6 @@ _OF_STREAMS: Final[dict[str, Any]] = {
     "fan_out": None,
     "auto_fan_out": None,
     "policy": "even",
-    "format": None,
 }
 """Arguments that have no meaning for a queue, with their defaults."""
 
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) != default:
             flag = {"streams": "STREAM", "start": "--from"}.get(name, f"--{name.replace('_', '-')}")
             raise UsageError(f"{flag} has no meaning with --queue: leave it out")
+    line_format = None if args.format is None else parse_format(args.format, QUEUE_FIELDS)
     logging.getLogger("penstock.queues").setLevel(logging.INFO)
     lock = threading.Lock()
     is_broken = threading.Event()
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         """Print a record and hand it to the operating system before it counts as done."""
         with lock:
             try:
-                _print(record, args)
+                _print(record, args, line_format)
                 sys.stdout.flush()
             except BrokenPipeError:
                 is_broken.set()
@@ -75,7 +77,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print(record: QueueRecord, args: argparse.Namespace) -> None:
+def _print(record: QueueRecord, args: argparse.Namespace, line_format: LineFormat | None) -> None:
+    if line_format is not None:
+        print_fields(line_format.fields(record))
+        return
     if args.data:
         if sys.stdout.isatty():
             sys.stdout.write(escape_text(record.data.decode("utf-8", "backslashreplace")) + "\n")

@@ -33,7 +33,8 @@ def add_format_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         metavar="TEXT",
         help=r"text with fields, as kcat: %%s data, %%k key, %%p shard, %%o sequence number, %%t stream, %%T arrival in ms, "
-        r"%%S and %%K lengths of data and key, \n \t \x1f; for instance '%%k\t%%s\n'",
+        r"%%S and %%K lengths of data and key, \n \t \x1f; for instance '%%k\t%%s\n'. Of a queue, %%o is the record id and %%t the "
+        "queue, and there is no %%p",
     )
 
 
@@ -131,17 +132,18 @@ class RecordPrinter:
         elif self._format == "columns":
             sys.stdout.write(record_text(record, names_stream=self._names_streams) + "\n")
         elif isinstance(self._format, LineFormat):
-            self._print_fields(self._format.fields(record))
+            print_fields(self._format.fields(record))
         elif sys.stdout.isatty():
             sys.stdout.write(escape_text(record.data.decode("utf-8", "backslashreplace")) + "\n")
         else:
             sys.stdout.buffer.write(record.data + b"\n")
 
-    @staticmethod
-    def _print_fields(fields: list[tuple[bytes, bool]]) -> None:
-        if not sys.stdout.isatty():
-            sys.stdout.buffer.write(b"".join(part for part, _ in fields))
-            return
-        for part, is_foreign in fields:
-            text = part.decode("utf-8", "backslashreplace")
-            sys.stdout.write(escape_text(text) if is_foreign else text)
+
+def print_fields(fields: list[tuple[bytes, bool]]) -> None:
+    """Print the parts of a record, each with whether it is the record's own: to a terminal, such parts are escaped."""
+    if not sys.stdout.isatty():
+        sys.stdout.buffer.write(b"".join(part for part, _ in fields))
+        return
+    for part, is_foreign in fields:
+        text = part.decode("utf-8", "backslashreplace")
+        sys.stdout.write(escape_text(text) if is_foreign else text)

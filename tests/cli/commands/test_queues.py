@@ -95,14 +95,16 @@ def test_dead_letters_are_exported_restored_by_filter_and_purged(name, kinesis, 
 
 def test_consume_prints_and_acknowledges_a_queue(name, kinesis, capsys, tmp_path):
     put(kinesis, name, 5)
+    status, _, said = penstock(capsys, "consume", "--queue", name, "-f", "%p")
+    assert (status, "'%p' is none of" in said) == (2, True)
     out, err = tmp_path / "out", tmp_path / "err"
     with out.open("w") as stdout, err.open("w") as stderr:
-        command = [sys.executable, "-m", "penstock", "consume", "--queue", name, "--json"]
+        command = [sys.executable, "-m", "penstock", "consume", "--queue", name, "-f", "%t %k=%s\\n"]
         process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
     wait_until(lambda: len(out.read_text().splitlines()) == 5)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, err.read_text()
-    assert sorted(each["data"] for each in documents(out.read_text())) == [f"r{n}" for n in range(5)]
+    assert sorted(out.read_text().splitlines()) == [f"{name} k{n}=r{n}" for n in range(5)]
     assert penstock(capsys, "queues", "receive", name)[:2] == (0, "")
     assert dead_letters(capsys, name) == {}
 
