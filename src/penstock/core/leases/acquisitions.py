@@ -18,11 +18,12 @@ from msgspec import Struct
 from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import FetchLease, Level, Topic
 from penstock.core.leases.coordinator_events import Unknown, WriteOutcome, row_of
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Acquisition, Reason
 from penstock.core.leases.held_leases import HeldLeases, LateCheckpoints
 from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import OwnerState
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import (
     Applied,
     LeaseWrite,
@@ -67,9 +68,9 @@ class Acquisitions:
         membership: Kcl3Membership,
         twins: TwinWatch,
     ) -> None:
-        self.me = context.me
-        self.options = context.options
-        self.view = context.view
+        self.me: str = context.me
+        self.options: CoordinatorOptions = context.options
+        self.view: LeaseView = context.view
         self.takes: dict[str, int] = {}
         """Number of acquired leases since the start, by reason."""
         self._turn = context.turn

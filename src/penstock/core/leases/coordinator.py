@@ -134,7 +134,8 @@ class Coordinator:
         self.options = options
         # Two polls longer than the requester itself waits before it takes the lease.
         bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
-        self.view = view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.names_streams)
+        view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.names_streams)
+        self.view: LeaseView = view
         self._turn = turn = Turn()
         self._twins = twins = TwinWatch(worker, run_name, view)
         self._writes = writes = PendingWrites(turn, options.writes_in_flight_max, twins)
@@ -144,7 +145,8 @@ class Coordinator:
             turn, options.lease_duration_s, options.lease_duration_s - options.margin_s
         )
         self._late_checkpoints = late = LateCheckpoints(context)
-        self.held_leases = held = HeldLeases(context, late, self._failing)
+        held = HeldLeases(context, late, self._failing)
+        self.held_leases: HeldLeases = held
         self._stream_check = stream_check = StreamCheck(options, view)
         self._damaged_rows = DamagedRows(view, turn)
         self._streams = streams_of(context)

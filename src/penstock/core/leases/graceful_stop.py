@@ -7,6 +7,7 @@ import math
 from penstock.core.leases.acquisitions import Acquisitions
 from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, Stopped, Topic
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.kcl3_membership import Kcl3Membership
 
@@ -28,14 +29,14 @@ class GracefulStop:
         acquisitions: Acquisitions,
         membership: Kcl3Membership,
     ) -> None:
-        self.options = context.options
+        self.options: CoordinatorOptions = context.options
         self._turn = context.turn
         self._writes = context.writes
         self._held_leases = held_leases
         self._acquisitions = acquisitions
         self._membership = membership
-        self.is_begun = False
-        self.is_done = False
+        self.is_begun: bool = False
+        self.is_done: bool = False
         self._by_s = math.inf
         self._is_late = False  # unfinished leases were released after the time limit
 

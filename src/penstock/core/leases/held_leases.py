@@ -26,6 +26,7 @@ from penstock.core.leases.coordinator_events import (
     WriteOutcome,
     row_of,
 )
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.failing_calls import FailingCalls
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.held_lease import HeldLease, LeasePhase, RenewalPace
@@ -43,6 +44,7 @@ from penstock.core.leases.held_lease_actions import (
     report_still_stopped,
 )
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
     Applied,
     Create,
@@ -73,8 +75,8 @@ class LateCheckpoints:
     """
 
     def __init__(self, context: CoordinatorContext) -> None:
-        self.options = context.options
-        self.view = context.view
+        self.options: CoordinatorOptions = context.options
+        self.view: LeaseView = context.view
         self._turn = context.turn
         self._writes = context.writes
         self._kept: dict[str, Position] = {}
@@ -126,10 +128,10 @@ class HeldLeases:
     def __init__(
         self, context: CoordinatorContext, late_checkpoints: LateCheckpoints, failing: FailingCalls
     ) -> None:
-        self.me = context.me
-        self.options = context.options
-        self.view = context.view
-        self.lost_count = 0
+        self.me: str = context.me
+        self.options: CoordinatorOptions = context.options
+        self.view: LeaseView = context.view
+        self.lost_count: int = 0
         self._turn = context.turn
         self._writes = context.writes
         self._scans = context.scans

@@ -28,6 +28,7 @@ from penstock.core.leases.coordinator_events import (
     Problem,
     WorkerReported,
 )
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Acquisition, tie_break
 from penstock.core.leases.kcl3_fleet import (
     CPU,
@@ -60,14 +61,14 @@ class Kcl3Membership:
     """
 
     def __init__(self, context: CoordinatorContext) -> None:
-        self.me = context.me
-        self.options = context.options
+        self.me: str = context.me
+        self.options: CoordinatorOptions = context.options
         self._turn = context.turn
-        self.is_refused = False
+        self.is_refused: bool = False
         self._wall_s = 0.0  # as of the last read
         self._detector = FleetModeDetector(context.me)
-        self.mode = FleetMode.OWN
-        self.is_known = not context.options.kcl3
+        self.mode: FleetMode = FleetMode.OWN
+        self.is_known: bool = not context.options.kcl3
         """Whether the fleet's mode is known: the worker begins only then."""
         self._rows = Kcl3Rows()
         self._fetch_s = math.inf

@@ -102,7 +102,7 @@ class LeaseView:
         self, lease_duration_s: float, handover_bound_s: float = 30.0, *, names_streams: bool = False
     ) -> None:
         self.lease_duration_s = lease_duration_s
-        self.handovers = Handovers(handover_bound_s, names_streams=names_streams)
+        self.handovers: Handovers = Handovers(handover_bound_s, names_streams=names_streams)
         self.vanished: frozenset[str] = frozenset()
         """Shards that the stream does not list any more, as two listings agreed: no lease waits for them."""
         self.damaged: dict[str, str] = {}

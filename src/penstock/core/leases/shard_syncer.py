@@ -24,6 +24,7 @@ from penstock.core.leases.coordinator_events import (
     Unknown,
     WriteOutcome,
 )
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import Rows
@@ -104,8 +105,8 @@ class ShardSyncer:
     """
 
     def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingUnderWay) -> None:
-        self.me = context.me
-        self.options = context.options
+        self.me: str = context.me
+        self.options: CoordinatorOptions = context.options
         self.view = view
         self._turn = context.turn
         self._writes = context.writes
@@ -125,7 +126,7 @@ class ShardSyncer:
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
         self._remembered_s = float("-inf")
-        self.wants_scan = False
+        self.wants_scan: bool = False
         """Whether the last scan of the whole table shows a possible hole that this worker must confirm."""
         self._left_out: frozenset[str] = frozenset()  # open shards with ended leases: they are not read
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.coordinator_events import ListingPurpose, WriteOutcome
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease, stream_id_of
 from penstock.core.leases.lease_view import LeaseView, OwnerState, Rows, StreamRows
@@ -84,8 +85,8 @@ class LeaseCleanup:
     """
 
     def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingUnderWay) -> None:
-        self.me = context.me
-        self.options = context.options
+        self.me: str = context.me
+        self.options: CoordinatorOptions = context.options
         self.view = view
         self._turn = context.turn
         self._writes = context.writes

@@ -183,10 +183,10 @@ class TableScans:
         self.me = me
         self.options = options
         self.view = view
-        self.plan = plan_scans(options, me, 0)
+        self.plan: ScanPlan = plan_scans(options, me, 0)
         self.part: TablePart | None = None
         """The part that the next regular scan reads; None for the whole table."""
-        self.has_seen_whole = False
+        self.has_seen_whole: bool = False
         self._turn = turn
         self._owners: set[str] | None = None  # other owners in the first scan of a part
         self._state = TableState.UNKNOWN
