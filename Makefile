@@ -58,7 +58,7 @@ test: setup ## the tests that need no minutes, a few with Spark among them; noth
 OTHER_SPARKS := --deselect "tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[ten kills]" \
 	--deselect tests/spark_batches/test_killed.py
 
-test-slow: setup # what `make test` leaves out: Spark, kills, demo, examples, other people's servers
+test-slow: setup site # what `make test` leaves out: Spark, kills, demo, examples, other people's servers, the built site
 	@$(PY) -m pytest $(PARALLEL_SLOW) $(PYTEST_ARGS) -m "slow and not spark and not soak"
 	@$(PY) -m pytest $(PARALLEL) $(OTHER_SPARKS) $(PYTEST_ARGS) -m "slow and spark and not soak"
 

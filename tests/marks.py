@@ -1,7 +1,7 @@
 """The marks of the tests, by folder, file or test. A test sets none itself, except `soak` on the longer one of its cases.
 
 `spark` starts a JVM, `slow` is left to `make test-slow`. `interop` builds programs against libraries of others and runs
-them, with a JVM too, or fetches their jars: only by `make test-interop`, `make test-lakehouse` and `make test-site`.
+them, with a JVM too, or fetches their jars: only by `make test-interop` and `make test-lakehouse`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "days/test_piped_producer.py": (),
     "demo/test_demo.py": ("spark", "slow"),
     "distributions": ("slow",),
+    "distributions/test_stranger.py": ("spark", "slow"),
     "docs": ("slow",),
     "docs/test_alerts.py": (),
     "docs/test_deploy.py": (),
@@ -55,7 +56,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "sim/test_queries.py::test_the_same_seed_gives_the_same_history_in_every_process": ("slow",),
     "sim/test_simulator.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
     "sim/test_streams.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
-    "site": ("interop",),
+    "site": ("slow",),
     "spark/queries": ("slow",),
     "spark/session": ("spark", "slow"),
     "spark/session/test_smoke.py": ("spark",),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from docs_blocks import ROOT, blocks
+from penstock.aws.aws_options import AwsOptions
 
 RE_EXPORTING = {
     "penstock": "src/penstock/__init__.py",
@@ -29,6 +32,14 @@ PROGRAMS = sorted(
     [*ROOT.glob("examples/*.py"), *ROOT.glob("examples/demonstration/**/*.py"), *ROOT.glob("deploy/*.py")]
 )
 NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
+NAMED = {
+    "penstock.local": "deprecated",
+    "penstock.spark.daemon": "a value of Spark's setting spark.python.daemon.module",
+}
+"""Paths that pages name though no program imports them, and why."""
+PRIVATE = re.compile(r"penstock(?:_local)?(?:\.[a-zA-Z_]\w*)+")
+_DIRECTIVE = re.compile(r"^::: (\S+)", re.MULTILINE)
+_CONNECTION_ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \|", re.MULTILINE)
 _STABLE = re.compile(r"^\| `(penstock[\w.]*)` \|", re.MULTILINE)
 
 
@@ -79,6 +90,59 @@ def imported(program: str) -> set[str]:
 def test_a_page_imports_from_public_modules(page):
     found = {name for block in blocks(page) for name in imported(block.text)}
     assert found <= PUBLIC
+
+
+def is_public(path: str) -> bool:
+    """Return whether a dotted path is a public module, begins with a public name of one, or leads to no module of ours at all."""
+    parts = path.split(".")
+    if importlib.util.find_spec(".".join(parts[:2])) is None and not hasattr(
+        importlib.import_module(parts[0]), parts[1]
+    ):
+        return True
+    for count in range(len(parts), 0, -1):
+        module = ".".join(parts[:count])
+        if module in PUBLIC:
+            return count == len(parts) or parts[count] in names_of(module)
+    return False
+
+
+def names_of(module: str) -> set[str]:
+    """Return a module's public names, and those of its modules that are public."""
+    found = importlib.import_module(module)
+    names = set(getattr(found, "__all__", [name for name in vars(found) if not name.startswith("_")]))
+    return names | {each.rpartition(".")[2] for each in PUBLIC if each.rpartition(".")[0] == module}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_no_private_path(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert {path for path in PRIVATE.findall(text) if not is_public(path)} <= NAMED.keys()
+
+
+def test_the_page_about_python_describes_public_names_whose_docstrings_name_no_private_path():
+    described = _DIRECTIVE.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+    assert len(described) > 30
+    for path in described:
+        assert is_public(path), path
+        module, _, name = path.rpartition(".")
+        value = (
+            importlib.import_module(path)
+            if path in PUBLIC
+            else getattr(importlib.import_module(module), name)
+        )
+        members = [each for each in vars(value).values() if callable(each) or isinstance(each, property)]
+        texts = [each.__doc__ or "" for each in [value, *members] if hasattr(value, "__mro__")] or [
+            value.__doc__
+        ]
+        private = {found for text in texts for found in PRIVATE.findall(text) if not is_public(found)}
+        assert not private, f"{path} names {private}"
+
+
+def test_the_page_about_python_lists_the_connection_options():
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    table = text.partition("## Connection options")[2].partition("\n## ")[0]
+    listed = [name.strip("`") for row in _CONNECTION_ROW.findall(table) for name in row.split(", ")]
+    assert sorted(listed) == sorted(each.name for each in fields(AwsOptions))
 
 
 def test_examples_import_from_public_modules():

@@ -98,16 +98,30 @@ def _described(match: re.Match[str]) -> str:
 
 
 def _docstring(path: str) -> str:
-    """Return the docstring of a module, or of a class or function in one."""
-    for module, name in ((path, ""), path.rsplit(".", 1)):
-        for source in SOURCES:
-            file = source / f"{module.replace('.', '/')}.py"
-            if file.is_file():
-                tree = ast.parse(file.read_text(encoding="utf-8"))
-                kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-                found = [each for each in tree.body if isinstance(each, kinds) and each.name == name]
-                return ast.get_docstring(found[0] if found else tree) or ""
+    """Return the docstring of a public module, or of a class or function where it is defined."""
+    tree = _tree(path)
+    if tree is not None:
+        return ast.get_docstring(tree) or ""
+    module, _, name = path.rpartition(".")
+    tree = _tree(module)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            return ast.get_docstring(node) or ""
+        if isinstance(node, ast.ImportFrom) and node.module and name in {each.name for each in node.names}:
+            return _docstring(f"{node.module}.{name}")
     raise PluginError(f"api.md: there is no {path}")
+
+
+def _tree(module: str) -> ast.Module | None:
+    """Return the parsed file of a module of this repository; None if there is none."""
+    for source in SOURCES:
+        for file in (
+            source / f"{module.replace('.', '/')}.py",
+            source / module.replace(".", "/") / "__init__.py",
+        ):
+            if file.is_file():
+                return ast.parse(file.read_text(encoding="utf-8"))
+    return None
 
 
 def on_post_build(config: MkDocsConfig) -> None:

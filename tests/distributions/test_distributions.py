@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import penstock
 import penstock_local
-
-ROOT = Path(__file__).parents[2]
-FOLDERS = {"penstock": ROOT, "penstock_local": ROOT / "local"}
-BUILT_AT = "1764547200"
-"""SOURCE_DATE_EPOCH of the builds; a release takes the time of its commit."""
+from built_distributions import FOLDERS, Built, build, new_environment, run
 
 PUT_AND_GET = """
 import os, subprocess, sys
@@ -45,65 +37,6 @@ with server:
 assert server.returncode == 0, server.returncode
 assert not [name for name in sys.modules if name.partition(".")[0] == "penstock"]
 """
-
-
-class Built(NamedTuple):
-    """The two files of a distribution."""
-
-    wheel: Path
-    sdist: Path
-
-
-def run(*command: object, **settings: object) -> str:
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("AWS_", "PIP_USER", "PYTHON"))
-    }
-    settings = {"env": environ, "timeout": 280, **settings}
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, **settings
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def new_environment(folder: Path, *packages: object) -> Path:
-    """Return the Python of a new environment that has the packages."""
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
-    return python
-
-
-@pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return new_environment(tmp_path_factory.mktemp("builder"), "hatchling>=1.25")
-
-
-@pytest.fixture(scope="module")
-def built(builder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
-    return {name: build(builder, name, tmp_path_factory.mktemp(name)) for name in FOLDERS}
-
-
-def build(builder: Path, name: str, folder: Path) -> Built:
-    source = folder / "source"
-    shutil.copytree(FOLDERS[name], source, ignore=left_out)
-    environ = {**os.environ, "SOURCE_DATE_EPOCH": BUILT_AT}
-    run(builder, "-m", "hatchling", "build", "-d", folder / "dist", cwd=source, env=environ)
-    (wheel,) = (folder / "dist").glob("*.whl")
-    (sdist,) = (folder / "dist").glob("*.tar.gz")
-    return Built(wheel, sdist)
-
-
-def left_out(_folder: str, names: list[str]) -> list[str]:
-    """Name what a fresh clone does not have, and what no distribution takes."""
-    return [
-        name
-        for name in names
-        if name.startswith((".venv", ".git", "."))
-        or name in ("build", "dist", "artifacts", "tests", "docs", "bench", "node_modules", "__pycache__")
-    ]
 
 
 @pytest.mark.parametrize("name", FOLDERS)

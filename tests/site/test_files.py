@@ -22,7 +22,7 @@ _STYLE = re.compile(r"""(?:url\(|@import\s+)["']?((?:https?:)?//[^\s"')]+)""")
 @pytest.fixture(scope="module", autouse=True)
 def _site():
     if not (SITE / "index.html").is_file():
-        pytest.fail("the site is not built: run `make test-site`")
+        pytest.fail("the site is not built: run `make site`")
 
 
 def test_no_page_and_no_style_loads_a_file_from_another_host():

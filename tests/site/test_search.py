@@ -1,14 +1,9 @@
 """A reader's words find the page that answers, in the search of the built site."""
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SITE = ROOT / "build" / "site"
+from site_index import search
+
 FOUND = {
     "IAM": "cluster/#iam-permissions",
     "permissions": "cluster/#iam-permissions",
@@ -36,18 +31,7 @@ FOUND = {
 
 @pytest.fixture(scope="module")
 def found():
-    if not (SITE / "search").is_dir():
-        pytest.fail("the site is not built: run `make test-site`")
-    if shutil.which("node") is None:
-        pytest.skip("the theme's search runs in node, which is not here")
-    said = subprocess.run(
-        ["node", str(ROOT / "tools" / "site_search.cjs"), str(SITE), *FOUND],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return json.loads(said.stdout)
+    return search(FOUND)
 
 
 @pytest.mark.parametrize("query", FOUND)

@@ -23,7 +23,7 @@ from penstock import (
     ShardCheckpointer,
     testing,
 )
-from penstock.consumer.kclpy import consumer_for
+from penstock.kclpy import consumer_for
 from penstock_local import LocalKinesis, LocalKinesisProcess
 
 

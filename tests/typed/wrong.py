@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from penstock import AsyncBatch, AsyncConsumer, Batch, Consumer, Producer, testing
-from penstock.consumer.kclpy import consumer_for
+from penstock.kclpy import consumer_for
 from penstock_local import LocalKinesis, LocalKinesisProcess
 
 

@@ -1,22 +1,16 @@
-"""What version 0.1.0 wrote is read on: a lease table, a query's offsets, and a state folder that is refused in words.
-
-`make_fixtures.py` says how the files came about: 40 records were read by a consumer and by a query, and 20 more put behind them.
-"""
+"""What version 0.1.0 wrote is read on: a lease table, a query's offsets, and a state folder that is refused in words."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
+from old_version import NEW, WRITTEN
 from penstock import Consumer
 from penstock.core.batches.offsets import parse_offset
 from penstock_local import LocalKinesis, OptionError
-
-WRITTEN = Path(__file__).parent / "written_by_0.1.0"
-NEW = [f"{number:03d}" for number in range(40, 60)]
 
 
 @pytest.fixture

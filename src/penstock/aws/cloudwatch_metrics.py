@@ -27,7 +27,7 @@ SERIES_MAX: Final = 5_000
 
 
 class CloudWatchMetrics(PeriodicReports):
-    """Implements `penstock.ports.metrics.Metrics` with PutMetricData.
+    """Implements `penstock.metrics.Metrics` with PutMetricData.
 
     Args:
         namespace: CloudWatch's namespace; the KCL uses the application's name.

@@ -110,7 +110,7 @@ class DeadLetterStream(_Target):
         stream: Name or ARN of the stream for dead letters. It must exist.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
-        connection: Further fields of `penstock.wiring.AwsOptions`; `deadline_s` (60) bounds a call with its retries.
+        connection: Further connection options (docs/api.md); `deadline_s` (60) bounds a call with its retries.
 
     Raises:
         OptionError: A connection option is unknown, or has a bad value.
@@ -150,7 +150,7 @@ class DeadLetterBucket(_Target):
         bucket: Its name. It must exist.
         prefix: Begins the names of the objects; may be empty.
         region: AWS region; None: as boto3 finds it.
-        connection: Further fields of `penstock.wiring.AwsOptions`. Another server of S3's protocol is named by
+        connection: Further connection options (docs/api.md). Another server of S3's protocol is named by
             `AWS_ENDPOINT_URL_S3`.
 
     Raises:
@@ -197,7 +197,7 @@ class DeadLetterQueue(_Target):
         queue_url: The queue's URL. It must exist.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: Of another server of SQS's protocol; None: as boto3 finds it.
-        connection: Further fields of `penstock.wiring.AwsOptions`; `deadline_s` (60) bounds a call with its retries.
+        connection: Further connection options (docs/api.md); `deadline_s` (60) bounds a call with its retries.
 
     Raises:
         OptionError: A connection option is unknown, or has a bad value.

@@ -78,12 +78,12 @@ class Consumer:
             several streams, with the name or ARN of the shard's.
         dead_letter: Called with records that failed for good and the last error; with `on_failure="dead_letter"`.
         options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.
-        metrics: Where metrics go. `penstock.consumer.metrics_prometheus.PrometheusMetrics` serves `/health` and
+        metrics: Where metrics go. `penstock.metrics.PrometheusMetrics` serves `/health` and
             `/ready` too.
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
-        connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`, and
+        connection: Further connection options (docs/api.md), for instance `{"profile": "test"}`, and
             `lease_table_name`.
         ports: The service, the lease table and the clock; None opens the service. Excludes region, endpoint_url and connection.
 
@@ -462,7 +462,7 @@ def open_ports(
 
     Args:
         application: Names the lease table.
-        connection: Fields of `penstock.wiring.AwsOptions`, and `lease_table_name` if that is not the
+        connection: Connection options (docs/api.md), and `lease_table_name` if that is not the
             application's.
         lease_duration_s: A call to the lease table may last for a third of it.
         may_push: Whether shards may be read by enhanced fan-out; HTTP/2 is loaded only then.

@@ -305,7 +305,7 @@ class KCLProcess:
         """
         raise UsageError(
             f"KCLProcess(...).run() talks to the Java daemon, which Penstock does without: run consumer_for("
-            f"{self._class_name}, stream=..., application=...).run() of penstock.consumer.kclpy"
+            f"{self._class_name}, stream=..., application=...).run() of penstock.kclpy"
         )
 
 

@@ -14,7 +14,7 @@ _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PrometheusMetrics(MetricsTally):
-    """Serves `/metrics`, `/health` and `/ready`; implements `penstock.ports.metrics.Metrics`.
+    """Serves `/metrics`, `/health` and `/ready`; implements `penstock.metrics.Metrics`.
 
     Counters get the ending `_total`, distributions become summaries (`_sum`, `_count`) with a `_max` gauge. Several
     consumers may share it: each one's figures carry its stream, application and worker.

@@ -109,7 +109,7 @@ class Producer:
         options: How to work. Single options may also be given by name: `Producer(..., linger_s=0.5)`.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
-        connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`.
+        connection: Further connection options (docs/api.md), for instance `{"profile": "test"}`.
         metrics: Where metrics go.
         kinesis: The service, instead of region, endpoint_url and connection; None opens it.
         clock: Time; None for the system's.
@@ -384,7 +384,7 @@ def open_kinesis(connection: dict[str, Any]) -> Kinesis:
     """Open the service for a producer that was not given one.
 
     Raises:
-        OptionError: A field of `penstock.wiring.AwsOptions` is unknown or has a bad value.
+        OptionError: A connection option is unknown or has a bad value.
     """
     from penstock import wiring  # here, so that the SDK is loaded only if it is used
 

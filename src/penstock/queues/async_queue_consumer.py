@@ -58,7 +58,7 @@ class AsyncQueueConsumer:
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
-        connection: Further fields of `penstock.wiring.AwsOptions`.
+        connection: Further connection options (docs/api.md).
         ports: The service and the clock; None opens the service.
 
     Raises:

@@ -65,11 +65,11 @@ class QueueConsumer:
             used as it is.
         finished: A durable memory of records that are done, against second deliveries.
         options: How to work. Single options may also be given by name: `QueueConsumer(..., concurrency=50)`.
-        metrics: Where metrics go. `penstock.consumer.metrics_prometheus.PrometheusMetrics` serves `/health` and `/ready` too.
+        metrics: Where metrics go. `penstock.metrics.PrometheusMetrics` serves `/health` and `/ready` too.
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
-        connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`.
+        connection: Further connection options (docs/api.md), for instance `{"profile": "test"}`.
         ports: The service and the clock; None opens the service. Excludes region, endpoint_url and connection.
 
     Raises:
@@ -337,7 +337,7 @@ def open_ports(connection: Mapping[str, Any]) -> QueueConsumerPorts:
     """Open the service for a consumer whose ports were not given.
 
     Args:
-        connection: Fields of `penstock.wiring.AwsOptions`.
+        connection: Connection options (docs/api.md).
 
     Raises:
         OptionError: A field is unknown or has a bad value.

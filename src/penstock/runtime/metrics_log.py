@@ -9,7 +9,7 @@ from penstock.runtime.periodic_reports import PeriodicReports, check_interval
 
 
 class LoggingMetrics(MetricsTally, PeriodicReports):
-    """Logs the measurements periodically; implements `penstock.ports.metrics.Metrics`.
+    """Logs the measurements periodically; implements `penstock.metrics.Metrics`.
 
     Args:
         interval_s: Seconds between two reports.

@@ -27,7 +27,7 @@ _UNITS: Final = {"_s": "s", "_bytes": "By"}
 
 
 class OpenTelemetryMetrics:
-    """Implements `penstock.ports.metrics.Metrics` with OpenTelemetry's instruments, by the names of docs/metrics.md.
+    """Implements `penstock.metrics.Metrics` with OpenTelemetry's instruments, by the names of docs/metrics.md.
 
     Counters become observable counters, gauges observable gauges, and distributions histograms. Several consumers may share
     it: each one's figures carry its stream, application and worker. Objects of one provider and prefix are one: an

@@ -71,7 +71,7 @@ class SchemaDecoder:
         unknown_kept_s: How long a version that cannot be used is not asked for again.
         region: Region of the registry; as for `Consumer`.
         endpoint_url: Endpoint of Glue.
-        connection: Further fields of `penstock.wiring.AwsOptions`.
+        connection: Further connection options (docs/api.md).
         registry: Another registry than AWS's, for instance `MemorySchemaRegistry`.
         clock: Measures the age of a refusal.
 

@@ -57,7 +57,7 @@ class SchemaEncoder:
         registry_name: Registry that the schema is in.
         region: Region of the registry; as for `Producer`.
         endpoint_url: Endpoint of Glue.
-        connection: Further fields of `penstock.wiring.AwsOptions`.
+        connection: Further connection options (docs/api.md).
         registry: Another registry than AWS's, for instance `MemorySchemaRegistry`.
         clock: Waits for the registry's check.
         chance: Jitter of the waiting.

@@ -19,7 +19,7 @@ from penstock.ports.schema_registry import (
 
 
 class MemorySchemaRegistry:
-    """Implements `penstock.ports.schema_registry.SchemaRegistry`. A copy in another process has the schemas of its moment.
+    """A schema registry in memory, for tests. A copy in another process has the schemas of its moment.
 
     It does not check whether versions are compatible: `checked` decides the outcome.
 

@@ -49,7 +49,7 @@ class LagListener(StreamingQueryListener):
     Args:
         warn_growth_s: Growth of the lag that leads to a warning.
         metrics: Receives lag and records, with labels for query and stream; for instance
-            `penstock.consumer.metrics_prometheus.PrometheusMetrics(port=9464)`.
+            `penstock.metrics.PrometheusMetrics(port=9464)`.
 
     Raises:
         OptionError: `warn_growth_s` is not above 0.

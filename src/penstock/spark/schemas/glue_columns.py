@@ -57,7 +57,7 @@ def from_glue_avro(
         registry_name: Registry of `schema_name`.
         region: Region of the registry. Without it driver and executors each use their own.
         endpoint_url: Endpoint of Glue.
-        connection: Further fields of `penstock.wiring.AwsOptions`.
+        connection: Further connection options (docs/api.md).
         registry: Another registry than AWS's; a copy of it goes to the executors.
 
     Raises:
@@ -105,7 +105,7 @@ def from_glue_json(
             that cannot be read fails the task in both.
         region: Region of the registry. Without it driver and executors each use their own.
         endpoint_url: Endpoint of Glue.
-        connection: Further fields of `penstock.wiring.AwsOptions`.
+        connection: Further connection options (docs/api.md).
         registry: Another registry than AWS's; a copy of it goes to the executors.
 
     Raises:
