@@ -78,7 +78,7 @@ def failing(monkeypatch):
         (
             ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.compute"),
             1,
-            "penstock tail: `tail` needs the package pyarrow.compute, which is not installed: pip install 'penstock[spark]'\n",
+            "penstock tail: `tail` needs the package pyarrow.compute, which is not installed: pip install 'penstock[arrow]'\n",
         ),
         (KeyboardInterrupt(), 130, ""),
     ],

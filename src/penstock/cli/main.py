@@ -27,6 +27,7 @@ from penstock.errors import PenstockError, UsageError
 _COMMANDS: Final = {
     "consume": "penstock.cli.consume_command",
     "tail": "penstock.cli.tail_command",
+    "record": "penstock.cli.record_command",
     "put": "penstock.cli.put_command",
     "shards": "penstock.cli.shards_command",
     "streams": "penstock.cli.streams_command",
@@ -42,7 +43,7 @@ _COMMANDS: Final = {
 }
 _EXTRAS: Final = {
     "pyspark": "spark",
-    "pyarrow": "spark",
+    "pyarrow": "arrow",
     "pandas": "spark",
     "py4j": "spark",
     "penstock_local": "local",

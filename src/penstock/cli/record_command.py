@@ -1,0 +1,185 @@
+"""`penstock record`: write a slice of a stream to a file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.moments import FORMS, ServiceNow, parse_age_or_moment, print_understood
+from penstock.cli.record_filter import shard_id_of
+from penstock.cli.service_options import add_connection_arguments, open_kinesis
+from penstock.cli.terminal import safe_json, warn
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.cli.service_options import Subparsers
+    from penstock.core.recording.metadata import RecordingMetadata
+    from penstock.recording.recorder import Recorder
+
+DESCRIPTION = "Record a slice of a stream to a file, to replay it or to ask it questions."
+_DRAW_INTERVAL_S: Final = 0.25
+_MIB: Final = 1024 * 1024
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("record", help=DESCRIPTION, description=DESCRIPTION)
+    parser.add_argument("stream", metavar="STREAM", help="name or ARN")
+    parser.add_argument(
+        "--since",
+        required=True,
+        metavar="AGE",
+        help=f"records from so long ago: 30s, 10m, 2h, 1d; or from a moment: {FORMS}",
+    )
+    parser.add_argument(
+        "--until",
+        metavar="MOMENT",
+        help="records that arrive before this moment, in the past or the future (default: now); or an age, as above",
+    )
+    parser.add_argument(
+        "--shards",
+        nargs="+",
+        metavar="ID",
+        help="of these shards only: ids or numbers; the others keep their lineage",
+    )
+    parser.add_argument(
+        "--key",
+        action="append",
+        metavar="TEXT",
+        help="with this partition key only, and aggregates that hold one; may be repeated",
+    )
+    parser.add_argument(
+        "--redact",
+        action="append",
+        default=[],
+        metavar="EXPRESSION",
+        help="key=hash, data=drop, json:$.customer.name, or json:$.customer.id=hash; may be repeated",
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="the file, for instance incident.penstock"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record; return the exit status. After a signal, 128 and its number: the same command goes on."""
+    from penstock.recording.recorder import Recorder, RecordingStoppedError, Slice
+    from penstock.runtime.stop_signals import StopSignals, received_signal
+
+    path = Path(args.output)
+    kinesis = open_kinesis(args)
+    now_ms = ServiceNow(kinesis, args.stream)
+    from_ms = parse_age_or_moment(args.since, "--since", now_ms)
+    until_ms = None if args.until is None else parse_age_or_moment(args.until, "--until", now_ms)
+    if from_ms >= (now_ms() if until_ms is None else until_ms):
+        raise OptionError(f"--since {args.since} is not before --until {args.until or 'now'}")
+    wanted = Slice(
+        stream=args.stream,
+        from_ms=from_ms,
+        until_ms=until_ms,
+        shards=None if args.shards is None else tuple(map(shard_id_of, args.shards)),
+        keys=None if args.key is None else tuple(args.key),
+        redactions=tuple(args.redact),
+    )
+    began_s = time.monotonic()
+    recorder = Recorder(kinesis, wanted, path, asked=_asked(args))
+    print_understood("record", "from", {"": recorder.recorded.from_ms})
+    print_understood("record", "until", {"": recorder.recorded.until_ms})
+    if recorder.is_resumed:
+        warn(f"penstock record: going on with {path}.part, which has {recorder.state.records:,} records")
+    try:
+        with StopSignals(recorder.request_stop), _progress(recorder, is_shown=not args.json):
+            metadata = recorder.run()
+    except RecordingStoppedError as stopped:
+        warn(f"penstock record: {stopped}")
+        return 128 + (received_signal() or 0)
+    _report(args, path, metadata, recorder, time.monotonic() - began_s)
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that must be the same when a recording goes on."""
+    return {
+        "--since": args.since,
+        "--until": args.until,
+        "--shards": args.shards,
+        "--key": args.key,
+        "--redact": args.redact or None,
+    }
+
+
+def _report(
+    args: argparse.Namespace, path: Path, metadata: RecordingMetadata, recorder: Recorder, seconds: float
+) -> None:
+    dropped = recorder.dropped_count
+    if dropped:
+        warn(
+            f"penstock record: the data of {dropped:,} records is no JSON and was dropped, because fields are redacted"
+        )
+    if args.json:
+        document = {
+            "file": str(path),
+            "file_bytes": path.stat().st_size,
+            "stream": metadata.stream.arn,
+            "records": metadata.record_count,
+            "record_bytes": metadata.record_bytes,
+            "shards": sum(shard.is_recorded for shard in metadata.shards),
+            "from_ms": metadata.recorded.from_ms,
+            "until_ms": metadata.recorded.until_ms,
+            "dropped": dropped,
+            "resumed": recorder.is_resumed,
+            "seconds": round(seconds, 3),
+        }
+        print(safe_json(document))
+        return
+    print(
+        f"{path}: {metadata.record_count:,} records of {sum(shard.is_recorded for shard in metadata.shards)} shards, "
+        f"{_mib(metadata.record_bytes)} in a file of {_mib(path.stat().st_size)}, in {seconds:.1f} s"
+    )
+
+
+@contextlib.contextmanager
+def _progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
+    """Show how far the recording is, in a line of a terminal that vanishes at the end."""
+    if not is_shown or not sys.stderr.isatty():
+        yield
+        return
+    has_ended = threading.Event()
+    began_s = time.monotonic()
+
+    def draw() -> None:
+        while not has_ended.wait(_DRAW_INTERVAL_S):
+            sys.stderr.write(f"\r\x1b[K{_line(recorder, time.monotonic() - began_s)}")
+            sys.stderr.flush()
+
+    drawer = threading.Thread(target=draw, name="penstock-progress", daemon=True)
+    drawer.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        drawer.join()
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def _line(recorder: Recorder, seconds: float) -> str:
+    state = recorder.state
+    if state.parts_written:
+        return f"writing the file: {state.parts_written} of {state.part_count} batches"
+    return (
+        f"{state.done_count} of {state.shard_count} shards, {state.records:,} records, {_mib(state.record_bytes)}, "
+        f"reading {_mib(round(state.read_bytes / max(seconds, 0.001)))}/s"
+    )
+
+
+def _mib(count: int) -> str:
+    return f"{count / _MIB:,.1f} MiB" if count >= _MIB else f"{count / 1024:,.1f} KiB"

@@ -1,0 +1,201 @@
+"""A recording in progress: a folder with one Parquet file for each batch, and a document with options and finished shards."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.core.recording.metadata import (
+    Recorded,
+    RecordedBatch,
+    RecordedStream,
+    RecordingMetadata,
+)
+from penstock.errors import DamagedRecording, OptionError
+from penstock.recording.arrow import SCHEMA, pa, pq
+from penstock.recording.writer import RecordingWriter, describe
+
+PART_SUFFIX: Final = ".part"
+_DOCUMENT: Final = "recording.json"
+_BATCH_KEY: Final = "penstock.batch"
+_FORMAT: Final = "penstock recording in progress 1"
+
+
+class Progress(Struct, kw_only=True):
+    """The document.
+
+    Args:
+        asked: The options as they were typed: a recording goes on only with the same ones.
+        stream: The stream that is recorded.
+        recorded: The slice.
+        has_end: Whether the end was typed; else it is the beginning of the recording.
+        began_ms: When the recording began.
+        secret: Of the hashes, in hexadecimal; removed with the folder.
+        done: The shards that are read.
+        dropped_count: Payloads that redaction dropped.
+        format: The name of the format.
+    """
+
+    asked: dict[str, Any]
+    stream: RecordedStream
+    recorded: Recorded
+    has_end: bool
+    began_ms: int
+    secret: str
+    done: list[str] = []
+    dropped_count: int = 0
+    format: str = _FORMAT
+
+
+class PartFolder:
+    """The folder beside a recording. Thread-safe.
+
+    Args:
+        path: The final file.
+        progress: The document.
+        batches: The parts that are there, by number; those of a shard are in its order.
+
+    Raises:
+        OptionError: Another process records there.
+    """
+
+    def __init__(self, path: Path, progress: Progress, batches: dict[int, RecordedBatch]) -> None:
+        self.path = path
+        self.progress = progress
+        self.batches = batches
+        self._folder = folder_of(path)
+        self._lock = threading.Lock()
+        self._number = max(batches, default=0)
+        self._held = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise OptionError(
+                f"another process records to {path}: wait for it, or choose another file"
+            ) from error
+
+    def close(self) -> None:
+        """Let other processes go on with it."""
+        os.close(self._held)
+
+    def add(self, table: pa.Table) -> RecordedBatch:
+        """Write consecutive records of one shard; they are there when it returns, or not at all."""
+        batch = describe(table, 0, 0, 0)
+        with self._lock:
+            self._number += 1
+            number = self._number
+        part = self._folder / _part_name(number)
+        unfinished = part.with_suffix(".unfinished")
+        document = msgspec.json.encode(batch).decode()
+        with pq.ParquetWriter(str(unfinished), SCHEMA, compression="zstd", compression_level=1) as writer:
+            writer.write_table(table, row_group_size=table.num_rows)
+            writer.add_key_value_metadata({_BATCH_KEY: document})
+        unfinished.rename(part)
+        with self._lock:
+            self.batches[number] = batch
+        return batch
+
+    def on_done(self, shard_id: str) -> None:
+        """Store that a shard is read to the end of the slice."""
+        with self._lock:
+            self.progress.done.append(shard_id)
+            _write_document(self._folder, self.progress)
+
+    def on_dropped(self, count: int) -> None:
+        """Count payloads that redaction dropped."""
+        with self._lock:
+            self.progress.dropped_count += count
+
+    def finish(
+        self,
+        make_metadata: Callable[[tuple[RecordedBatch, ...]], RecordingMetadata],
+        on_part: Callable[[int, int], None],
+    ) -> RecordingMetadata:
+        """Write the recording from the parts, and remove them.
+
+        Args:
+            make_metadata: Returns the metadata for the batches.
+            on_part: Called after each part with how many are written and how many there are.
+        """
+        unfinished = self.path.with_name(f"{self.path.name}.unfinished")
+        with RecordingWriter(unfinished) as writer:
+            for done, number in enumerate(sorted(self.batches), 1):
+                writer.add(_read_part(self._folder / _part_name(number)))
+                on_part(done, len(self.batches))
+            metadata = writer.finish(make_metadata)
+        unfinished.rename(self.path)
+        shutil.rmtree(self._folder)
+        return metadata
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder of a recording in progress."""
+    return path.with_name(path.name + PART_SUFFIX)
+
+
+def create_parts(path: Path, progress: Progress) -> PartFolder:
+    """Begin a recording.
+
+    Raises:
+        OptionError: The file exists, or its folder cannot be made.
+    """
+    folder = folder_of(path)
+    try:
+        folder.mkdir()
+    except FileNotFoundError as error:
+        raise OptionError(f"{path}: there is no folder {path.parent}") from error
+    _write_document(folder, progress)
+    return PartFolder(path, progress, {})
+
+
+def open_parts(path: Path) -> PartFolder | None:
+    """Open the recording in progress for a file, if there is one.
+
+    Raises:
+        DamagedRecording: The folder is damaged.
+    """
+    folder = folder_of(path)
+    if not folder.exists():
+        return None
+    document = folder / _DOCUMENT
+    advice = f"remove {folder} to begin again"
+    try:
+        progress = msgspec.json.decode(document.read_bytes(), type=Progress)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DamagedRecording(f"{document} cannot be read: {error}; {advice}") from error
+    if progress.format != _FORMAT:
+        raise DamagedRecording(f"{document} is {progress.format!r}, not {_FORMAT!r}; {advice}")
+    batches: dict[int, RecordedBatch] = {}
+    for part in sorted(folder.glob("*.parquet")):
+        try:
+            entries = pq.read_metadata(part).metadata or {}
+            batches[int(part.stem)] = msgspec.json.decode(entries[_BATCH_KEY.encode()], type=RecordedBatch)
+        except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
+            raise DamagedRecording(f"{part} cannot be read: {error}; {advice}") from error
+    return PartFolder(path, progress, batches)
+
+
+def _part_name(number: int) -> str:
+    return f"{number:06d}.parquet"
+
+
+def _read_part(part: Path) -> pa.Table:
+    try:
+        return pq.read_table(part, schema=SCHEMA).combine_chunks()
+    except (OSError, pa.ArrowException) as error:
+        raise DamagedRecording(f"{part} cannot be read: {error}; remove its folder to begin again") from error
+
+
+def _write_document(folder: Path, progress: Progress) -> None:
+    unfinished = folder / f"{_DOCUMENT}.unfinished"
+    unfinished.write_bytes(msgspec.json.encode(progress))
+    unfinished.replace(folder / _DOCUMENT)

@@ -1,0 +1,542 @@
+"""Record a slice of a stream: all shards at once, each at the service's quota, into parts that become one file.
+
+`penstock.core.reading.shard_reader` decides how a shard is read: pace, retries, expired iterators, losses.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from penstock._version import __version__
+from penstock.core.aggregation import MAGIC, deaggregate
+from penstock.core.position import at_record, at_timestamp
+from penstock.core.reading.reader_options import ReaderOptions, WayOut
+from penstock.core.reading.reader_steps import (
+    Failed,
+    FetchIterator,
+    FetchListing,
+    FetchPage,
+    Finished,
+    Page,
+    Wait,
+    find_listed,
+    place_of_whole,
+)
+from penstock.core.reading.resume import plan_iterator
+from penstock.core.reading.service_clock import ServiceClock, service_bound_ms
+from penstock.core.reading.shard_reader import ShardReader
+from penstock.core.recording.lineage import Arrivals, describe_shards, parents_first
+from penstock.core.recording.metadata import (
+    Recorded,
+    RecordedBatch,
+    RecordedStream,
+    RecordingMetadata,
+)
+from penstock.core.recording.redaction import parse_redaction, redact
+from penstock.core.shard import Shard
+from penstock.errors import OptionError, PenstockError
+from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
+from penstock.recording.arrow import SCHEMA, pa
+from penstock.recording.parts import PartFolder, Progress, create_parts, open_parts
+
+_THREADS_MAX: Final = 32
+_BUFFERS_BYTES: Final = 128 * 1024 * 1024
+_BATCH_BYTES_MIN: Final = 1024 * 1024
+_BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+_DEADLINE_S: Final = 300.0
+_ROUNDS_MAX: Final = (
+    10  # listings after which new shards are left out: each round of a recording that follows reshards
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What is to be recorded.
+
+    Attributes:
+        stream: Name or ARN.
+        from_ms: Records that arrived then or later; milliseconds since the epoch.
+        until_ms: Records that arrived before; None: those that exist when the recording begins.
+        shards: Only these shards; None: all.
+        keys: Only records with one of these partition keys, and aggregates that hold one; None: all.
+        redactions: Expressions of `penstock.core.recording.redaction`.
+    """
+
+    stream: str
+    from_ms: int
+    until_ms: int | None = None
+    shards: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+    redactions: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class RecorderState:
+    """How far a recording is; read by another thread to show it.
+
+    Attributes:
+        records: Records so far, those of an earlier run too.
+        record_bytes: Bytes of their data and keys.
+        read_bytes: Bytes that this run has read, before filters.
+        shard_count: Shards that are recorded.
+        done_count: Of these, the ones that are read.
+        lag_ms: Milliseconds from the slowest shard's position to now.
+        parts_written: Parts in the final file so far; 0 while the stream is read.
+        part_count: Parts.
+    """
+
+    records: int = 0
+    record_bytes: int = 0
+    read_bytes: int = 0
+    shard_count: int = 0
+    done_count: int = 0
+    lag_ms: int | None = None
+    parts_written: int = 0
+    part_count: int = 0
+
+
+class RecordingStoppedError(PenstockError):
+    """The recording was stopped before it was whole; the same command goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WholePage(Page[Sequence[RawRecord]]):
+    """A page of Kinesis records; aggregates are not taken apart."""
+
+    records: Sequence[RawRecord]
+
+    def rows_after(self, done: Any) -> Sequence[RawRecord]:
+        """Return the records after a position."""
+        if done is None or done.sequence_number is None:
+            return self.records
+        last = int(done.sequence_number)
+        return [record for record in self.records if int(record.sequence_number) > last]
+
+
+@dataclass(slots=True)
+class _ShardRecording:
+    """One shard while it is recorded; owned by one thread at a time."""
+
+    shard: Shard
+    reader: ShardReader
+    tables: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+
+
+class Recorder:
+    """Records one slice into one file.
+
+    Args:
+        kinesis: The service.
+        wanted: The slice.
+        path: The file; its folder of parts is beside it.
+        now_ms: Returns the moment by this machine's clock.
+
+    Attributes:
+        state: How far it is.
+        is_resumed: Whether an interrupted recording goes on.
+
+    Raises:
+        OptionError: The file exists, or an interrupted recording has other options.
+        ServiceError: The stream cannot be described.
+    """
+
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        wanted: Slice,
+        path: Path,
+        *,
+        asked: dict[str, Any] | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        redaction = parse_redaction(wanted.redactions)
+        if path.exists():
+            raise OptionError(f"{path} exists: remove it, or choose another file")
+        self.state = RecorderState()
+        self._kinesis = kinesis
+        self._stream = wanted.stream
+        self._path = path
+        self._now_ms = now_ms
+        self._clock = ServiceClock()
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, _ShardRecording]] = []
+        self._order = itertools.count()
+        self._busy = 0
+        self._failure: BaseException | None = None
+        summary = kinesis.fetch_summary(wanted.stream)
+        self._retention_s = summary.retention_hours * 3600
+        stream = RecordedStream(
+            summary.name,
+            summary.arn,
+            "ON_DEMAND" if summary.on_demand else "PROVISIONED",
+            summary.retention_hours,
+            summary.created_ms,
+        )
+        self._parts, self.is_resumed = self._open_parts(wanted, stream, asked or {})
+        progress = self._parts.progress
+        self._recorded = progress.recorded
+        self._redaction = redaction if wanted.redactions else None
+        self._secret = bytes.fromhex(progress.secret)
+        self._keys = None if wanted.keys is None else frozenset(wanted.keys)
+        self._arrivals: dict[str, Arrivals] = {}
+        for batch in self._parts.batches.values():
+            self._on_batch(batch)
+
+    @property
+    def recorded(self) -> Recorded:
+        """The slice, with its end."""
+        return self._recorded
+
+    @property
+    def dropped_count(self) -> int:
+        """Payloads that redaction dropped, because they are no JSON."""
+        return self._parts.progress.dropped_count
+
+    def request_stop(self) -> None:
+        """Stop soon; the recording can go on later."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def run(self) -> RecordingMetadata:
+        """Record until the slice is whole; return the metadata of the file.
+
+        Raises:
+            RecordingStoppedError: `request_stop` was called; the parts are kept.
+            PenstockError: A shard cannot be read; the parts are kept.
+        """
+        try:
+            listed = self._record_all()
+            recorded_ids = None if self._recorded.shards is None else frozenset(self._recorded.shards)
+            shards = describe_shards(listed, self._arrivals, self._recorded.from_ms, recorded_ids)
+            self.state.part_count = len(self._parts.batches)
+            return self._parts.finish(lambda batches: self._metadata(shards, batches), self._on_part)
+        finally:
+            self._parts.close()
+
+    # --- the shards ---
+
+    def _record_all(self) -> tuple[Shard, ...]:
+        """Read every shard of the slice; shards that appear meanwhile too. Return the last listing."""
+        done = set(self._parts.progress.done)
+        for _ in range(_ROUNDS_MAX):
+            listed = self._list()
+            wanted = [shard for shard in listed if self._is_recorded(shard)]
+            self.state.shard_count = len(wanted)
+            self.state.done_count = sum(shard.shard_id in done for shard in wanted)
+            unread = [shard for shard in wanted if shard.shard_id not in done]
+            if not unread:
+                return listed
+            self._read(unread)
+            done.update(shard.shard_id for shard in unread)
+        return listed
+
+    def _list(self) -> tuple[Shard, ...]:
+        start = ShardFilter("FROM_TIMESTAMP", timestamp_ms=self._recorded.from_ms)
+        listing = self._kinesis.fetch_shards(self._stream, start)
+        self._clock.on_answer(self._now_ms(), listing.server_ms)
+        missing = sorted(set(self._recorded.shards or ()) - {shard.shard_id for shard in listing.shards})
+        if missing:
+            raise OptionError(
+                f"--shards {missing[0]}: stream {self._stream} has no such shard in the slice; "
+                f"`penstock shards {self._stream}` lists them"
+            )
+        return tuple(parents_first(listing.shards))
+
+    def _is_recorded(self, shard: Shard) -> bool:
+        return self._recorded.shards is None or shard.shard_id in self._recorded.shards
+
+    def _read(self, shards: list[Shard]) -> None:
+        self._batch_bytes = min(_BATCH_BYTES_MAX, max(_BATCH_BYTES_MIN, _BUFFERS_BYTES // len(shards)))
+        last = {batch.shard: batch.last_sequence_number for _, batch in sorted(self._parts.batches.items())}
+        recordings = [
+            _ShardRecording(shard, self._reader_of(shard, last.get(shard.shard_id))) for shard in shards
+        ]
+        with self._changed:
+            for recording in recordings:
+                heapq.heappush(self._due, (0.0, next(self._order), recording))
+        threads = [
+            threading.Thread(target=self._work, name=f"penstock-record-{number}", daemon=True)
+            for number in range(min(_THREADS_MAX, len(shards)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._due.clear()
+        for recording in recordings:
+            self._flush(recording)
+        if self._failure is not None:
+            raise self._failure
+        if self._stopping.is_set():
+            raise RecordingStoppedError(
+                f"stopped; {self.state.records} records are kept. The same command goes on with {self._path}"
+            )
+
+    def _reader_of(self, shard: Shard, last_sequence_number: str | None) -> ShardReader:
+        start = (
+            at_timestamp(self._recorded.from_ms)
+            if last_sequence_number is None
+            else at_record(last_sequence_number)
+        )
+        options = ReaderOptions(
+            deadline_s=_DEADLINE_S,
+            retention_s=self._retention_s,
+            way_out=WayOut(of_loss=f"Remove {self._path}.part to begin again"),
+        )
+        return ShardReader(self._stream, shard.shard_id, start, options)
+
+    # --- threads ---
+
+    def _work(self) -> None:
+        while (recording := self._take()) is not None:
+            due_s: float | None = None
+            try:
+                due_s = self._step(recording)
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+                with self._changed:
+                    self._failure = self._failure or error
+            with self._changed:
+                self._busy -= 1
+                if due_s is not None:
+                    heapq.heappush(self._due, (due_s, next(self._order), recording))
+                self._changed.notify_all()
+
+    def _take(self) -> _ShardRecording | None:
+        """Return the next shard that is due; None when there is nothing more to do."""
+        with self._changed:
+            while True:
+                if self._stopping.is_set() or self._failure is not None or not (self._due or self._busy):
+                    return None
+                wait_s = self._due[0][0] - time.monotonic() if self._due else None
+                if wait_s is not None and wait_s <= 0:
+                    self._busy += 1
+                    return heapq.heappop(self._due)[2]
+                self._changed.wait(wait_s)
+
+    def _step(self, recording: _ShardRecording) -> float | None:
+        """Do the next step of a shard; return when the following one is due, or None when the shard is done."""
+        reader = recording.reader
+        now_s = time.monotonic()
+        step = reader.plan_step(now_s)
+        if isinstance(step, Wait):
+            assert step.until_s is not None, "a recorder has room"
+            return step.until_s
+        if isinstance(step, Failed):
+            raise step.error
+        if isinstance(step, Finished):
+            self._on_done(recording)
+            return None
+        try:
+            if isinstance(step, FetchIterator):
+                iterator = self._kinesis.fetch_iterator(
+                    self._stream, recording.shard.shard_id, plan_iterator(step.position)
+                )
+                reader.on_iterator(iterator, time.monotonic(), self._now_ms())
+            elif isinstance(step, FetchPage):
+                return self._fetch_page(recording, step)
+            else:
+                assert isinstance(step, FetchListing)
+                listing = self._kinesis.fetch_shards(self._stream)
+                listed = find_listed(recording.shard.shard_id, listing.shards)
+                loss = reader.on_listing(listed, time.monotonic(), random.random())
+                if loss is not None:
+                    raise loss.error
+        except PenstockError as error:
+            reader.on_failure(error, time.monotonic(), random.random(), now_s)
+        return 0.0
+
+    def _fetch_page(self, recording: _ShardRecording, step: FetchPage) -> float | None:
+        reader, started_s = recording.reader, time.monotonic()
+        asked_ms = self._clock.now_ms(self._now_ms())
+        page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
+        self._clock.on_answer(self._now_ms(), page.server_ms)
+        whole = _whole_page(page)
+        kept = reader.on_page(whole, started_s, time.monotonic(), random.random())
+        if kept.loss is not None:
+            raise kept.loss.error
+        self.state.read_bytes += whole.read_bytes
+        self.state.lag_ms = page.millis_behind_latest
+        rows = kept.rows or ()
+        self._keep(recording, rows)
+        if self._is_past_end(page, rows, asked_ms):
+            self._on_done(recording)
+            return None
+        return 0.0
+
+    def _is_past_end(self, page: RecordPage, rows: Sequence[RawRecord], asked_ms: int) -> bool:
+        """Whether no record of the slice follows a page."""
+        until_ms = self._recorded.until_ms
+        if rows and _arrival_ms(rows[-1]) >= until_ms + 1_000:  # arrivals are in order to the second
+            return True
+        if (
+            asked_ms - page.millis_behind_latest >= until_ms + 2_000
+        ):  # the clock may be known to the second only
+            return True
+        is_at_tip = page.millis_behind_latest == 0 and page.next_iterator is not None
+        if not self._parts.progress.has_end or until_ms <= self._parts.progress.began_ms:
+            return is_at_tip
+        return is_at_tip and asked_ms >= until_ms
+
+    def _keep(self, recording: _ShardRecording, rows: Iterable[RawRecord]) -> None:
+        from_ms, until_ms = self._recorded.from_ms, self._recorded.until_ms
+        kept: list[tuple[str, str | None, int, bytes]] = []
+        dropped = 0
+        for row in rows:
+            arrival_ms = _arrival_ms(row)
+            if not from_ms <= arrival_ms < until_ms:
+                continue
+            self._on_arrival(recording.shard.shard_id, arrival_ms)
+            key, data = row.partition_key, row.data
+            if self._keys is not None and not _has_key(row, self._keys):
+                continue
+            if self._redaction is not None:
+                redacted = redact(self._redaction, self._secret, key, data)
+                key, data, dropped = redacted.partition_key, redacted.data, dropped + redacted.dropped_count
+            kept.append((row.sequence_number, key, arrival_ms * 1000, data))
+            recording.bytes += len(data) + len(key or "")
+        if dropped:
+            self._parts.on_dropped(dropped)
+        if kept:
+            batch = _batch_of(self._parts.progress.stream.name, recording.shard.shard_id, kept)
+            recording.tables.append(batch)
+        if recording.bytes >= self._batch_bytes:
+            self._flush(recording)
+
+    def _flush(self, recording: _ShardRecording) -> None:
+        if not recording.tables:
+            return
+        table = pa.Table.from_batches(recording.tables, SCHEMA).combine_chunks()
+        recording.tables, recording.bytes = [], 0
+        self._on_batch(self._parts.add(table))
+
+    def _on_done(self, recording: _ShardRecording) -> None:
+        self._flush(recording)
+        self._parts.on_done(recording.shard.shard_id)
+        with self._changed:
+            self.state.done_count += 1
+
+    def _on_batch(self, batch: RecordedBatch) -> None:
+        with self._changed:
+            self.state.records += batch.records
+            self.state.record_bytes += batch.record_bytes
+        for moment_ms in (batch.arrived_from_ms, batch.arrived_until_ms):
+            self._on_arrival(batch.shard, moment_ms)
+
+    def _on_arrival(self, shard_id: str, arrival_ms: int) -> None:
+        before = self._arrivals.get(shard_id)
+        if before is None:
+            self._arrivals[shard_id] = Arrivals(arrival_ms, arrival_ms)
+        elif not before.first_ms <= arrival_ms <= before.last_ms:
+            self._arrivals[shard_id] = Arrivals(
+                min(before.first_ms, arrival_ms), max(before.last_ms, arrival_ms)
+            )
+
+    def _on_part(self, written: int, count: int) -> None:
+        self.state.parts_written, self.state.part_count = written, count
+
+    # --- the file ---
+
+    def _open_parts(
+        self, wanted: Slice, stream: RecordedStream, asked: dict[str, Any]
+    ) -> tuple[PartFolder, bool]:
+        parts = open_parts(self._path)
+        if parts is not None:
+            before = parts.progress
+            if before.asked != asked or before.stream != stream:
+                parts.close()
+                raise OptionError(
+                    f"{self._path}.part is an interrupted recording of {before.stream.arn} with other options "
+                    f"({_spell(before.asked)}): give the same ones, or remove it"
+                )
+            return parts, True
+        listing = self._kinesis.fetch_shards(self._stream)
+        now_ms = self._clock.on_answer(self._now_ms(), listing.server_ms)
+        bound_ms = service_bound_ms(self._now_ms(), listing.server_ms) + 1
+        recorded = Recorded(
+            from_ms=wanted.from_ms,
+            until_ms=bound_ms if wanted.until_ms is None else wanted.until_ms,
+            shards=wanted.shards,
+            keys=wanted.keys,
+            redactions=wanted.redactions,
+        )
+        progress = Progress(
+            asked=asked,
+            stream=stream,
+            recorded=recorded,
+            has_end=wanted.until_ms is not None,
+            began_ms=now_ms,
+            secret=secrets.token_hex(32),
+        )
+        return create_parts(self._path, progress), False
+
+    def _metadata(self, shards: Any, batches: tuple[RecordedBatch, ...]) -> RecordingMetadata:
+        progress = self._parts.progress
+        return RecordingMetadata(
+            stream=progress.stream,
+            recorded=progress.recorded,
+            shards=shards,
+            batches=batches,
+            began_ms=progress.began_ms,
+            ended_ms=self._clock.now_ms(self._now_ms()),
+            written_by=f"penstock {__version__}",
+        )
+
+
+def _whole_page(page: RecordPage) -> _WholePage:
+    records = page.records
+    last = records[-1] if records else None
+    return _WholePage(
+        first_sequence_number=records[0].sequence_number if records else None,
+        last=None if last is None else place_of_whole(last.sequence_number, last.data),
+        read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
+        next_iterator=page.next_iterator,
+        millis_behind_latest=page.millis_behind_latest,
+        children=page.child_shards,
+        service_ms=page.server_ms,
+        records=records,
+    )
+
+
+def _batch_of(stream: str, shard_id: str, rows: list[tuple[str, str | None, int, bytes]]) -> pa.RecordBatch:
+    """Return rows of sequence number, key, arrival in microseconds and data as Arrow."""
+    count = len(rows)
+    numbers, keys, arrivals_us, data = zip(*rows, strict=True)
+    columns: tuple[Any, ...] = (
+        pa.repeat(pa.scalar(stream, pa.string()), count),
+        pa.repeat(pa.scalar(shard_id, pa.string()), count),
+        pa.array(numbers, pa.string()),
+        pa.repeat(pa.scalar(0, pa.int64()), count),
+        pa.array(keys, pa.string()),
+        pa.nulls(count, pa.string()),
+        pa.array(arrivals_us, pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type),
+        pa.array(data, pa.binary()),
+    )
+    return pa.RecordBatch.from_arrays(list(columns), schema=SCHEMA)
+
+
+def _arrival_ms(record: RawRecord) -> int:
+    return round(record.arrival_s * 1000)
+
+
+def _has_key(record: RawRecord, keys: frozenset[str]) -> bool:
+    if record.partition_key in keys:
+        return True
+    if not record.data.startswith(MAGIC):
+        return False
+    return any(part.partition_key in keys for part in deaggregate(record.data) or ())
+
+
+def _spell(asked: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None) or "none"
