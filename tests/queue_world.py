@@ -56,7 +56,9 @@ class QueueWorld:
 
 
 class FaultyQueues(MemoryQueues):
-    """Queues in memory whose next calls fail as a test says, and that counts calls."""
+    """Queues in memory whose next calls fail as a test says, and that counts calls. Long polls are short: a stop waits for them."""
+
+    poll_s = 0.1
 
     def __init__(self):
         super().__init__()
@@ -70,11 +72,11 @@ class FaultyQueues(MemoryQueues):
             self.calls[name] += 1
             return self.faults[name].pop(0) if self.faults[name] else None
 
-    def receive(self, *arguments, **more):
+    def receive(self, queue_arn, limit, wait_s, *arguments, **more):
         fault = self._fault("receive")
         if isinstance(fault, Exception):
             raise fault
-        return super().receive(*arguments, **more)
+        return super().receive(queue_arn, limit, min(wait_s, self.poll_s), *arguments, **more)
 
     def acknowledge(self, queue_arn, handles, **more):
         self.sizes.append(len(handles))

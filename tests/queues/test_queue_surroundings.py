@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from functools import partial
 
 import pytest
 
@@ -94,16 +95,18 @@ def test_a_forked_child_is_refused_and_disturbs_nothing(world):
     child = os.fork()
     if child == 0:  # pragma: no cover - counted in the parent
         said = []
-        for act in (of.health, of.stop, of.request_stop, of.start, of.run):
+        leave = partial(of.__exit__, None, None, None)
+        for act in (of.health, of.stop, of.request_stop, of.start, of.run, of.__enter__, leave):
             try:
                 act()
             except UsageError as error:
                 said.append("made in process" in str(error))
+        of.__exit__(KeyError, KeyError(), None)  # the error of the block goes first
         os.write(writing, repr(said).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as answer:
-        assert answer.read() == repr([True] * 5)
+        assert answer.read() == repr([True] * 7)
     os.waitpid(child, 0)
     go_on.set()
     wait_until(lambda: not world.left)

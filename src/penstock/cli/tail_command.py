@@ -165,7 +165,7 @@ def _interrupted_status(count: int) -> int:
 
 def _check_all_was_read(stream: str, consumer: Consumer) -> None:
     """Raise the failure that stopped a shard, since some of its requested records were not printed."""
-    from penstock.consumer.pull import IterationEnded
+    from penstock.runtime.thread_pull import IterationEnded
 
     failures = {
         shard_id: failure

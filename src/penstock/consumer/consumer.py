@@ -33,7 +33,7 @@ from penstock.consumer.processor import (
     check_is_plain,
     traced,
 )
-from penstock.consumer.pull import PullQueue
+from penstock.consumer.pull import not_done, refuse_lost
 from penstock.consumer.records import Batch
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
 from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver, WorkerPorts
@@ -45,6 +45,7 @@ from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check
 from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.system_clock import SystemClock
+from penstock.runtime.thread_pull import ThreadPull
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -152,7 +153,7 @@ class Consumer:
             check_consumer_name(self.options.consumer_name or application, "consumer_name")
         self._home = HomeProcess()
         self._worker: Worker | None = None
-        self._pull: PullQueue | None = None
+        self._pull: ThreadPull[Batch] | None = None
         self._start_lock = threading.Lock()  # held while the consumer starts
         self._is_stop_wanted = False  # no lock: a signal handler sets it while `start` holds that
 
@@ -320,7 +321,7 @@ class Consumer:
     def __enter__(self) -> Self:
         self._home.check()
         if self._is_pulled:
-            self._pull = PullQueue()
+            self._pull = ThreadPull(not_done, refuse_lost)
         self.start()
         return self
 
@@ -349,7 +350,7 @@ class Consumer:
         if not self._is_pulled:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
         if self._pull is None:
-            self._pull = PullQueue()
+            self._pull = ThreadPull(not_done, refuse_lost)
         pull = self._pull
         with StopSignals(self.request_stop):
             if self._worker is None:
@@ -358,7 +359,7 @@ class Consumer:
             if worker is None:
                 raise UsageError("the consumer did not start")
             try:
-                yield from pull.batches(worker.has_ended)
+                yield from pull.items(worker.has_ended)
             finally:
                 if self._home.is_here:  # a loop that forks leaves it twice
                     pull.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
-from penstock.consumer.pull import IterationEnded
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator_stats import HeldLeaseStatus
 from penstock.errors import HandlerFailed, PenstockError, ShardsStopped
+from penstock.runtime.thread_pull import IterationEnded
 
 _NAMED_MAX = 5
 

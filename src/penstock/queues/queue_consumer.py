@@ -30,11 +30,11 @@ from penstock.queues.queue_loop import QueueLoop, QueuePools
 from penstock.queues.queue_opening import open_queue
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
-from penstock.queues.queue_pull import QueuePull
 from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.loop import LoopThread, ThreadPool
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.system_clock import SystemClock
+from penstock.runtime.thread_pull import IterationEnded, ThreadPull
 from penstock.runtime.user_code import check_are_callable, check_is_plain
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class QueueConsumer:
         )
         self._handler = handler
         self._calls: HandlerCalls | None = None
+        self._has_own_calls = False
         self._finished = finished
         self._metrics: Metrics = metrics or NoMetrics()
         self._tracer_provider = tracer_provider
@@ -120,7 +121,7 @@ class QueueConsumer:
             )
         self._home = HomeProcess()
         self._loop: QueueLoop | None = None
-        self._pull: QueuePull | None = None
+        self._pull: ThreadPull[Any] | None = None
         self._start_lock = threading.Lock()
         self._is_stop_wanted = False
 
@@ -155,7 +156,7 @@ class QueueConsumer:
             NotFound, AccessDenied: The queue cannot be used.
         """
         self._home.check()
-        if self._handler is None and self._calls is None and self._pull is None:
+        if self._is_pulled and self._pull is None:
             raise UsageError("give a handler (or iterate: `for record in consumer`)")
         with self._start_lock:
             if self._loop is not None:
@@ -200,7 +201,7 @@ class QueueConsumer:
 
     def use_calls(self, calls: HandlerCalls) -> None:
         """Replace the calls of user code on threads by others. `AsyncQueueConsumer` uses it before the start."""
-        self._calls = calls
+        self._calls, self._has_own_calls = calls, True
 
     def _metrics_of(self, queue: QueueDescription) -> Metrics:
         if isinstance(self._metrics, MetricsOfConsumers):
@@ -274,14 +275,16 @@ class QueueConsumer:
         return self._loop.health()
 
     def __enter__(self) -> Self:
-        if self._handler is not None or self._calls is not None:
-            self.start()
+        self._home.check()
+        if self._is_pulled and self._pull is None:
+            self._pull = ThreadPull(not_done)
+        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._home.is_here:
+        if error is not None and not self._home.is_here:
             return  # the error of the block goes first
         self.request_stop()
         if self._pull is not None:
@@ -300,10 +303,10 @@ class QueueConsumer:
         the current record is returned at once. At most `concurrency` records wait to be taken. Several threads may iterate.
         """
         self._home.check()
-        if self._handler is not None or (self._calls is not None and self._pull is None):
+        if not self._is_pulled:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
         if self._pull is None:
-            self._pull = QueuePull()
+            self._pull = ThreadPull(not_done)
         pull = self._pull
         with StopSignals(self.request_stop):
             if self._loop is None:
@@ -319,9 +322,18 @@ class QueueConsumer:
                     self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
         self._raise_failure()
 
+    @property
+    def _is_pulled(self) -> bool:
+        return self._handler is None and not self._has_own_calls
+
     def _raise_failure(self) -> None:
         if self._loop is not None and self._loop.failure is not None:
             raise self._loop.failure
+
+
+def not_done() -> IterationEnded:
+    """Return the failure of a record that is taken or waits when the iteration ends."""
+    return IterationEnded("the iteration ended before this was done")
 
 
 def _creation_of(fields: Mapping[str, Any]) -> QueueCreation:

@@ -29,7 +29,6 @@ from penstock.core.queueing.receive_pace import ReceivePace
 from penstock.core.safe_text import describe_error, text_of
 from penstock.errors import (
     AccessDenied,
-    HandlerFailed,
     NotFound,
     PenstockError,
     Reject,
@@ -46,6 +45,7 @@ from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_options import QueueConsumerOptions
 from penstock.queues.queue_records import RECORD_MEMORY_BYTES, QueueBatch, QueueRecord, records_of
 from penstock.runtime.loop import Loop, Pool
+from penstock.runtime.thread_pull import IterationEnded
 from penstock.runtime.user_code import UnusableHandlerError
 
 log: logging.Logger = logging.getLogger("penstock.queues")
@@ -56,10 +56,6 @@ _LAST_CALLS_S: Final = 5.0
 """Time to return the remaining records after `shutdown_timeout_s` has passed."""
 _IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
-
-
-class IterationEnded(HandlerFailed):
-    """The iteration over the consumer ended before a record was done, or before it was taken."""
 
 
 class QueuePools(Struct, frozen=True):

@@ -1,0 +1,104 @@
+"""Pull style: `for item in consumer`. Passes items from handler threads to the threads that iterate."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, TypeVar
+
+from penstock.errors import HandlerFailed
+
+_T = TypeVar("_T")
+_POLL_S: Final = 0.2
+"""An iterating thread checks at this interval whether the consumer has ended."""
+
+
+class IterationEnded(HandlerFailed):
+    """The iteration over the consumer ended before an item was done, or before it was taken."""
+
+
+class _Offer(Generic[_T]):
+    __slots__ = ("_lock", "error", "item", "settled")
+
+    def __init__(self, item: _T) -> None:
+        self._lock = threading.Lock()
+        self.item = item
+        self.settled = threading.Event()
+        self.error: Exception | None = None
+
+    def settle(self, error: Exception | None) -> None:
+        """Set the result; the first one counts."""
+        with self._lock:
+            if not self.settled.is_set():
+                self.error = error
+                self.settled.set()
+
+
+class ThreadPull(Generic[_T]):
+    """Offers items to threads that iterate. An item is done when its thread requests the next one.
+
+    Args:
+        unfinished: Returns the failure of an item that is taken or waits when the iteration ends.
+        refusal: Returns the failure of an item that may not be taken any more, or None.
+    """
+
+    def __init__(
+        self, unfinished: Callable[[], Exception], refusal: Callable[[_T], Exception | None] | None = None
+    ) -> None:
+        self._offers: queue.SimpleQueue[_Offer[_T]] = queue.SimpleQueue()
+        self._unsettled: set[_Offer[_T]] = set()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._unfinished = unfinished
+        self._refusal = refusal
+
+    def offer(self, item: _T) -> None:
+        """Pass an item to a thread that iterates, and wait until it is done. This is the consumer's handler.
+
+        Raises:
+            Exception: Of `unfinished` or `refusal`: the iteration ended first, or the item may not be taken.
+        """
+        offer = _Offer(item)
+        with self._lock:
+            if self._is_closed:
+                raise self._unfinished()
+            self._unsettled.add(offer)
+        self._offers.put(offer)
+        offer.settled.wait()
+        with self._lock:
+            self._unsettled.discard(offer)
+        if offer.error is not None:
+            raise offer.error
+
+    def close(self) -> None:
+        """End all iterations; items that are not done fail."""
+        with self._lock:
+            self._is_closed = True
+            unsettled = list(self._unsettled)
+        for offer in unsettled:
+            offer.settle(self._unfinished())
+
+    def items(self, has_ended: threading.Event) -> Iterator[_T]:
+        """Yield items until this is closed.
+
+        Args:
+            has_ended: Set when no item can follow.
+        """
+        while not has_ended.is_set() and not self._is_closed:
+            try:
+                offer = self._offers.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            if offer.settled.is_set():
+                continue
+            refusal = None if self._refusal is None else self._refusal(offer.item)
+            if refusal is not None:
+                offer.settle(refusal)
+                continue
+            is_done = False
+            try:
+                yield offer.item
+                is_done = True
+            finally:
+                offer.settle(None if is_done else self._unfinished())
