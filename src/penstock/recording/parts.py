@@ -84,7 +84,7 @@ class PartFolder:
             ) from error
 
     def close(self) -> None:
-        """Let other processes go on with it."""
+        """Release the folder for other processes."""
         os.close(self._held)
 
     def add(self, table: pa.Table) -> RecordedBatch:

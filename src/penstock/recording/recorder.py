@@ -60,7 +60,7 @@ _ROUNDS_MAX: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What is to be recorded.
+    """The requested slice of a stream.
 
     Attributes:
         stream: Name or ARN.

@@ -1,4 +1,4 @@
-"""When shards were opened and closed: the service does not tell, so the moments come from what a recording shows."""
+"""Estimate when shards were opened and closed, from their numbers and records: the service does not return these moments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def describe_shards(
     Args:
         shards: As the service lists them.
         arrivals: By shard id; shards without records in the slice are missing.
-        from_ms: The beginning of the slice: what was opened before has no moment.
+        from_ms: The beginning of the slice: shards that were opened before have no moment.
         recorded_ids: The shards whose records were to be recorded; None: all.
     """
     ordered = parents_first(shards)

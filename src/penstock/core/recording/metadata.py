@@ -90,7 +90,7 @@ class RecordedStream(Struct, frozen=True):
 
 
 class Recorded(Struct, frozen=True):
-    """What was asked for.
+    """The requested slice.
 
     Args:
         from_ms: Records that arrived at this moment or later.

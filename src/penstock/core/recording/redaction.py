@@ -36,7 +36,7 @@ class JsonField(Struct, frozen=True):
 
 
 class Redaction(Struct, frozen=True):
-    """What is changed in each record.
+    """The changes to each record.
 
     Args:
         hashes_keys: Whether partition keys are hashed.
@@ -108,7 +108,7 @@ def _parse_field(text: str) -> JsonField:
 def redact(redaction: Redaction, secret: bytes, partition_key: str | None, data: bytes) -> RedactedRecord:
     """Return a record with its redactions; of an aggregate, every record in it.
 
-    An aggregate is written anew, without explicit hash keys if keys are hashed.
+    An aggregate is built again, without explicit hash keys if keys are hashed.
 
     Args:
         redaction: The redactions.
