@@ -45,16 +45,29 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def _server_class(fixture_name: str | None) -> type[LocalKinesis]:
+    """Return the embedded Kinesis, or fail the test with the command that installs it."""
+    try:
+        from penstock_local import LocalKinesis
+    except ModuleNotFoundError as missing:
+        if missing.name != "penstock_local":
+            raise
+        pytest.fail(
+            f"the fixture {fixture_name} needs the package penstock-local, which is not installed: "
+            "pip install 'penstock[local]'",
+            pytrace=False,
+        )
+    return LocalKinesis
+
+
 @pytest.fixture
 def local_kinesis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalKinesis]:
     """An empty embedded Kinesis for one test; region, endpoint and credentials in the environment point to it.
 
     Options go into the marker: `@pytest.mark.local_kinesis(limits=False)`.
     """
-    from penstock_local import LocalKinesis
-
     marker = request.node.get_closest_marker("local_kinesis")
-    with LocalKinesis(**(marker.kwargs if marker is not None else {})) as kinesis:
+    with _server_class(request.fixturename)(**(marker.kwargs if marker is not None else {})) as kinesis:
         # a profile, a session token or the endpoint of one service would lead elsewhere
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             monkeypatch.delenv(name)
@@ -68,13 +81,11 @@ def _server_scope(fixture_name: str, config: pytest.Config) -> Any:  # noqa: ARG
 
 
 @pytest.fixture(scope=_server_scope)
-def local_kinesis_server() -> Iterator[LocalKinesis]:
+def local_kinesis_server(request: pytest.FixtureRequest) -> Iterator[LocalKinesis]:
     """An embedded Kinesis for the whole session; the environment is left alone.
 
     Reach it by `client("kinesis")`, `connection()`, `endpoint_url` or `environ()`. The setting
     `local_kinesis_server_scope` makes a new one for each module, for instance.
     """
-    from penstock_local import LocalKinesis
-
-    with LocalKinesis() as kinesis:
+    with _server_class(request.fixturename)() as kinesis:
         yield kinesis
