@@ -9,18 +9,30 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
+import boto3
+import botocore.client
 import pyarrow as pa
 import pytest
 
-from penstock import Consumer, Producer
+from penstock import (
+    Consumer,
+    DeadLetterBucket,
+    DeadLetterQueue,
+    DeadLetterStream,
+    Producer,
+    QueueConsumer,
+    Record,
+)
 from penstock.cli import main as cli
 from penstock.cli.overview.stream_reader import fetch_stream
 from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.options.spark_options import parse_batch, parse_sink
 from penstock.spark.sink.row_writer import RowWriter
 from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch_queries, open_kinesis
+from queue_rig import knows_queues
 from reader_query import Query
 from spark_support import numbered, put
 from waiting import wait_until
@@ -31,7 +43,12 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 SERVICES = ("kinesis", "dynamodb", "cloudwatch", "sts")
-OF_NO_RESOURCE = ("cloudwatch:PutMetricData", "cloudwatch:GetMetricData", "dynamodb:ListTables")
+OF_NO_RESOURCE = {
+    "cloudwatch:PutMetricData",
+    "cloudwatch:GetMetricData",
+    "dynamodb:ListTables",
+    "kinesis:ListQueues",
+}
 CHECKED = {
     "driver",
     "reading tasks",
@@ -39,6 +56,11 @@ CHECKED = {
     "aggregating tasks",
     "producer",
     "consumer",
+    "dead letter stream",
+    "dead letter bucket",
+    "dead letter queue",
+    "queue consumer",
+    "queue dead letters",
     "batch driver",
     "batch tasks",
     "tail",
@@ -55,10 +77,10 @@ def policies():
         actions = set()
         for statement in document["Statement"]:
             assert statement["Effect"] == "Allow"
-            assert statement["Resource"] != "*" or statement["Action"] in OF_NO_RESOURCE
-            actions |= set(
-                statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
-            )
+            named = statement["Action"]
+            named = set(named if isinstance(named, list) else [named])
+            assert statement["Resource"] != "*" or named <= OF_NO_RESOURCE
+            actions |= named
         rare = {action.strip() for action in (match["rare"] or "").split(",") if action.strip()}
         assert rare <= actions, match["role"]
         found[match["role"]] = (actions, rare)
@@ -165,6 +187,76 @@ def test_a_consumer_calls_what_its_policy_allows(server, client):
     check("consumer", called(server, "consumer-app"))
 
 
+def of_key(server, key):
+    return {
+        "region": "us-east-1",
+        "endpoint_url": server.endpoint_url,
+        "connection": {"access_key_id": key, "secret_access_key": "local"},
+    }
+
+
+@pytest.fixture
+def one_record(server, client):
+    """A batch of one record."""
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    return [Record(b"x", "anna", "49", 0, None, at, "shardId-000000000001", "orders")]
+
+
+def test_a_stream_for_dead_letters_is_called_as_its_policy_allows(server, one_record):
+    server.create_stream("orders-dead")
+    DeadLetterStream("orders-dead", **of_key(server, "letters"))(one_record, ValueError("x"))
+    check("dead letter stream", called(server, "letters"))
+
+
+def test_a_bucket_and_a_queue_for_dead_letters_are_called_as_their_policies_allow(one_record, monkeypatch):
+    moto = pytest.importorskip("moto")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "a")
+    with moto.mock_aws():
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="my-bucket")
+        queue = boto3.client("sqs", region_name="us-east-1").create_queue(QueueName="orders-dead")["QueueUrl"]
+        called_names = []
+        call = botocore.client.BaseClient._make_api_call
+
+        def recorded(client, operation, arguments):
+            called_names.append(f"{client.meta.service_model.service_name}:{operation}")
+            return call(client, operation, arguments)
+
+        monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", recorded)
+        DeadLetterBucket("my-bucket", region="us-east-1")(one_record, ValueError("x"))
+        DeadLetterQueue(queue, region="us-east-1")(one_record, ValueError("x"))
+    for role in ("bucket", "queue"):
+        check(f"dead letter {role}", {called_names.pop(0)})
+
+
+@knows_queues
+def test_a_queues_consumer_calls_what_its_policy_allows(server, client):
+    client.create_stream(StreamName="queued", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    put(client, "queued", numbered(0, 2))
+    seen = []
+
+    def handle(record):
+        seen.append(record)
+        if len(seen) == 1:
+            raise ConnectionError("the bank is asleep")
+
+    consumer = QueueConsumer(
+        "invoices",
+        handle,
+        create={"stream": "queued", "starting_position": "TRIM_HORIZON"},
+        wait_time_s=1,
+        **of_key(server, "queue-consumer"),
+    )
+    consumer.start()
+    try:
+        wait_until(
+            lambda: called(server, "queue-consumer") >= policies()["queue consumer"][0], "each kind of call"
+        )
+    finally:
+        consumer.stop()
+    check("queue consumer", called(server, "queue-consumer"))
+
+
 def test_every_policy_of_the_document_is_checked_here():
     assert set(policies()) == CHECKED
 
@@ -202,6 +294,10 @@ def test_a_batch_reads_driver_and_tasks_call_what_their_policies_allow(server, c
     check("batch tasks", called(server, "batch-tasks"))
 
 
+KEYS = itertools.count()
+"""Numbers of the commands' access keys: the tests share a server."""
+
+
 @pytest.fixture
 def command(server, monkeypatch, capsys, tmp_path):
     """Run commands, each time with their own profile and key, and return all of their calls."""
@@ -209,10 +305,9 @@ def command(server, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
     for name, value in server.environ().items():
         monkeypatch.setenv(name, value)
-    keys = (f"command-{number}" for number in itertools.count())
 
     def run(*commands):
-        key = next(keys)
+        key = f"command-{next(KEYS)}"
         with profiles.open("a", encoding="utf-8") as file:
             file.write(f"[{key}]\naws_access_key_id = {key}\naws_secret_access_key = local\n")
         for arguments in commands:
@@ -241,6 +336,18 @@ def test_the_page_of_a_stream_calls_what_the_policy_has_for_it(server):
     assert found.load is not None
     actions, rare = policies()["top"]
     assert rare <= called(server, "stream-page") <= actions
+
+
+@knows_queues
+def test_the_commands_for_dead_letters_of_a_queue_call_what_their_policy_allows(server, client, command):
+    client.create_stream(StreamName="dead", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    create = ["queues", "create", "dead", "--stream", "dead", "--from", "TRIM_HORIZON", "--wait"]
+    command([*create, "--max-receive-count", "1"])
+    put(client, "dead", numbered(0, 2))
+    command(["queues", "receive", "dead"], ["queues", "receive", "dead"])
+    restore, purge = ["queues", "restore", "dead"], ["queues", "purge-dead", "dead"]
+    one = ["--key", "k0", "--yes"]
+    check("queue dead letters", command(["queues", "dead", "dead"], [*restore, *one], [*purge, "--yes"]))
 
 
 def test_the_commands_call_what_their_policies_allow(server, client, command, tmp_path):
