@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "tail": "penstock.cli.tail_command",
     "record": "penstock.cli.record_command",
     "put": "penstock.cli.put_command",
+    "sql": "penstock.cli.sql_command",
     "shards": "penstock.cli.shards_command",
     "streams": "penstock.cli.streams_command",
     "queues": "penstock.cli.queues_command",

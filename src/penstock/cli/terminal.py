@@ -76,7 +76,11 @@ def safe_json(document: Any, indent: int | None = None) -> str:
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_unicode = codecs.lookup(encoding).name == "utf-8"
-    text = json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
+    return safe_json_text(json.dumps(document, ensure_ascii=not is_unicode, indent=indent))
+
+
+def safe_json_text(text: str) -> str:
+    """Return the text of a JSON document in which every character that could act on a terminal is escaped."""
     if text.isascii() and "\x7f" not in text:
         return text  # JSON itself has escaped the other controls
     return "".join(

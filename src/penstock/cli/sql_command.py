@@ -1,0 +1,216 @@
+"""`penstock sql`: a SELECT over streams and recordings."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
+from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
+from penstock.cli.sql_output import FORMATS, format_of, open_writer
+from penstock.cli.terminal import warn
+from penstock.errors import AccessDenied, NotFound, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.cli.service_options import Subparsers
+    from penstock.sql.query import PlannedTable, Query, RowSource
+
+DESCRIPTION = "Ask a stream questions in SQL: a SELECT over its records, run by DuckDB on this machine."
+_EXAMPLE: Final = (
+    "select json->>'type', count(*) from orders where arrived > now() - interval 2 hours group by 1"
+)
+_STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}|arn:.+")
+_RECORDING_SUFFIX: Final = ".penstock"
+_END_WAIT_S: Final = 10.0
+_EXIT_USAGE: Final = 2
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "sql", help=DESCRIPTION, description=DESCRIPTION, epilog=f'penstock sql "{_EXAMPLE}"'
+    )
+    parser.add_argument(
+        "query",
+        metavar="QUERY",
+        help="one SELECT; - reads it from stdin. Its tables are streams, by name or ARN (in double quotes where SQL needs them). Columns: arrived, text, "
+        "json, partitionKey, data, shardId, sequenceNumber, subSequenceNumber, explicitHashKey, streamName, "
+        "approximateArrivalTimestamp. Conditions on arrived limit the read",
+    )
+    parser.add_argument(
+        "--recording",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a recording under a name for the query; repeat for several. A table in single quotes that ends in .penstock is a "
+        "recording as well",
+    )
+    parser.add_argument("--format", choices=FORMATS, help="default: by the name of --output, otherwise table")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write the result to a file: .csv, .json, .jsonl or .parquet"
+    )
+    parser.add_argument(
+        "--time-zone",
+        metavar="ZONE",
+        help="time zone of timestamps without one in the query, and of those in the result: UTC, Europe/Berlin (default: that of "
+        "this machine)",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        default="1GB",
+        help="DuckDB's memory; the rest goes to a temporary folder (default: 1GB)",
+    )
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the query; return 0, or 2 if DuckDB refuses it."""
+    from penstock.sql.query import Query
+    from penstock.sql.statement import StatementError
+
+    name = format_of(args.format, args.output)
+    if args.output is not None and not Path(args.output).parent.is_dir():
+        raise OptionError(f"--output {args.output}: there is no folder {Path(args.output).parent}")
+    recordings = _recordings_of(args)
+    with exit_on_signals(shell_statuses(signal.SIGINT, signal.SIGTERM)), ExitStack() as stack:
+        try:
+            query = stack.enter_context(
+                Query(
+                    sys.stdin.read() if args.query == "-" else args.query,
+                    lambda table: _open_table(args, recordings, table),
+                    zone=args.time_zone,
+                    memory=args.memory,
+                )
+            )
+            _print_plan(query)
+            _write(query, name, args.output)
+        except StatementError as error:
+            for line in f"penstock sql: {error}".split("\n"):
+                warn(line)
+            return _EXIT_USAGE
+    return 0
+
+
+def _recordings_of(args: argparse.Namespace) -> dict[str, Path]:
+    """Return the paths of `--recording` by name.
+
+    Raises:
+        OptionError: One has no name, or two have the same.
+    """
+    found: dict[str, Path] = {}
+    for given in args.recording:
+        name, equals, path = given.partition("=")
+        if not (equals and name and path):
+            raise OptionError(
+                f"--recording {given}: expected NAME=FILE, for instance yesterday=incident.penstock"
+            )
+        if name in found:
+            raise OptionError(f"--recording {given}: there is another recording of this name")
+        found[name] = Path(path)
+    return found
+
+
+def _open_table(args: argparse.Namespace, recordings: Mapping[str, Path], name: str) -> RowSource:
+    """Open the recording or the stream that a query names.
+
+    Raises:
+        NotFound: There is no stream of this name; the message has the nearest one.
+    """
+    if name in recordings or name.endswith(_RECORDING_SUFFIX):
+        from penstock.sql.recording_rows import RecordingRows
+
+        return RecordingRows(recordings.get(name) or Path(name))
+    return _open_stream(args, name)
+
+
+def _open_stream(args: argparse.Namespace, name: str) -> RowSource:
+    from penstock.core.keyword_options import did_you_mean
+    from penstock.sql.stream_rows import open_stream_rows
+
+    if not _STREAM.fullmatch(name):
+        raise OptionError(
+            f"table {name}: this is no name of a stream; of files a query reads only recordings ({_RECORDING_SUFFIX}, or --recording)"
+        )
+    try:
+        return open_stream_rows(open_kinesis(args), name)
+    except NotFound as error:
+        known: list[str] = []
+        with suppress(AccessDenied):  # the question is only for a better message
+            known = open_stream_control(args).list_streams()
+        raise NotFound(
+            f"there is no stream {name}: {did_you_mean(name, known)}`penstock streams list` lists the streams",
+            code=error.code,
+        ) from error
+
+
+def _print_plan(query: Query) -> None:
+    for table in query.tables:
+        if table.is_read:
+            warn(f"penstock sql: {table.name}: {_say_range(table)}")
+
+
+def _say_range(table: PlannedTable) -> str:
+    from penstock.core.moments import describe_moment
+    from penstock.sql.recording_rows import RecordingRows
+    from penstock.sql.stream_rows import StreamRows
+
+    source = table.source
+    if isinstance(source, RecordingRows):
+        return f"reads {source.record_count(table.need):,} records of this recording of {source.metadata.stream.name}"
+    assert isinstance(source, StreamRows), "a stream otherwise"
+    planned = source.plan(table.need)
+    if not planned.shards:
+        return "nothing is read: no record can be in this range"
+    count = len(planned.shards)
+    shards = f"{count} shard{'' if count == 1 else 's'}"
+    until = f"until {describe_moment(planned.until_ms, None)}"
+    if planned.from_ms is not None:
+        return f"reads {shards} from {describe_moment(planned.from_ms, None)} {until}"
+    reason = "the query has no lower bound for arrived"
+    if table.need.from_ms is not None:
+        reason = "the query's lower bound for arrived is before the oldest record"
+    elif table.use is not None and table.use.has_condition:
+        reason = "the query's conditions on arrived are no lower bound that limits the read"
+    return f"reads all of {shards} {until}, up to {source.summary.retention_hours:g} h of records: {reason}"
+
+
+def _write(query: Query, name: str, output: str | None) -> None:
+    """Write the result; a file has its name only when it is whole."""
+    path = None if output is None else Path(output)
+    part = None if path is None else path.with_name(f"{path.name}.part")
+    writer = open_writer(name, part)
+    try:
+        for rows in _results(query):
+            writer.write(rows)
+        writer.close()
+    except BaseException:
+        if part is not None:
+            part.unlink(missing_ok=True)
+        raise
+    if path is not None and part is not None:
+        part.replace(path)
+    if query.not_utf8_count:
+        warn(
+            f"penstock sql: {query.not_utf8_count} of the records read are not UTF-8: their text and json are null"
+        )
+
+
+def _results(query: Query) -> Iterator[Any]:
+    """Yield results that another thread computes: this one stays free for signals."""
+    from penstock.sql.handover import HandedOver
+
+    results = HandedOver("penstock-sql", query.results)
+    try:
+        yield from results
+    finally:
+        results.stop()
+        query.stop()
+        results.join(_END_WAIT_S)

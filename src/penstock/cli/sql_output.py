@@ -1,0 +1,279 @@
+"""Results of a query as a table for people, CSV, JSON lines or Parquet."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.cli.terminal import escape_text, safe_json_text
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS: Final = ("table", "csv", "json", "parquet")
+_BY_SUFFIX: Final[Mapping[str, str]] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
+_JSON_MARK: Final = b"penstock.type"
+_CELL_MIN: Final = 8
+_GAP: Final = "  "
+
+
+class ResultWriter(Protocol):
+    """Writes batches of one result, the first of which has no rows and shows the columns."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write a batch."""
+
+    def close(self) -> None:
+        """Write the rest."""
+
+
+def format_of(given: str | None, output: str | None) -> str:
+    """Return the format: the given one, or that of the file's name; without a file a table.
+
+    Raises:
+        OptionError: The file's name shows none, or the format is written to files only.
+    """
+    if given == "parquet" and output is None:
+        raise OptionError("--format parquet: name a file with --output")
+    if given is not None or output is None:
+        return given or "table"
+    found = _BY_SUFFIX.get(Path(output).suffix.lower())
+    if found is None:
+        raise OptionError(
+            f"--output {output}: its name shows no format; end it in {', '.join(_BY_SUFFIX)}, or add --format"
+        )
+    return found
+
+
+def open_writer(name: str, path: Path | None) -> ResultWriter:
+    """Open a writer to a file, or to stdout.
+
+    Args:
+        name: One of `FORMATS`.
+        path: The file; None: stdout.
+    """
+    if name == "parquet":
+        assert path is not None, "format_of has checked it"
+        return _ParquetWriter(path)
+    kind = _TEXT_WRITERS[name]
+    if path is None:
+        return kind(sys.stdout, _flush)
+    file = path.open("w", encoding="utf-8", newline="")
+    return kind(file, file.close)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+
+
+class _TableWriter:
+    """Columns under their names, as wide as the first rows need; on a terminal cut to its width."""
+
+    def __init__(self, file: IO[str], close: Callable[[], None]) -> None:
+        self._file = file
+        self._close = close
+        self._names: list[str] = []
+        self._widths: list[int] | None = None
+        self._right: list[bool] = []
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if not self._names:
+            self._names = [escape_text(name) for name in rows.schema.names]
+            self._right = [_is_number(field.type) for field in rows.schema]
+        if rows.num_rows == 0:
+            return
+        cells = [list(map(_cell, column.to_pylist())) for column in rows.columns]
+        if self._widths is None:
+            self._begin(
+                [max(map(len, [name, *column])) for name, column in zip(self._names, cells, strict=True)]
+            )
+        for row in zip(*cells, strict=True):
+            self._line(row)
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._widths is None:
+            self._begin([len(name) for name in self._names])
+        self._close()
+
+    def _begin(self, widths: list[int]) -> None:
+        if self._file.isatty():
+            room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
+            while sum(widths) > room and max(widths) > _CELL_MIN:
+                widest = widths.index(max(widths))
+                second = sorted(widths)[-2] if len(widths) > 1 else 0
+                step = max(1, min(widths[widest] - second, sum(widths) - room))
+                widths[widest] = max(_CELL_MIN, widths[widest] - step)
+        self._widths = widths
+        self._line(self._names)
+        self._line(["-" * width for width in widths])
+
+    def _line(self, row: Sequence[str]) -> None:
+        assert self._widths is not None, "the first rows have set the widths"
+        is_cut = self._file.isatty()
+        cells = []
+        for text, width, right in zip(row, self._widths, self._right, strict=True):
+            shown = text if len(text) <= width or not is_cut else f"{text[: width - 1]}…"
+            cells.append(shown.rjust(width) if right else shown.ljust(width))
+        self._file.write(_GAP.join(cells).rstrip() + "\n")
+
+
+class _CsvWriter:
+    """RFC 4180; a null is an empty field, bytes are Base64, nested values JSON."""
+
+    def __init__(self, file: IO[str], close: Callable[[], None]) -> None:
+        self._file = file
+        self._close = close
+        self._csv = csv.writer(file, lineterminator="\n")
+        self._has_names = False
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if not self._has_names:
+            self._csv.writerow(rows.schema.names)
+            self._has_names = True
+        columns = [map(_csv_field, column.to_pylist()) for column in rows.columns]
+        self._csv.writerows(zip(*columns, strict=True))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._close()
+
+
+class _JsonWriter:
+    """One JSON document to a line; bytes are Base64, documents of the type JSON are part of it."""
+
+    def __init__(self, file: IO[str], close: Callable[[], None]) -> None:
+        self._file = file
+        self._close = close
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        names = [json.dumps(name, ensure_ascii=False) for name in rows.schema.names]
+        columns = [
+            map(_document_text if _is_json(field) else _json_text, column.to_pylist())
+            for field, column in zip(rows.schema, rows.columns, strict=True)
+        ]
+        for row in zip(*columns, strict=True):
+            pairs = ", ".join(f"{name}: {value}" for name, value in zip(names, row, strict=True))
+            self._file.write(safe_json_text(f"{{{pairs}}}") + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._close()
+
+
+class _ParquetWriter:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, rows.schema.remove_metadata())
+        if rows.num_rows:
+            self._writer.write_batch(rows)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+_TEXT_WRITERS: Final[Mapping[str, Callable[[IO[str], Callable[[], None]], ResultWriter]]] = {
+    "table": _TableWriter,
+    "csv": _CsvWriter,
+    "json": _JsonWriter,
+}
+
+
+def _is_json(field: pa.Field) -> bool:
+    return bool(field.metadata and _JSON_MARK in field.metadata)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return escape_text(value.decode("utf-8"))
+        except UnicodeDecodeError:
+            return f"base64:{base64.b64encode(value).decode('ascii')}"
+    return escape_text(str(_csv_field(value)))
+
+
+def _csv_field(value: Any) -> Any:
+    if isinstance(value, str | int | float | None):
+        return "" if value is None else str(value).lower() if isinstance(value, bool) else value
+    if isinstance(value, dict | list):
+        return _json_text(value)
+    return _plain(value)
+
+
+def _document_text(text: str | None) -> str:
+    # Line ends in a JSON document are space between its parts.
+    return "null" if text is None else text.replace("\n", " ").replace("\r", " ")
+
+
+def _json_text(value: Any) -> str:
+    if isinstance(value, str | int) or value is None:
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float):
+        return json.dumps(value) if value - value == 0 else "null"  # JSON has neither infinity nor NaN
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        pairs = ", ".join(
+            f"{json.dumps(str(key), ensure_ascii=False)}: {_json_text(each)}" for key, each in value.items()
+        )
+        return f"{{{pairs}}}"
+    if isinstance(value, list) or (isinstance(value, tuple) and not hasattr(value, "months")):
+        return f"[{', '.join(map(_json_text, value))}]"
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime | time):
+        return value.isoformat(timespec="microseconds" if value.microsecond % 1000 else "milliseconds")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, tuple):  # Arrow's months, days and nanoseconds
+        return _interval(*value)
+    return str(value)
+
+
+def _interval(months: int, days: int, nanoseconds: int) -> str:
+    """Return an interval as DuckDB writes it: `1 year 2 months 3 days 04:05:06.5`."""
+    years, months = divmod(months, 12)
+    counts = ((years, "year"), (months, "month"), (days, "day"))
+    parts = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count]
+    micros = abs(nanoseconds) // 1000
+    if micros or not parts:
+        seconds, fraction = divmod(micros, 1_000_000)
+        sign = "-" if nanoseconds < 0 else ""
+        text = f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        parts.append(f"{text}.{fraction:06}".rstrip("0") if fraction else text)
+    return " ".join(parts)

@@ -1,0 +1,94 @@
+"""Hands rows from the threads that read a stream to DuckDB's threads, and can be stopped from any thread.
+
+DuckDB waits for rows inside of its own code, from which nothing but an answer brings it back. So a stop answers at once,
+while a call to the service may still be under way.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCHES_HELD_MAX: Final = 2
+_CHECK_INTERVAL_S: Final = 0.25
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: the query is not wanted any more
+    """The rows were stopped."""
+
+
+class HandedOver:
+    """Rows that a thread of its own reads ahead. Iterate once.
+
+    Args:
+        name: Of the thread.
+        read: Returns the rows; called on that thread when the first row is requested.
+    """
+
+    def __init__(self, name: str, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        self._read = read
+        self._queue: queue.Queue[pa.RecordBatch | None] = queue.Queue(_BATCHES_HELD_MAX)
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._pump, name=name, daemon=True)
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows.
+
+        Raises:
+            Stopped: `stop` was called.
+            BaseException: The error of the reading thread, which `error` keeps.
+        """
+        self._thread.start()
+        while True:
+            rows = self._next()
+            if rows is None:
+                if self.error is not None:
+                    raise self.error
+                return
+            yield rows
+
+    def stop(self) -> None:
+        """End the rows at once, for the reader and for the thread that requests them."""
+        self._is_stopped.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until the reading thread has ended; return whether it has."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _next(self) -> pa.RecordBatch | None:
+        while not self._is_stopped.is_set():
+            try:
+                return self._queue.get(timeout=_CHECK_INTERVAL_S)
+            except queue.Empty:
+                continue
+        raise Stopped
+
+    def _pump(self) -> None:
+        try:
+            for rows in self._read():
+                self._put(rows)
+        except Stopped:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised again on the thread that requests rows
+            self.error = error
+        try:
+            self._put(None)
+        except Stopped:
+            return
+
+    def _put(self, rows: pa.RecordBatch | None) -> None:
+        while not self._is_stopped.is_set():
+            try:
+                self._queue.put(rows, timeout=_CHECK_INTERVAL_S)
+            except queue.Full:
+                continue
+            return
+        raise Stopped

@@ -1,0 +1,263 @@
+"""The part of a table that a query needs, from DuckDB's optimized plan of the query.
+
+DuckDB has computed constants such as `now() - INTERVAL 2 HOURS` there, and has moved the conditions through joins, CTEs and
+views as near to the scan as the query's meaning allows. Only conditions directly above a scan are used, and only if all of
+their text is understood; every other condition narrows nothing. DuckDB applies all conditions again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock.sql.columns import ARRIVAL, SHARD, TEXT, prefix_of
+
+_INSTANT: Final = (
+    r"'(?P<date>\d{4}-\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,6})?"
+    r"(?P<sign>[+-])(?P<hours>\d\d)(?::?(?P<minutes>\d\d))?(?::?(?P<seconds>\d\d))?'"
+    r"::(?:TIMESTAMP WITH TIME ZONE|TIMESTAMPTZ)"
+)
+_COLUMN: Final = r'"?(?P<column>t\d+_\w+)"?'
+_COMPARISON: Final = re.compile(rf"{_COLUMN} ?(?P<operator>>=|<=|>|<|=) ?{_INSTANT}")
+_FLIPPED: Final = re.compile(rf"{_INSTANT} ?(?P<operator>>=|<=|>|<|=) ?{_COLUMN}")
+_BETWEEN: Final = re.compile(rf"{_COLUMN} BETWEEN (?P<low>'[^']*'::[A-Z ]+?) AND (?P<high>'[^']*'::[A-Z ]+)")
+_SHARD_IS: Final = re.compile(rf"{_COLUMN} ?= ?'(?P<shard>shardId-\d{{12}})'")
+_ARRIVAL_NAMES: Final = re.compile(
+    rf"{ARRIVAL}\b|\barrived\b"
+)  # the plan shows a column by its own or by the view's name
+_FLIP: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Need(Struct, frozen=True):
+    """The rows of a table that a query can use.
+
+    Args:
+        from_ms: Only rows that arrived at or after it, or None.
+        until_ms: Only rows that arrived before it, or None.
+        shard_id: Only rows of this shard, or None.
+    """
+
+    from_ms: int | None = None
+    until_ms: int | None = None
+    shard_id: str | None = None
+
+    def and_also(self, other: Need) -> Need:
+        """Return the rows that both allow; if they name different shards, those of one of them."""
+        lows = [each for each in (self.from_ms, other.from_ms) if each is not None]
+        highs = [each for each in (self.until_ms, other.until_ms) if each is not None]
+        return Need(max(lows, default=None), min(highs, default=None), self.shard_id or other.shard_id)
+
+    def or_also(self, other: Need) -> Need:
+        """Return the rows that at least one of them allows."""
+        return Need(
+            None if self.from_ms is None or other.from_ms is None else min(self.from_ms, other.from_ms),
+            None if self.until_ms is None or other.until_ms is None else max(self.until_ms, other.until_ms),
+            self.shard_id if self.shard_id == other.shard_id else None,
+        )
+
+
+class TableUse(Struct, frozen=True):
+    """How a query uses a table.
+
+    Args:
+        need: The rows that all scans need.
+        scan_count: How often the plan scans it.
+        has_condition: A scan has a condition on the arrival, understood or not.
+        uses_text: A scan uses the text.
+    """
+
+    need: Need
+    scan_count: int
+    has_condition: bool
+    uses_text: bool
+
+
+class QueryPlan(Struct, frozen=True):
+    """DuckDB's plan of a query.
+
+    Args:
+        uses: By the table's index. A table that is not there is not read, or no scan shows its columns.
+        scan_count: Scans of all tables.
+        repeats: A part of the plan runs more than once.
+        operators: Names of the plan's operators.
+    """
+
+    uses: Mapping[int, TableUse]
+    scan_count: int
+    repeats: bool
+    operators: frozenset[str]
+
+    def may_read(self, index: int) -> bool:
+        """Whether a table is scanned, or a scan does not show which table it is of."""
+        return index in self.uses or self._has_unnamed
+
+    @property
+    def _has_unnamed(self) -> bool:
+        return sum(use.scan_count for use in self.uses.values()) != self.scan_count
+
+    def must_store(self, index: int) -> bool:
+        """Whether the rows of a table are needed more than once, so that they must be kept."""
+        use = self.uses.get(index)
+        return self.repeats or self._has_unnamed or (use is not None and use.scan_count > 1)
+
+
+def parse_plan(explained: str, table_count: int) -> QueryPlan:
+    """Read the answer of `EXPLAIN (FORMAT JSON)`."""
+    uses: dict[int, TableUse] = {}
+    scan_count = 0
+    operators: set[str] = set()
+    for node, conditions in _nodes(json.loads(explained), ()):
+        name = str(node.get("name", "")).strip().upper()
+        operators.add(name)
+        if "ARROW_SCAN" not in name:
+            continue
+        scan_count += 1
+        info = node.get("extra_info") or {}
+        columns = _texts(info.get("Projections"))
+        own = [*_texts(info.get("Filters")), *conditions]
+        index = next((each for each in range(table_count) if _mentions(prefix_of(each), columns)), None)
+        if index is None:
+            continue
+        found = TableUse(
+            _need_of(own, prefix_of(index)),
+            1,
+            any(_ARRIVAL_NAMES.search(text) for text in own),
+            _mentions(prefix_of(index) + TEXT, columns),
+        )
+        before = uses.get(index)
+        if before is not None:
+            found = TableUse(
+                found.need.or_also(before.need),
+                before.scan_count + 1,
+                found.has_condition or before.has_condition,
+                found.uses_text or before.uses_text,
+            )
+        uses[index] = found
+    return QueryPlan(
+        uses,
+        scan_count,
+        any("REC" in name.split("_") or "RECURSIVE" in name for name in operators),
+        frozenset(operators),
+    )
+
+
+def _nodes(node: Any, conditions: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Yield each operator with the conditions of the filters directly above it."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _nodes(each, conditions)
+        return
+    yield node, conditions
+    is_filter = str(node.get("name", "")).strip().upper() == "FILTER"
+    below: tuple[str, ...] = ()
+    if is_filter:
+        info = node.get("extra_info") or {}
+        below = (*conditions, *_texts(info.get("Expression", info.get("Expressions"))))
+    for child in node.get("children") or ():
+        yield from _nodes(child, below)
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [str(each) for each in value] if isinstance(value, list) else [str(value)]
+
+
+def _mentions(name: str, texts: list[str]) -> bool:
+    return any(re.search(rf"\b{re.escape(name)}", text) for text in texts)
+
+
+def _need_of(conditions: list[str], prefix: str) -> Need:
+    need = Need()
+    for condition in conditions:
+        for part in _conjuncts(condition):
+            need = need.and_also(_need_of_one(part, prefix))
+    return need
+
+
+def _need_of_one(text: str, prefix: str) -> Need:
+    between = _BETWEEN.fullmatch(text)
+    if between is not None and between["column"] == prefix + ARRIVAL:
+        lower = _bound(">=", between["low"])
+        return lower.and_also(_bound("<=", between["high"]))
+    shard = _SHARD_IS.fullmatch(text)
+    if shard is not None and shard["column"] == prefix + SHARD:
+        return Need(shard_id=shard["shard"])
+    comparison = _COMPARISON.fullmatch(text)
+    if comparison is not None and comparison["column"] == prefix + ARRIVAL:
+        return _need_by(comparison["operator"], comparison)
+    flipped = _FLIPPED.fullmatch(text)
+    if flipped is not None and flipped["column"] == prefix + ARRIVAL:
+        return _need_by(_FLIP[flipped["operator"]], flipped)
+    return Need()
+
+
+def _bound(operator: str, instant: str) -> Need:
+    match = re.fullmatch(_INSTANT, instant)
+    return Need() if match is None else _need_by(operator, match)
+
+
+def _need_by(operator: str, instant: re.Match[str]) -> Need:
+    moment = datetime.fromisoformat(f"{instant['date']}T{instant['time']}{instant['fraction'] or ''}+00:00")
+    offset = timedelta(
+        hours=int(instant["hours"]),
+        minutes=int(instant["minutes"] or 0),
+        seconds=int(instant["seconds"] or 0),
+    )
+    micros = (moment - _EPOCH + (-offset if instant["sign"] == "+" else offset)) // timedelta(microseconds=1)
+    return Need(
+        from_ms=micros // 1000 if operator in (">", ">=", "=") else None,
+        until_ms=-(-micros // 1000) + 1 if operator in ("<", "<=", "=") else None,
+    )
+
+
+def _conjuncts(text: str) -> Iterator[str]:
+    """Yield the parts of a condition that all must hold; a part with OR stays whole."""
+    text = text.strip()
+    while _is_wrapped(text):
+        text = text[1:-1].strip()
+    if _BETWEEN.fullmatch(text):
+        yield text
+        return
+    if _split(text, " OR ")[1:] or not (parts := _split(text, " AND "))[1:]:
+        yield text
+        return
+    for part in parts:
+        yield from _conjuncts(part)
+
+
+def _is_wrapped(text: str) -> bool:
+    """Whether the first parenthesis closes with the last one."""
+    if not text.startswith("("):
+        return False
+    return all(depth > 0 for place, depth in _depths(text) if place < len(text) - 1) and text.endswith(")")
+
+
+def _split(text: str, word: str) -> list[str]:
+    """Split at a word outside of parentheses and quotes."""
+    parts, begin = [], 0
+    for place, depth in _depths(text):
+        if depth == 0 and place >= begin and text.startswith(word, place):
+            parts.append(text[begin:place])
+            begin = place + len(word)
+    return [*parts, text[begin:]]
+
+
+def _depths(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the place of each character outside of quotes, with the depth of parentheses after it."""
+    depth, quote = 0, ""
+    for place, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+            continue
+        if character in "'\"":
+            quote = character
+            continue
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        yield place, depth

@@ -1,0 +1,76 @@
+"""Checks a statement with DuckDB's own parser, and finds the tables that it names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import OptionError, UsageError
+
+if TYPE_CHECKING:
+    import duckdb
+
+_CATALOG_SCHEMAS: Final = frozenset({"information_schema", "pg_catalog"})
+
+
+class StatementError(UsageError):
+    """DuckDB refuses the statement. The message is DuckDB's own, of several lines, with a mark below the place."""
+
+
+def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple[str, ...], ...]:
+    """Return the tables of a SELECT that are not its own CTEs, in order: each with its schema, if the statement has one.
+
+    Raises:
+        StatementError: It cannot be parsed.
+        OptionError: It is no single SELECT.
+    """
+    import duckdb
+
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise StatementError(str(error)) from error
+    if len(statements) != 1:
+        raise OptionError(f"the query has {len(statements)} statements: expected one SELECT")
+    (row,) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
+    document = json.loads(row[0])
+    if document["error"]:
+        raise OptionError(
+            "only SELECT is allowed: a query reads streams and recordings and changes nothing "
+            f"({document.get('error_message', '')})"
+        )
+    return tuple(dict.fromkeys(_tables(document["statements"], frozenset())))
+
+
+def _tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    if isinstance(node, list):
+        for each in node:
+            yield from _tables(each, ctes)
+        return
+    if not isinstance(node, dict):
+        return
+    if node.get("type") == "BASE_TABLE":
+        path = _path_of(node)
+        if not (len(path) == 1 and path[0].lower() in ctes) and path[0].lower() not in _CATALOG_SCHEMAS:
+            yield path
+    if node.get("type") == "RECURSIVE_CTE_NODE":
+        ctes |= {str(node.get("cte_name", "")).lower()}
+    # A CTE sees those before it. One that has the name of a stream may read the stream of that name.
+    entries = (node.get("cte_map") or {}).get("map", [])
+    for entry in entries:
+        yield from _tables(entry["value"], ctes)
+        ctes |= {entry["key"].lower()}
+    for key, value in node.items():
+        if key != "cte_map":
+            yield from _tables(value, ctes)
+
+
+def _path_of(node: dict[str, Any]) -> tuple[str, ...]:
+    qualified = node.get("qualified_name") or {}
+    path = qualified.get("path") or [
+        node.get("catalog_name", ""),
+        node.get("schema_name", ""),
+        node.get("table_name", ""),
+    ]
+    return tuple(str(part) for part in path if part)

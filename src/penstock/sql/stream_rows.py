@@ -1,0 +1,158 @@
+"""Reads a time range of a stream as Arrow batches: every shard at its read quota, without leases and without a trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from penstock.core.aggregation import MisplacedRule
+from penstock.core.position import TRIM_HORIZON, at_timestamp
+from penstock.core.reading.reader_options import ReaderOptions, WayOut
+from penstock.core.reading.service_clock import service_bound_ms
+from penstock.core.shard import Shard, StreamSummary
+from penstock.core.stream_identity import StreamIdentity
+from penstock.ports.kinesis import Kinesis
+from penstock.runtime.hash_ranges import HashRanges
+from penstock.runtime.system_clock import SystemClock
+from penstock.runtime.threads import SYSTEM_THREADS
+from penstock.spark.tasks.arrow_records import delivered
+from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
+from penstock.spark.tasks.page_limits import bytes_of
+from penstock.spark.tasks.query_stream import check_of_plan
+from penstock.spark.tasks.shard_range import ShardRange
+from penstock.sql.columns import ARRIVAL
+from penstock.sql.query_plan import Need
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARRIVALS_APART_MS: Final = 2_000
+"""Arrival times are approximate: in a shard, a record may be dated a little before its predecessor."""
+_WAY_OUT: Final = WayOut(of_loss="Start the query again", of_new_stream="start the query again")
+
+
+class StreamRange(Struct, frozen=True):
+    """The part of a stream that is read.
+
+    Args:
+        from_ms: Records that arrived before it may be left out; None: from the oldest record on.
+        until_ms: Records that arrived at or after it are left out.
+        shards: The shards.
+    """
+
+    from_ms: int | None
+    until_ms: int
+    shards: tuple[Shard, ...]
+
+
+class StreamRows:
+    """A stream as the rows of a table; the range ends at the moment of `open_stream_rows` at the latest.
+
+    Args:
+        kinesis: The service.
+        stream: Name or ARN.
+        summary: Its description.
+        shards: All of them.
+        now_ms: The moment, by the service's clock.
+    """
+
+    def __init__(
+        self, kinesis: Kinesis, stream: str, summary: StreamSummary, shards: tuple[Shard, ...], now_ms: int
+    ) -> None:
+        self._kinesis = kinesis
+        self._stream = stream
+        self._shards = shards
+        self.summary = summary
+        self.now_ms = now_ms
+        self.record_count = 0
+        self.data_bytes = 0
+
+    def plan(self, need: Need) -> StreamRange:
+        """Return the range for the rows that a query needs."""
+        from_ms = need.from_ms
+        if from_ms is not None and from_ms <= self.now_ms - self.summary.retention_ms:
+            from_ms = None
+        until_ms = self.now_ms if need.until_ms is None else min(self.now_ms, need.until_ms)
+        is_empty = from_ms is not None and from_ms >= until_ms
+        shards = () if is_empty else self._shards
+        if need.shard_id is not None:
+            shards = tuple(shard for shard in shards if shard.shard_id == need.shard_id)
+        return StreamRange(from_ms, until_ms, tuple(sorted(shards, key=lambda shard: shard.shard_id)))
+
+    def read(self, need: Need) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the planned range; those of a shard in order.
+
+        Raises:
+            DataLossError: Records left the stream during the read.
+            StreamChanged: The stream was deleted and created again.
+            ServiceError: A shard brought no page for longer than the deadline.
+        """
+        planned = self.plan(need)
+        if not planned.shards:
+            return
+        ranges = HashRanges(self._kinesis, self._stream)
+        clock, chance = SystemClock(), random.SystemRandom()
+        identity = StreamIdentity(self.summary.arn, self.summary.created_ms)
+        start = TRIM_HORIZON if planned.from_ms is None else at_timestamp(planned.from_ms - ARRIVALS_APART_MS)
+
+        def read_shard(shard: Shard, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
+            pages = ShardRange(
+                self._kinesis,
+                self._stream,
+                shard.shard_id,
+                start,
+                options=ReaderOptions(
+                    deadline_s=60.0, retention_s=self.summary.retention_ms / 1000, way_out=_WAY_OUT
+                ),
+                clock=clock,
+                chance=chance,
+                rule=MisplacedRule(ranges.of(shard.shard_id), known_range=shard.hash_range),
+                hold_page=hold_page,
+                check_stream=check_of_plan(
+                    self._stream, None, identity, self.now_ms, self._kinesis.fetch_summary
+                ),
+            )
+            for page in pages.pages():
+                latest_ms = _latest_ms(page.rows)
+                rows = delivered(page.rows)
+                if latest_ms >= planned.until_ms:
+                    rows = _arrived_before(rows, planned.until_ms)
+                if rows.num_rows:
+                    yield rows
+                is_past = latest_ms >= planned.until_ms + ARRIVALS_APART_MS
+                if is_past or page.is_end or page.millis_behind_latest == 0:
+                    break
+            pages.report_dropped()
+
+        for rows in read_concurrently(planned.shards, read_shard, SYSTEM_THREADS):
+            self.record_count += rows.num_rows
+            self.data_bytes += bytes_of(rows)
+            yield rows
+
+
+def _latest_ms(rows: pa.RecordBatch) -> int:
+    """Return the latest arrival; 0 without rows."""
+    latest_us = pc.max(pc.cast(rows.column(ARRIVAL), "int64")).as_py()
+    return 0 if latest_us is None else int(latest_us) // 1000
+
+
+def _arrived_before(rows: pa.RecordBatch, until_ms: int) -> pa.RecordBatch:
+    return rows.filter(pc.less(pc.cast(rows.column(ARRIVAL), "int64"), until_ms * 1000))
+
+
+def open_stream_rows(kinesis: Kinesis, stream: str) -> StreamRows:
+    """Describe a stream and list its shards.
+
+    Raises:
+        NotFound: It does not exist.
+    """
+    summary = kinesis.fetch_summary(stream)
+    # The moment first: a shard that is made after it has no record from before it.
+    here_ms = SystemClock().wall_ms()
+    listing = kinesis.fetch_shards(stream)
+    now_ms = service_bound_ms(here_ms, listing.server_ms) + 1
+    return StreamRows(kinesis, stream, summary, listing.shards, now_ms)
