@@ -14,6 +14,7 @@ from penstock._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from penstock.aws.dead_letters import DeadLetterBucket, DeadLetterQueue, DeadLetterStream
+    from penstock.aws.finished_table import FinishedRecordsTable
     from penstock.consumer import (
         AsyncBatch,
         AsyncConsumer,
@@ -61,6 +62,7 @@ _HOMES: Final = {
     "DeadLetterBucket": "penstock.aws.dead_letters",
     "DeadLetterQueue": "penstock.aws.dead_letters",
     "DeadLetterStream": "penstock.aws.dead_letters",
+    "FinishedRecordsTable": "penstock.aws.finished_table",
     "Health": "penstock.consumer",
     "PenstockError": "penstock.errors",
     "Position": "penstock.core.position",
@@ -97,6 +99,7 @@ __all__ = [
     "DeadLetterBucket",
     "DeadLetterQueue",
     "DeadLetterStream",
+    "FinishedRecordsTable",
     "Health",
     "PenstockError",
     "Position",

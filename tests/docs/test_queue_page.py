@@ -40,7 +40,7 @@ def program(text, folder, environ, name):
 
 
 def test_the_programs_of_the_page(tmp_path):
-    shell, handled, pulled, asynchronous, tested = run_blocks(PAGE)
+    shell, handled, pulled, memory, asynchronous, tested = run_blocks(PAGE)
     folder = os.path.dirname(sys.executable)  # noqa: PTH120 - beside the interpreter, links not followed
     with LocalKinesisProcess() as server:
         environ = {**os.environ, **server.environ(), "PATH": f"{folder}:{os.environ['PATH']}"}
@@ -52,12 +52,18 @@ def test_the_programs_of_the_page(tmp_path):
             subprocess.run(["bash", "-ec", lines[-1]], env=environ, check=True, timeout=120)
             wait_until(lambda: "b'invoice 1'" in out.read_text(), "the second record")
 
+        memory = f"{memory}\nconsumer.run()"
+        with program(memory, tmp_path, environ, "memory") as out:
+            subprocess.run(["bash", "-ec", lines[-1]], env=environ, check=True, timeout=120)
+            wait_until(lambda: "b'invoice 1'" in out.read_text(), "the record with a durable memory")
+            wait_until(lambda: server.client("dynamodb").scan(TableName="finished")["Count"])
+
         def counts():
             queue = server.state()["streams"]["orders"]["queues"]["invoices"]
             return queue["visible"] + queue["in_flight"]
 
         with program(asynchronous, tmp_path, environ, "asynchronous"):
             subprocess.run(["bash", "-ec", lines[-1]], env=environ, check=True, timeout=120)
-            wait_until(lambda: server.calls().count("AcknowledgeQueueRecords") >= 3)
+            wait_until(lambda: server.calls().count("AcknowledgeQueueRecords") >= 4)
             wait_until(lambda: counts() == 0)
     subprocess.run([sys.executable, "-c", tested], check=True, timeout=120)

@@ -400,3 +400,9 @@ def test_records_in_flight_are_reported_before_the_limit_of_the_queue(world, mon
         assert of.health().in_flight == 3
         wait_until(lambda: "3 records are in flight by this consumer alone" in caplog.text)
     assert "the service delivers nothing above 120,000" in caplog.text
+
+
+@pytest.mark.parametrize("queue", ["", None, 7, b"invoices"])
+def test_what_is_no_name_of_a_queue_is_refused_when_the_consumer_is_made(queue):
+    with pytest.raises(UsageError, match="expected its name or its ARN"):
+        QueueConsumer(queue, print)

@@ -83,7 +83,9 @@ class EntryResult(Struct, frozen=True):
 
 
 class FinishedRecords(Protocol):
-    """A durable memory of records that are done, for handlers that must not see a record twice. Implemented by users.
+    """A durable memory of records that are done, for handlers that must not see a record twice.
+
+    Implemented by `penstock.aws.finished_table` in DynamoDB, and by users.
 
     Called on threads, several at once. An error is logged and counted; records are then handled as if the memory were empty.
     """

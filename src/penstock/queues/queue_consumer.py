@@ -63,7 +63,7 @@ class QueueConsumer:
         handler: Called on a thread with a `QueueRecord`; with `batch_records_max`, with a `QueueBatch`. None: the consumer is iterated.
         create: Creates the queue if there is none of the name: a `QueueCreation`, or its fields in a mapping. A queue that is there is
             used as it is.
-        finished: A durable memory of records that are done, against second deliveries.
+        finished: A durable memory of records that are done, against second deliveries: a `FinishedRecordsTable`, or your own.
         options: How to work. Single options may also be given by name: `QueueConsumer(..., concurrency=50)`.
         metrics: Where metrics go. `penstock.metrics.PrometheusMetrics` serves `/health` and `/ready` too.
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
@@ -94,8 +94,8 @@ class QueueConsumer:
         ports: QueueConsumerPorts | None = None,
         **single_options: Unpack[QueueConsumerKeywords],
     ) -> None:
-        if not queue:
-            raise UsageError("queue is empty: give its name or its ARN")
+        if not isinstance(queue, str) or not queue:
+            raise UsageError(f"queue={queue!r}: expected its name or its ARN")
         check_are_callable(handler=handler)
         check_is_plain(handler, "handler", "QueueConsumer")
         check_measures(metrics)

@@ -1,0 +1,265 @@
+"""The durable memory of a queue's consumer in a DynamoDB table.
+
+::
+
+    done = FinishedRecordsTable("finished", queue="invoices")
+    done.create_table()  # once; an existing table is used unchanged
+    QueueConsumer("invoices", handle, finished=done).run()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.service_calls import PASSING, call
+from penstock.core.backoff import GiveUp
+from penstock.core.keyword_options import check_names, field_names, merge_connection
+from penstock.errors import (
+    NotFound,
+    OptionError,
+    Rejected,
+    ResourceBusy,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+)
+
+_log: Final = logging.getLogger("penstock.aws")
+
+_KEY: Final = "record"
+_EXPIRES: Final = "expires"
+_KEEP_S_DEFAULT: Final = 7 * 86_400.0
+_ANSWER_WITHIN_S: Final = 3.0
+"""The calls are made before records are handled and before they are acknowledged, while their visibility timeouts run."""
+_CREATED_WITHIN_S: Final = 300.0
+_LOOK_APART_S: Final = 0.5
+_RETRIED: Final = (*PASSING, UnknownOutcome)  # a row may be written twice
+
+
+class FinishedRecordsTable:
+    """Implements `penstock.FinishedRecords` with a DynamoDB table. Safe to use from several threads.
+
+    Each record that is done is one row: the queue and the record's id, and the time at which DynamoDB may delete it. Receives
+    of ten records make one strongly consistent BatchGetItem, acknowledgements of ten records one BatchWriteItem.
+
+    A memory that is slow or away delays no record for more than a few seconds: then the consumer logs and counts the failure, and goes on as
+    if the memory were empty.
+
+    Args:
+        table: Name of the table. Several queues may share one.
+        queue: Name of the queue, a part of each row's key: a record has the same id in every queue of its stream.
+        keep_s: Rows expire after so many seconds: at least the stream's retention, after which no record is delivered any more.
+        region: AWS region; None: as boto3 finds it.
+        endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
+        connection: Further connection options (docs/api.md). `deadline_s`, `read_timeout_s` and `connect_timeout_s` are at most 3 s.
+
+    Raises:
+        OptionError: A connection option is unknown, or an argument has a bad value.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        queue: str,
+        *,
+        keep_s: float = _KEEP_S_DEFAULT,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not table or not queue:
+            raise OptionError(f"table={table!r}, queue={queue!r}: both must be named")
+        if not keep_s > 0:
+            raise OptionError(f"keep_s={keep_s}: expected more than 0")
+        fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
+        check_names(fields, field_names(AwsOptions), "connection option")
+        self._control_options = AwsOptions(**fields)
+        self._options = dataclasses.replace(
+            self._control_options,
+            connect_timeout_s=min(self._control_options.connect_timeout_s, _ANSWER_WITHIN_S),
+            read_timeout_s=min(self._control_options.read_timeout_s, _ANSWER_WITHIN_S),
+            deadline_s=min(self._control_options.deadline_s, _ANSWER_WITHIN_S),
+        )
+        self._table = table
+        self._queue = queue.rpartition("/")[2] if queue.startswith("arn:") else queue
+        self._keep_s = keep_s
+
+    def __repr__(self) -> str:
+        """Show the table and its address, never the credentials."""
+        return f"FinishedRecordsTable({self._table!r}, queue={self._queue!r}, {self._options!r})"
+
+    # --- the port -------------------------------------------------------------------------------------
+
+    def fetch_finished(self, record_ids: Sequence[str]) -> Collection[str]:
+        """Return those of at most a hundred records that are done.
+
+        Raises:
+            Throttled, Unavailable, AccessDenied, NotFound, Rejected: The table gave no answer in time, or none at all.
+        """
+        ids = {self._key_of(record_id): record_id for record_id in record_ids}
+        if not ids:
+            return ()
+        found: list[str] = []
+
+        def send(request: Any) -> tuple[Any, bool]:
+            answer = self._call(
+                "BatchGetItem", lambda client: client.batch_get_item(RequestItems=request), is_write=False
+            )
+            rows = answer.get("Responses", {}).get(self._table, ())
+            found.extend(ids[row[_KEY]["S"]] for row in rows)
+            return answer.get("UnprocessedKeys"), bool(rows)
+
+        keys = [{_KEY: {"S": key}} for key in ids]
+        request = {
+            self._table: {
+                "Keys": keys,
+                "ConsistentRead": True,
+                "ProjectionExpression": "#k",
+                "ExpressionAttributeNames": {"#k": _KEY},
+            }
+        }
+        self._send_all(send, request, "BatchGetItem")
+        return found
+
+    def put_finished(self, record_ids: Sequence[str]) -> None:
+        """Remember at most 25 records as done.
+
+        Raises:
+            Throttled, Unavailable, UnknownOutcome, AccessDenied, NotFound, Rejected: Not all rows are known to be written.
+        """
+        if not record_ids:
+            return
+        expires = {"N": str(int(time.time() + self._keep_s))}
+        puts = [
+            {"PutRequest": {"Item": {_KEY: {"S": self._key_of(record_id)}, _EXPIRES: expires}}}
+            for record_id in dict.fromkeys(record_ids)
+        ]
+
+        def send(request: Any) -> tuple[Any, bool]:
+            answer = self._call(
+                "BatchWriteItem", lambda client: client.batch_write_item(RequestItems=request), is_write=True
+            )
+            left = answer.get("UnprocessedItems")
+            return left, not left or len(left[self._table]) < len(request[self._table])
+
+        self._send_all(send, {self._table: puts}, "BatchWriteItem")
+
+    def _key_of(self, record_id: str) -> str:
+        return f"{self._queue}#{record_id}"
+
+    def _call(self, operation: str, send: Callable[[Any], Any], *, is_write: bool) -> Any:
+        return call(
+            lambda: send(client_for("dynamodb", self._options)),
+            operation,
+            f"table {self._table}",
+            self._options,
+            is_write=is_write,
+            retried=_RETRIED,
+        )
+
+    def _send_all(self, send: Callable[[Any], tuple[Any, bool]], request: Any, operation: str) -> None:
+        """Send a request, and what DynamoDB left out of it again, until nothing is left or the deadline has passed."""
+        began_s, attempt = time.monotonic(), 0
+        while True:
+            request, has_progressed = send(request)
+            if not request:
+                return
+            attempt = 1 if has_progressed else attempt + 1
+            decision = self._options.retry_plan.decide(attempt, time.monotonic() - began_s, random.random())
+            if isinstance(decision, GiveUp):
+                raise Throttled(
+                    f"table {self._table}: {operation} left rows out for {time.monotonic() - began_s:.1f} s; raise the table's "
+                    "capacity",
+                    operation=operation,
+                    resource=self._table,
+                )
+            time.sleep(decision.delay_s)
+
+    # --- the table ------------------------------------------------------------------------------------
+
+    def create_table(self) -> bool:
+        """Create the table, paid per request, if it does not exist; wait until it is ACTIVE and let DynamoDB delete expired rows.
+
+        Returns:
+            Whether this call created it. A table that exists is left unchanged, also its expiry.
+
+        Raises:
+            Rejected: There is a table of the name whose key is not that of this memory.
+            ServiceError: A call failed, or the table was not ACTIVE in five minutes (`Unavailable`).
+        """
+        if self._status() is not None:
+            self._wait_until_active()
+            return False
+        try:
+            self._control(
+                "CreateTable",
+                lambda client: client.create_table(
+                    TableName=self._table,
+                    KeySchema=[{"AttributeName": _KEY, "KeyType": "HASH"}],
+                    AttributeDefinitions=[{"AttributeName": _KEY, "AttributeType": "S"}],
+                    BillingMode="PAY_PER_REQUEST",
+                ),
+                is_write=True,
+            )
+        except ResourceBusy:
+            self._wait_until_active()
+            return False  # another process was first, and switches the expiry on
+        except UnknownOutcome as error:
+            _log.info("table %s: its creation was sent and not answered: %s", self._table, error)
+        self._wait_until_active()
+        self._control(
+            "UpdateTimeToLive",
+            lambda client: client.update_time_to_live(
+                TableName=self._table,
+                TimeToLiveSpecification={"Enabled": True, "AttributeName": _EXPIRES},
+            ),
+            is_write=False,  # the same twice is the same
+        )
+        _log.info("table %s is created, and its rows expire", self._table)
+        return True
+
+    def _wait_until_active(self) -> None:
+        until_s = time.monotonic() + _CREATED_WITHIN_S
+        while (status := self._status()) not in ("ACTIVE", "UPDATING"):
+            if time.monotonic() >= until_s:
+                raise Unavailable(
+                    f"table {self._table} is {status or 'missing'} after {_CREATED_WITHIN_S:.0f} s: look at it in DynamoDB",
+                    operation="DescribeTable",
+                    resource=self._table,
+                )
+            time.sleep(_LOOK_APART_S)
+
+    def _status(self) -> str | None:
+        try:
+            answer = self._control(
+                "DescribeTable", lambda client: client.describe_table(TableName=self._table), is_write=False
+            )
+        except NotFound:
+            return None
+        table = answer["Table"]
+        key = [(part["AttributeName"], part["KeyType"]) for part in table["KeySchema"]]
+        if key != [(_KEY, "HASH")]:
+            raise Rejected(
+                f"table {self._table} is no memory of finished records: its key is {', '.join(name for name, _ in key)}, not {_KEY}; "
+                "choose another name",
+                operation="DescribeTable",
+                resource=self._table,
+            )
+        return str(table["TableStatus"])
+
+    def _control(self, operation: str, send: Callable[[Any], Any], *, is_write: bool) -> Any:
+        options = self._control_options
+        return call(
+            lambda: send(client_for("dynamodb", options)),
+            operation,
+            f"table {self._table}",
+            options,
+            is_write=is_write,
+        )
