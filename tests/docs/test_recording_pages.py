@@ -36,5 +36,5 @@ def programs(page):
 def test_another_program_reads_the_file(folder, monkeypatch, program):
     monkeypatch.chdir(folder)
     names = {}
-    exec(program, names)  # noqa: S102 - a program of the documentation
+    exec(program, names)
     assert names["table"].num_rows == 20

@@ -24,6 +24,7 @@ from penstock_local.moto_bridge import MotoBridge
 from penstock_local.operations import dispatch
 from penstock_local.operations.call import DropConnection, Service, ServiceCall, scripted_error
 from penstock_local.operations.consumers import EventStream
+from penstock_local.replay.player import Player
 from penstock_local.service_errors import RequestRefused
 from penstock_local.virtual_clock import VirtualClock
 from penstock_local.wire import wire_for
@@ -65,13 +66,14 @@ class KinesisApplication:
         about: Callable[[], About],
         *,
         allow_hosts: Sequence[str] = (),
+        player: Player | None = None,
     ) -> None:
         self._access = Access(allow_hosts)
         self._service = service
         self._clock = clock
         self._calls = calls
         self._bridge = bridge
-        self._control = Control(service, clock, calls, about)
+        self.control: Control = Control(service, clock, calls, about, player)
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
         """Answer a request, at once if that is possible."""
@@ -83,7 +85,7 @@ class KinesisApplication:
         except RequestRefused as refusal:
             return self._dated(error_answer(request, refusal.code, refusal.message, refusal.status))
         if request.target.startswith(PREFIX):
-            return self._control.answer(request)
+            return self.control.answer(request)
         target = request.headers.get("x-amz-target", "")
         if target.startswith(_TARGET) and request.method == "POST":
             return self._kinesis(target.removeprefix(_TARGET), request)

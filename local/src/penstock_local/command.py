@@ -71,6 +71,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", metavar="FILE", help="key of --cert: PEM")
     parser.add_argument(
+        "--replay",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="replay the stream in this recording of `penstock record`; may be repeated, for several streams",
+    )
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument(
+        "--at-once", action="store_true", help="replay: all records are there at the start (default)"
+    )
+    pace.add_argument(
+        "--speed",
+        type=float,
+        metavar="F",
+        help="replay: records appear at their moments, F times as fast as they arrived",
+    )
+    pace.add_argument(
+        "--step", action="store_true", help="replay: the next record appears at each Enter in this terminal"
+    )
+    parser.add_argument(
         "--export",
         action="store_true",
         help="start nothing; print the lines for the shell of the server that runs on --port",
@@ -98,10 +118,12 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(ask_about(args.port).lines()))  # noqa: T201 - a command line prints
             return 0
         streams = [_stream(text) for text in args.shards]
+        _check_pace(args)
+        is_paced = args.step or args.speed is not None
         options = LocalOptions(
             port=args.port,
             limits=not args.no_limits,
-            time_factor=args.time_factor,
+            time_factor=0.0 if args.step else args.time_factor if args.speed is None else args.speed,
             state_dir=args.state,
             settle_s=args.settle,
             memory_bytes_max=args.memory_max,
@@ -110,8 +132,10 @@ def run(args: argparse.Namespace) -> int:
             tls=args.tls,
             cert=args.cert,
             key=args.key,
+            replay=tuple(args.replay),
+            replay_from="start" if is_paced else "end",
         )
-        asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof))
+        asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof, steps=args.step))
     except LocalError as error:
         print(f"penstock-local: {printable(str(error))}", file=sys.stderr)  # noqa: T201 - a command line prints
         return 2
@@ -125,7 +149,19 @@ def _stream(text: str) -> tuple[str, int]:
     return name, int(count)
 
 
-async def _serve(options: LocalOptions, streams: list[tuple[str, int]], *, stop_on_eof: bool) -> None:
+def _check_pace(args: argparse.Namespace) -> None:
+    pace = (
+        "--step" if args.step else "--at-once" if args.at_once else None if args.speed is None else "--speed"
+    )
+    if pace is not None and not args.replay:
+        raise OptionError(f"{pace} is for a replay: name a recording with --replay FILE")
+    if pace in ("--step", "--speed") and args.time_factor not in (1.0, args.speed):
+        raise OptionError(f"{pace} and --time-factor exclude each other")
+
+
+async def _serve(
+    options: LocalOptions, streams: list[tuple[str, int]], *, stop_on_eof: bool, steps: bool
+) -> None:
     from penstock_local.server import serve_until
 
     stop = asyncio.Event()
@@ -135,7 +171,15 @@ async def _serve(options: LocalOptions, streams: list[tuple[str, int]], *, stop_
     if stop_on_eof:
         loop.add_reader(sys.stdin, lambda: None if os.read(sys.stdin.fileno(), 1024) else stop.set())
 
+    def step(server: Server) -> None:
+        if os.read(sys.stdin.fileno(), 1024):
+            print(server.step(), file=sys.stderr, flush=True)  # noqa: T201 - a command line prints
+        else:
+            loop.remove_reader(sys.stdin)
+
     def announce(server: Server) -> None:
+        if steps:
+            loop.add_reader(sys.stdin, step, server)
         server.create_streams(streams)
         # a reader that went away must not stop the server
         with contextlib.suppress(BrokenPipeError):

@@ -18,6 +18,7 @@ from penstock_local.faults import Fault
 from penstock_local.http import Request, Response
 from penstock_local.operation_names import check_operation
 from penstock_local.operations.call import Service
+from penstock_local.replay.player import Player
 from penstock_local.service_errors import RequestRefused
 from penstock_local.virtual_clock import VirtualClock
 
@@ -33,11 +34,18 @@ class Control:
         clock: The server's clock.
         calls: The server's call log.
         about: Describes the server.
+        player: Its replays, if it has any.
     """
 
     def __init__(
-        self, service: Service, clock: VirtualClock, calls: CallLog, about: Callable[[], About]
+        self,
+        service: Service,
+        clock: VirtualClock,
+        calls: CallLog,
+        about: Callable[[], About],
+        player: Player | None = None,
     ) -> None:
+        self._player = player
         self._service = service
         self._clock = clock
         self._calls = calls
@@ -53,6 +61,8 @@ class Control:
             ("DELETE", "calls"): self._reset_calls,
             ("GET", "state"): lambda _: self._state(),
             ("POST", "streams"): self._create_stream,
+            ("GET", "replay"): lambda _: self._replay().state(),
+            ("POST", "replay"): self.step_replay,
         }
 
     def answer(self, request: Request) -> Response:
@@ -81,6 +91,17 @@ class Control:
         self._service.subscriptions.wake_all()
         self._service.polls.wake_all()
         return self._clock_state()
+
+    def _replay(self) -> Player:
+        if self._player is None:
+            raise OptionError("this server replays no recording")
+        return self._player
+
+    def step_replay(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Move the clock to the moment of the next records."""
+        player = self._replay()
+        self._move_clock({"advance_s": player.seconds_to(int(document.get("step", 1)))})
+        return player.state()
 
     def _add_fault(self, document: dict[str, Any]) -> dict[str, Any]:
         fault = Fault.from_document(document)

@@ -149,6 +149,28 @@ class RemoteClock:
         return int(self._remote.ask("POST", "clock", {"advance_s": seconds})["now_ms"]) / 1000
 
 
+class RemoteReplay:
+    """The replay of a server that was started with recordings."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def step(self, count: int = 1) -> dict[str, Any]:
+        """Move the clock to the arrival of the next records; those of one millisecond appear together.
+
+        Args:
+            count: How many such moments.
+
+        Returns:
+            The state afterwards.
+        """
+        return dict(self._remote.ask("POST", "replay", {"step": count}))
+
+    def state(self) -> dict[str, Any]:
+        """Return the clock, the slice, and by stream how many records there are and how many have appeared."""
+        return dict(self._remote.ask("GET", "replay"))
+
+
 class Faults:
     """Scripts faults. The keywords are the attributes of `Fault`: count, skip, rate, seed, stream, shard, table, ..."""
 
@@ -252,6 +274,7 @@ class Handle:
         remote = self._remote = Remote(parts.netloc, tls)
         self.clock: RemoteClock = RemoteClock(remote)
         self.faults: Faults = Faults(remote)
+        self.replay: RemoteReplay = RemoteReplay(remote)
 
     def _point_to(self, other: Handle) -> None:
         """Become a handle of another's server: this one was only now started."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +22,8 @@ class LocalKeywords(TypedDict, total=False):
     tls: bool
     cert: str | Path | None
     key: str | Path | None
+    replay: tuple[str | Path, ...]
+    replay_from: Literal["start", "end"]
 
 
 class AnyShardKeywords(TypedDict, total=False):

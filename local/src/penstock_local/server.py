@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from penstock_local.about import About, exported
 from penstock_local.access import Access
@@ -34,6 +34,7 @@ from penstock_local.moto_bridge import MotoBridge
 from penstock_local.operations.call import Service
 from penstock_local.queues.long_polls import LongPolls
 from penstock_local.quotas import Quotas
+from penstock_local.replay.player import Player
 from penstock_local.service_errors import RequestRefused
 from penstock_local.state_folder import StateFolder
 from penstock_local.store import GIB, Store, StoreOptions
@@ -73,6 +74,9 @@ class LocalOptions:
         tls: Whether it speaks TLS, with a certificate that is made at the start.
         cert: PEM file of a certificate to speak TLS with, and of what signed it up to the root.
         key: PEM file of its key.
+        replay: Recordings (`penstock record`) whose streams it replays. They cannot be changed.
+        replay_from: `end`: the clock begins at the end of the recordings, so every record is there at once; `start`: it
+            begins where they begin, and the records appear at their moments, `time_factor` times as fast.
     """
 
     port: int = 0
@@ -86,6 +90,8 @@ class LocalOptions:
     tls: bool = False
     cert: str | Path | None = None
     key: str | Path | None = None
+    replay: tuple[str | Path, ...] = ()
+    replay_from: Literal["start", "end"] = "end"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -103,6 +109,12 @@ class LocalOptions:
         Access(self.allow_hosts)
         if (self.cert is None) != (self.key is None):
             raise OptionError("cert and key are the two files of one certificate: give both or neither")
+        if not isinstance(self.replay, tuple):
+            raise OptionError(f"replay takes a tuple of recordings, not {self.replay!r}: write (path,)")
+        if self.replay_from not in ("start", "end"):
+            raise OptionError(f"replay_from must be 'start' or 'end', not {self.replay_from!r}")
+        if self.replay and self.state_dir is not None:
+            raise OptionError("replay and state_dir exclude each other: a replay begins anew at every start")
 
     @property
     def speaks_tls(self) -> bool:
@@ -119,7 +131,11 @@ class Server:
 
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
-        self.clock = VirtualClock(options.time_factor)
+        self._player = Player(options.replay) if options.replay else None
+        start_ms = None
+        if self._player is not None:
+            start_ms = self._player.from_ms if options.replay_from == "start" else self._player.until_ms
+        self.clock = VirtualClock(options.time_factor, start_ms)
         self._folder = None if options.state_dir is None else StateFolder(Path(options.state_dir))
         self._journal = None if self._folder is None else FileJournal(self._folder)
         settings = StoreOptions(
@@ -136,7 +152,13 @@ class Server:
         self._service = Service(self._store, quotas, tokens, FaultBook(), subscriptions, metrics, polls)
         self._bridge = MotoBridge(options.region, metrics, self._folder, self.clock.now_ms)
         self._application = KinesisApplication(
-            self._service, self.clock, CallLog(), self._bridge, self.about, allow_hosts=options.allow_hosts
+            self._service,
+            self.clock,
+            CallLog(),
+            self._bridge,
+            self.about,
+            allow_hosts=options.allow_hosts,
+            player=self._player,
         )
         self._certificate: Certificate | None = None
         self._connections = Connections()
@@ -182,6 +204,8 @@ class Server:
             raise OptionError(f"cannot listen on {HOST}:{options.port}: {reason}{way_out}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweep()
+        if self._player is not None:
+            self._player.start()
 
     def handle(self) -> Handle:
         """Return this server as seen from outside; it must be listening."""
@@ -205,6 +229,8 @@ class Server:
             self._journal.load(self._store)
             self.clock.catch_up(self._journal.clock_ms)
             self._service.tokens.key = self._journal.key
+        if self._player is not None:
+            self._player.load(self._store, self.clock)
         await self._bridge.start()
         self._loaded = True
 
@@ -212,6 +238,8 @@ class Server:
         """Stop listening, end all connections, close the state folder."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._player is not None:
+            self._player.close()
         if self._server is not None:
             await _stop_accepting(self._server)
         await self._connections.close()
@@ -225,6 +253,12 @@ class Server:
             self._folder.close()
         if self._certificate is not None:
             self._certificate.remove()
+
+    def step(self) -> str:
+        """Let the next records of a replay appear; return a line about the replay."""
+        assert self._player is not None, "only a replay has steps"
+        self._application.control.step_replay({})
+        return self._player.describe()
 
     def create_streams(self, streams: list[tuple[str, int]]) -> None:
         """Create the streams (name, shard count) that do not exist yet; they are ACTIVE on return.
@@ -285,6 +319,8 @@ class LocalKinesis(Handle):
         memory_bytes_max: Stored records at most, in bytes.
         region: Region of the ARNs.
         allow_hosts: Host names to answer to beside `localhost` and loopback addresses.
+        replay: Recordings whose streams it replays.
+        replay_from: Where its clock begins: at the `end` or the `start` of the recordings.
     """
 
     def __init__(
@@ -301,6 +337,8 @@ class LocalKinesis(Handle):
         tls: bool = False,
         cert: str | Path | None = None,
         key: str | Path | None = None,
+        replay: tuple[str | Path, ...] = (),
+        replay_from: Literal["start", "end"] = "end",
     ) -> None:
         self.options: LocalOptions = LocalOptions(
             port=port,
@@ -314,6 +352,8 @@ class LocalKinesis(Handle):
             tls=tls,
             cert=cert,
             key=key,
+            replay=replay,
+            replay_from=replay_from,
         )
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] | None = None
@@ -494,6 +534,10 @@ def arguments(options: LocalOptions) -> list[str]:
         found.append("--tls")
     if options.cert is not None:
         found += ["--cert", str(options.cert), "--key", str(options.key)]
+    for path in options.replay:
+        found += ["--replay", str(path)]
+    if options.replay and options.replay_from == "start":
+        found += ["--speed", str(options.time_factor)]
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from penstock_local import sequence
 from penstock_local.operations.call import ServiceCall
+from penstock_local.replay.replayed_shard import ReplayedShard
 from penstock_local.sequence import SequenceParts
 from penstock_local.service_errors import invalid_argument
 from penstock_local.shard import Shard, shard_id
@@ -74,6 +75,8 @@ def position_of(
         return 0
     if kind == "LATEST":
         return shard.next_ordinal
+    if isinstance(shard, ReplayedShard):
+        return shard.ordinal_of(int(str(number)), is_after=kind == "AFTER_SEQUENCE_NUMBER")
     parts = _parts_of(call, stream, shard, names.number, str(number))
     # the number at which a closed shard ends has the ordinal of no record
     ordinal = min(parts.ordinal, shard.next_ordinal)

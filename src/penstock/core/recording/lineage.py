@@ -44,6 +44,13 @@ def describe_shards(
     """
     ordered = parents_first(shards)
     opened_ms = {shard.shard_id: _opened_ms(shard, arrivals, from_ms) for shard in ordered}
+    siblings: dict[tuple[str, ...], list[str]] = {}
+    for shard in ordered:
+        if shard.parents:
+            siblings.setdefault(shard.parents, []).append(shard.shard_id)
+    for names in siblings.values():  # the children of a split open together: no hash key is without a shard
+        moments = [moment for name in names if (moment := opened_ms[name]) is not None]
+        opened_ms.update(dict.fromkeys(names, min(moments, default=None)))
     children_opened: dict[str, list[int | None]] = {}
     for shard in ordered:
         for parent in shard.parents:

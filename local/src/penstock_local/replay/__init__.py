@@ -1,0 +1,1 @@
+"""Replays: the server is a recorded stream again. docs/recording-format.md describes the file."""
