@@ -65,7 +65,7 @@ DECODING = (
         "a GetRecords answer to Arrow columns, 25 KiB",
         Streams(1, 400, 25 * 1024),
         Aim("cpu_s_per_gb", 3, "boto3", is_floor=True, inverse=True),
-        "Base64 and one copy: both sides come near to memory bandwidth, so little can be won.",
+        "Base64 and one copy: both sides are close to memory bandwidth, so little can be won.",
     ),
     _decode(
         "decode-aggregated",
@@ -412,7 +412,7 @@ PYTHON = (
         "both. The rest is the clients of two services and thirty calls, most of which wait for "
         "each other: the stream's summary, the lease table and two looks at it (up to 40 ms apart with four shards, so that workers that "
         "start together do not all list the shards), the shard listing, a lease, an iterator, a page. boto3's loop makes nine calls, with "
-        "one client. The clients cost half of what they do in boto3: the descriptions of the two services are read without looking "
+        "one client. The clients cost half as much as in boto3: the descriptions of the two services are read without looking "
         "through those of all others. Nothing of asyncio or enhanced fan-out's HTTP/2 is loaded by a consumer that polls. The next step would be "
         "to scan the lease table while the stream's summary is still on its way; one round trip less of some fifteen would not "
         "be seen here, where a call takes two milliseconds.",
@@ -514,8 +514,8 @@ FLEETS = (
         turns=1,
         budget_s=20,
         text="A lease is renewed every 3 s by one write, whatever the rule; the difference is in the reads. "
-        "The aim cannot be met at that pace: 1,000 leases take 1,200,000 write units per hour, more than half of what the KCL 2.x's rule "
-        "takes in all. "
+        "The aim cannot be met at that pace: 1,000 leases take 1,200,000 write units per hour, more than half of the KCL 2.x's "
+        "total. "
         "[Fleets at size](fleet.md) has more scenarios.",
     ),
     Row(
