@@ -35,7 +35,7 @@ NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
 NAMED = {
     "penstock.local": "deprecated",
     "penstock.recording": "a key of a file's metadata",
-    "penstock.recording.crc": "a key of a file's metadata",
+    "penstock.recording.crc32": "a key of a file's metadata",
     "penstock.spark.daemon": "a value of Spark's setting spark.python.daemon.module",
 }
 """Paths that pages name though no program imports them, and why."""
