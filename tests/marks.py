@@ -13,6 +13,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "cli/commands/test_encodings.py": ("slow",),
     "cli/commands/test_moments.py": ("slow",),
     "cli/commands/test_signals.py": ("slow",),
+    "cli/commands/test_sql_processes.py": ("slow",),
     "cli/commands/test_workers.py": ("slow",),
     "cli/overview/test_browser.py": ("slow",),
     "consumer/test_fan_out_faults.py": ("slow",),

@@ -10,8 +10,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
+from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
+from penstock.cli.sql_follow import add_follow_arguments, check_follow, follow_query
 from penstock.cli.sql_output import FORMATS, format_of, open_writer
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, NotFound, OptionError
@@ -68,6 +69,7 @@ def add_parser(subparsers: Subparsers) -> None:
         default="1GB",
         help="DuckDB's memory; the rest goes to a temporary folder (default: 1GB)",
     )
+    add_follow_arguments(parser)
     add_connection_arguments(parser)
 
 
@@ -77,21 +79,27 @@ def run(args: argparse.Namespace) -> int:
     from penstock.sql.statement import StatementError
 
     name = format_of(args.format, args.output)
+    check_follow(args, name)
     if args.output is not None and not Path(args.output).parent.is_dir():
         raise OptionError(f"--output {args.output}: there is no folder {Path(args.output).parent}")
     recordings = _recordings_of(args)
-    with exit_on_signals(shell_statuses(signal.SIGINT, signal.SIGTERM)), ExitStack() as stack:
+    sql = sys.stdin.read() if args.query == "-" else args.query
+    statuses = CLEAN_STOP if args.follow else shell_statuses(signal.SIGINT, signal.SIGTERM)
+    with exit_on_signals(statuses), ExitStack() as stack:
         try:
             query = stack.enter_context(
                 Query(
-                    sys.stdin.read() if args.query == "-" else args.query,
+                    sql,
                     lambda table: _open_table(args, recordings, table),
                     zone=args.time_zone,
                     memory=args.memory,
                 )
             )
-            _print_plan(query)
-            _write(query, name, args.output)
+            _print_plan(query, follows=args.follow)
+            if args.follow:
+                follow_query(query, args, name, sql)
+            else:
+                _write(query, name, args.output)
         except StatementError as error:
             for line in f"penstock sql: {error}".split("\n"):
                 warn(line)
@@ -151,14 +159,15 @@ def _open_stream(args: argparse.Namespace, name: str) -> RowSource:
         ) from error
 
 
-def _print_plan(query: Query) -> None:
+def _print_plan(query: Query, *, follows: bool) -> None:
     for table in query.tables:
         if table.is_read:
-            warn(f"penstock sql: {table.name}: {_say_range(table)}")
+            warn(f"penstock sql: {table.name}: {_say_range(table, follows=follows)}")
 
 
-def _say_range(table: PlannedTable) -> str:
+def _say_range(table: PlannedTable, *, follows: bool) -> str:
     from penstock.core.moments import describe_moment
+    from penstock.sql.query_plan import Need
     from penstock.sql.recording_rows import RecordingRows
     from penstock.sql.stream_rows import StreamRows
 
@@ -166,12 +175,12 @@ def _say_range(table: PlannedTable) -> str:
     if isinstance(source, RecordingRows):
         return f"reads {source.record_count(table.need):,} records of this recording of {source.metadata.stream.name}"
     assert isinstance(source, StreamRows), "a stream otherwise"
-    planned = source.plan(table.need)
-    if not planned.shards:
+    planned = source.plan(Need(table.need.from_ms) if follows else table.need)
+    if not planned.shards and not follows:
         return "nothing is read: no record can be in this range"
     count = len(planned.shards)
     shards = f"{count} shard{'' if count == 1 else 's'}"
-    until = f"until {describe_moment(planned.until_ms, None)}"
+    until = "on, until Ctrl-C" if follows else f"until {describe_moment(planned.until_ms, None)}"
     if planned.from_ms is not None:
         return f"reads {shards} from {describe_moment(planned.from_ms, None)} {until}"
     reason = "the query has no lower bound for arrived"
@@ -179,7 +188,8 @@ def _say_range(table: PlannedTable) -> str:
         reason = "the query's lower bound for arrived is before the oldest record"
     elif table.use is not None and table.use.has_condition:
         reason = "the query's conditions on arrived are no lower bound that limits the read"
-    return f"reads all of {shards} {until}, up to {source.summary.retention_hours:g} h of records: {reason}"
+    oldest = f"the oldest record (retention {source.summary.retention_hours:g} h)"
+    return f"reads {shards} from {oldest} {until}: {reason}"
 
 
 def _write(query: Query, name: str, output: str | None) -> None:

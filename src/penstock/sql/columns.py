@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import pyarrow as pa
+from penstock.sql.packages import pa  # before penstock.frames, which names another extra for pyarrow
 
-from penstock.frames import SCHEMA
+from penstock.frames import SCHEMA  # isort: skip
 
 ARRIVAL: Final = "approximateArrivalTimestamp"
 SHARD: Final = "shardId"

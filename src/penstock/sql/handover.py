@@ -9,10 +9,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, TypeVar
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+_Item = TypeVar("_Item")
 
 _BATCHES_HELD_MAX: Final = 2
 _CHECK_INTERVAL_S: Final = 0.25
@@ -22,7 +21,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: the query is not wanted 
     """The rows were stopped."""
 
 
-class HandedOver:
+class HandedOver(Generic[_Item]):
     """Rows that a thread of its own reads ahead. Iterate once.
 
     Args:
@@ -30,14 +29,14 @@ class HandedOver:
         read: Returns the rows; called on that thread when the first row is requested.
     """
 
-    def __init__(self, name: str, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+    def __init__(self, name: str, read: Callable[[], Iterator[_Item]]) -> None:
         self._read = read
-        self._queue: queue.Queue[pa.RecordBatch | None] = queue.Queue(_BATCHES_HELD_MAX)
+        self._queue: queue.Queue[_Item | None] = queue.Queue(_BATCHES_HELD_MAX)
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._pump, name=name, daemon=True)
         self.error: BaseException | None = None
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Iterator[_Item]:
         """Yield the rows.
 
         Raises:
@@ -63,7 +62,7 @@ class HandedOver:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _next(self) -> pa.RecordBatch | None:
+    def _next(self) -> _Item | None:
         while not self._is_stopped.is_set():
             try:
                 return self._queue.get(timeout=_CHECK_INTERVAL_S)
@@ -84,7 +83,7 @@ class HandedOver:
         except Stopped:
             return
 
-    def _put(self, rows: pa.RecordBatch | None) -> None:
+    def _put(self, rows: _Item | None) -> None:
         while not self._is_stopped.is_set():
             try:
                 self._queue.put(rows, timeout=_CHECK_INTERVAL_S)

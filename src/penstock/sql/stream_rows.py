@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.core.aggregation import MisplacedRule
-from penstock.core.position import TRIM_HORIZON, at_timestamp
+from penstock.core.position import TRIM_HORIZON, Position, at_timestamp
 from penstock.core.reading.reader_options import ReaderOptions, WayOut
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard, StreamSummary
@@ -63,8 +63,8 @@ class StreamRows:
     def __init__(
         self, kinesis: Kinesis, stream: str, summary: StreamSummary, shards: tuple[Shard, ...], now_ms: int
     ) -> None:
-        self._kinesis = kinesis
-        self._stream = stream
+        self.kinesis = kinesis
+        self.stream = stream
         self._shards = shards
         self.summary = summary
         self.now_ms = now_ms
@@ -83,6 +83,13 @@ class StreamRows:
             shards = tuple(shard for shard in shards if shard.shard_id == need.shard_id)
         return StreamRange(from_ms, until_ms, tuple(sorted(shards, key=lambda shard: shard.shard_id)))
 
+    @staticmethod
+    def start_of(planned: StreamRange) -> Position:
+        """Return where the shards of a range are read from."""
+        if planned.from_ms is None:
+            return TRIM_HORIZON
+        return at_timestamp(planned.from_ms - ARRIVALS_APART_MS)
+
     def read(self, need: Need) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the planned range; those of a shard in order.
 
@@ -94,15 +101,15 @@ class StreamRows:
         planned = self.plan(need)
         if not planned.shards:
             return
-        ranges = HashRanges(self._kinesis, self._stream)
+        ranges = HashRanges(self.kinesis, self.stream)
         clock, chance = SystemClock(), random.SystemRandom()
         identity = StreamIdentity(self.summary.arn, self.summary.created_ms)
-        start = TRIM_HORIZON if planned.from_ms is None else at_timestamp(planned.from_ms - ARRIVALS_APART_MS)
+        start = self.start_of(planned)
 
         def read_shard(shard: Shard, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
             pages = ShardRange(
-                self._kinesis,
-                self._stream,
+                self.kinesis,
+                self.stream,
                 shard.shard_id,
                 start,
                 options=ReaderOptions(
@@ -113,7 +120,7 @@ class StreamRows:
                 rule=MisplacedRule(ranges.of(shard.shard_id), known_range=shard.hash_range),
                 hold_page=hold_page,
                 check_stream=check_of_plan(
-                    self._stream, None, identity, self.now_ms, self._kinesis.fetch_summary
+                    self.stream, None, identity, self.now_ms, self.kinesis.fetch_summary
                 ),
             )
             for page in pages.pages():

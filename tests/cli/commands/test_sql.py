@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import sys
 
 import pytest
 
@@ -140,8 +141,8 @@ def test_a_query_may_use_a_stream_more_than_once(stream, kinesis, capsys, sql, a
 def test_the_command_says_what_it_reads(shop, capsys):
     orders, _ = shop
     _, err = lines_of(capsys, f"SELECT count(*) FROM {orders}")
-    assert "reads all of 3 shards" in err
-    assert "up to 24 h of records: the query has no lower bound for arrived" in err
+    assert "reads 3 shards from the oldest record (retention 24 h) until" in err
+    assert "the query has no lower bound for arrived" in err
     _, err = lines_of(capsys, f"SELECT count(*) FROM {orders} WHERE arrived::DATE >= today() - 1")
     assert "conditions on arrived are no lower bound that limits the read" in err
     _, err = lines_of(capsys, f"SELECT count(*) FROM {orders} WHERE arrived > now() - INTERVAL 3 DAYS")
@@ -197,3 +198,52 @@ def test_control_characters_of_a_record_do_not_reach_the_terminal(stream, put_js
     for form in ("table", "json"):
         _, out, _ = penstock(capsys, "sql", f"SELECT data, text, json FROM {stream}", "--format", form)
         assert not set(out) & {"\x1b", "\u202e"}, form
+
+
+def test_a_recording_is_a_table_too(kinesis, stream, put_json, capsys):
+    put_json(stream, *({"n": n} for n in range(20)))
+    assert penstock(capsys, "record", stream, "--since", "1h", "-o", "incident.penstock")[0] == 0
+    put_json(stream, {"n": 20})
+    sql = f"SELECT l.json->>'n' AS n FROM {stream} l ANTI JOIN 'incident.penstock' r USING (sequenceNumber)"
+    lines, err = lines_of(capsys, sql)
+    assert lines == [{"n": "20"}]
+    assert "incident.penstock: reads 20 records of this recording" in err
+    arguments = (
+        "SELECT count(*) n FROM yesterday WHERE arrived < now() - INTERVAL 1 HOUR",
+        "--recording",
+        "yesterday=incident.penstock",
+    )
+    lines, err = lines_of(capsys, *arguments)
+    assert (lines, "yesterday: reads 0 records" in err) == ([{"n": 0}], True)
+    status, _, err = penstock(capsys, "sql", "SELECT 1 FROM 'none.penstock'")
+    assert (status, "none.penstock" in err) == (1, True)
+
+
+def test_columns_of_the_same_name_get_a_number(stream, put_json, capsys):
+    put_json(stream, {"n": 1})
+    lines, _ = lines_of(
+        capsys, f"SELECT a.text, b.text, 1 AS text FROM {stream} a JOIN {stream} b USING (partitionKey)"
+    )
+    assert lines == [{"text": '{"n": 1}', "text_1": '{"n": 1}', "text_2": 1}]
+
+
+@pytest.mark.parametrize("package", ["duckdb", "pyarrow"])
+def test_a_missing_package_is_one_sentence(stream, capsys, monkeypatch, package):
+    for name in [
+        name for name in sys.modules if name.startswith("penstock.sql") or name == "penstock.frames"
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    status, _, err = penstock(capsys, "sql", f"SELECT 1 FROM {stream}")
+    assert status == 1
+    assert (
+        err
+        == f"penstock sql: `penstock sql` needs the package {package}, which is not installed: pip install 'penstock[sql]'\n"
+    )
+
+
+def test_a_query_can_be_piped(stream, put_json, capsys, monkeypatch):
+    put_json(stream, {"n": 1})
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"SELECT text FROM {stream}\n"))
+    lines, _ = lines_of(capsys, "-")
+    assert lines == [{"text": '{"n": 1}'}]

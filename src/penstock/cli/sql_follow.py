@@ -1,0 +1,135 @@
+"""`penstock sql --follow`: a result that changes while records arrive."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.output_reader import while_output_is_read
+from penstock.cli.sql_output import ResultWriter, json_rows, open_writer
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from penstock.sql.follow import FollowedQuery, Refresh
+    from penstock.sql.query import Query
+
+_REFRESH_MIN_S: Final = 0.1
+_END_WAIT_S: Final = 10.0
+
+
+def add_follow_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--follow` and `--refresh`."""
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="go on with new records until Ctrl-C. A query over single rows prints new rows. Any other, for instance with group by, is "
+        "computed again over all records since its lower bound of arrived, and printed when its result has changed",
+    )
+    parser.add_argument(
+        "--refresh",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="with --follow: time between two results over all records (default: 2)",
+    )
+
+
+def check_follow(args: argparse.Namespace, name: str) -> None:
+    """Check the options of `--follow`.
+
+    Raises:
+        OptionError: An option does not go with it.
+    """
+    if args.follow and args.refresh < _REFRESH_MIN_S:
+        raise OptionError(f"--refresh {args.refresh:g}: expected at least {_REFRESH_MIN_S:g} seconds")
+    if args.follow and args.output is None and name == "csv":
+        raise OptionError("--follow with --format csv needs --output: the file then has the newest result")
+
+
+def follow_query(planned: Query, args: argparse.Namespace, name: str, sql: str) -> None:
+    """Print results until a signal, or until the reader of the output has gone.
+
+    Raises:
+        OptionError: Rows without an end cannot be written in this format.
+        BrokenPipeError: The reader has gone.
+    """
+    from penstock.sql.database import Database
+    from penstock.sql.follow import FollowedQuery
+    from penstock.sql.followed_rows import FollowedRecording, FollowedStream
+    from penstock.sql.stream_rows import StreamRows
+
+    sources: list[Any] = [
+        FollowedStream(table.source)
+        if isinstance(table.source, StreamRows)
+        else FollowedRecording(table.source)
+        for table in planned.tables
+    ]
+    followed = FollowedQuery(
+        planned,
+        sources,
+        lambda: Database(sql, args.time_zone, args.memory),
+        interval_s=args.refresh,
+    )
+    try:
+        _print(followed, name, None if args.output is None else Path(args.output))
+    finally:
+        followed.close()
+
+
+def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
+    from penstock.sql.handover import HandedOver, Stopped
+
+    if followed.is_over_rows and name == "parquet":
+        raise OptionError("--follow: rows without an end are written as table, csv or json, not as parquet")
+    writer = open_writer(name, path) if followed.is_over_rows else None
+    results: HandedOver[Refresh] = HandedOver("penstock-sql", followed.results)
+    try:
+        with while_output_is_read(results.stop) as is_reader_gone:
+            try:
+                for refresh in results:
+                    if writer is None:
+                        _print_whole(refresh, name, path)
+                    else:
+                        _write(refresh, writer)
+            except Stopped:
+                if is_reader_gone.is_set():
+                    raise BrokenPipeError from None
+                raise
+    finally:
+        followed.stop()
+        results.stop()
+        results.join(_END_WAIT_S)
+        if writer is not None:
+            writer.close()
+
+
+def _write(refresh: Refresh, writer: ResultWriter) -> None:
+    from penstock.sql.database import no_rows
+
+    writer.write(no_rows(refresh.rows.schema))
+    for rows in refresh.rows.to_batches():
+        writer.write(rows)
+
+
+def _print_whole(refresh: Refresh, name: str, path: Path | None) -> None:
+    """Print a whole result: to a file in place of the one before, to stdout after it."""
+    if path is not None:
+        part = path.with_name(f"{path.name}.part")
+        writer = open_writer(name, part)
+        _write(refresh, writer)
+        writer.close()
+        part.replace(path)
+        return
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if name == "json":
+        sys.stdout.write(f'{{"at": "{at}", "rows": [{", ".join(json_rows(refresh.rows))}]}}\n')
+        sys.stdout.flush()
+        return
+    sys.stdout.write(f"\n{at}\n")
+    writer = open_writer(name, None)
+    _write(refresh, writer)
+    writer.close()

@@ -1,0 +1,180 @@
+"""An empty DuckDB for one query: without access to files, the network, extensions and this program's variables.
+
+Its configuration is locked, so a query reads the tables that it names and nothing else of the machine.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.errors import OptionError
+from penstock.sql.columns import prefix_of, scanned_schema, stored_columns, view_columns
+from penstock.sql.packages import duckdb, pa
+from penstock.sql.query_plan import QueryPlan, parse_plan
+from penstock.sql.statement import StatementError, named_tables
+
+MEMORY_DEFAULT: Final = "1GB"
+JSON_MARK: Final = {"penstock.type": "json"}
+"""Metadata of a result's column that holds JSON documents as text."""
+_EXPLAIN: Final = "EXPLAIN (FORMAT JSON)"  # on a line of its own: errors then show the user's lines alone
+_LINE: Final = re.compile(r"^LINE (\d+):", re.MULTILINE)
+_SETTINGS: Final[Mapping[str, str]] = {
+    "python_enable_replacements": "false",  # a table's name never means a variable of this program
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+}
+
+
+class Database:
+    """DuckDB in memory, with a temporary folder for the rest, and the query's tables as views.
+
+    Args:
+        sql: One SELECT.
+        zone: The time zone of timestamps in the query and in results; None: that of this machine.
+        memory: DuckDB's memory, for instance `1GB`; what needs more goes to the temporary folder.
+
+    Attributes:
+        names: The query's tables: each with its schema, if the query has one.
+
+    Raises:
+        StatementError: DuckDB cannot parse the statement.
+        OptionError: It is no single SELECT, or an option has a bad value.
+    """
+
+    def __init__(self, sql: str, zone: str | None, memory: str) -> None:
+        self.sql = sql
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-sql-")
+        self.connection = duckdb.connect(":memory:", config=dict(_SETTINGS))
+        try:
+            self._configure(zone, memory)
+            self.names = named_tables(self.connection, sql)
+            _check_names(self.names)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove everything."""
+        self.connection.close()
+        self._folder.cleanup()
+
+    def add_scan(self, index: int, rows: Any) -> None:
+        """Make rows of `scanned_schema(index)` the rows of a table.
+
+        Args:
+            index: The table's place in `names`.
+            rows: A table of Arrow, or a reader that is read once.
+        """
+        self.connection.register(_scan_name(index), rows)
+        self._create_view(index, is_stored=False)
+
+    def plan(self) -> QueryPlan:
+        """Return DuckDB's plan of the query over tables without rows.
+
+        Raises:
+            StatementError: DuckDB refuses the query.
+        """
+        try:
+            (row,) = self.connection.execute(f"{_EXPLAIN}\n{self.sql}").fetchall()
+        except duckdb.Error as error:
+            raise StatementError(_LINE.sub(_line_before, str(error))) from error
+        return parse_plan(row[1], len(self.names))
+
+    def store(self, index: int) -> None:
+        """Read a table's scan into a table of DuckDB."""
+        rows = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
+        self.connection.execute(f"CREATE TEMP TABLE {stored_name(index)} AS {rows}")
+        self._create_view(index, is_stored=True)
+
+    def append(self, index: int, rows: pa.Table) -> None:
+        """Add rows to a table that is stored."""
+        self.connection.register(_scan_name(index), rows)
+        selected = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
+        self.connection.execute(f"INSERT INTO {stored_name(index)} {selected}")
+
+    def _create_view(self, index: int, *, is_stored: bool) -> None:
+        name = self.names[index]
+        if len(name) > 1:
+            self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name[0])}")
+        view = ".".join(_quoted(part) for part in name)
+        columns = view_columns(index, is_stored=is_stored)
+        rows = stored_name(index) if is_stored else _scan_name(index)
+        statement = f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM {rows}"  # noqa: S608 - quoted
+        try:
+            self.connection.execute(statement)
+        except duckdb.Error as error:
+            raise OptionError(f"table {'.'.join(name)}: {error}") from error
+
+    def _configure(self, zone: str | None, memory: str) -> None:
+        run = self.connection.execute
+        run("SET temp_directory = $folder", {"folder": self._folder.name})
+        options = (("--memory", "memory_limit", memory), ("--time-zone", "TimeZone", zone))
+        for option, setting, value in options:
+            if value is None:
+                continue
+            try:
+                run(f"SET {setting} = $value", {"value": value})
+            except duckdb.Error as error:
+                reason = str(error).partition("\n")[0]
+                raise OptionError(f"{option} {value}: {reason}") from error
+        run("SET streaming_buffer_size = '64KB'")  # the first rows of a result are there soon
+        run("SET enable_external_access = false")
+        run("SET lock_configuration = true")
+
+
+def marked_schema(relation: duckdb.DuckDBPyRelation, schema: pa.Schema) -> pa.Schema:
+    """Return a result's schema: `JSON_MARK` marks the columns that hold JSON, and no two columns have the same name."""
+    names: set[str] = set()
+    fields = []
+    for field, kind in zip(schema, relation.types, strict=True):
+        name, count = field.name, 0
+        while name in names:  # a join may have a column of each side
+            count += 1
+            name = f"{field.name}_{count}"
+        names.add(name)
+        fields.append(field.with_name(name).with_metadata(JSON_MARK if str(kind) == "JSON" else None))
+    return pa.schema(fields)
+
+
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows, which shows a result's columns."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def scanned(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows with the text column under the names of a table's scan."""
+    return pa.RecordBatch.from_arrays(rows.columns, schema=scanned_schema(index))
+
+
+def stored_name(index: int) -> str:
+    """Return the name of the table of DuckDB that keeps a table's rows."""
+    return f"stored_{prefix_of(index)}rows"
+
+
+def _scan_name(index: int) -> str:
+    return f"penstock_scan_{index}"
+
+
+def _check_names(names: tuple[tuple[str, ...], ...]) -> None:
+    by_lower: dict[str, str] = {}
+    for parts in names:
+        name = ".".join(parts)
+        if len(parts) > 2:
+            raise OptionError(f'table {name}: write a name with dots in double quotes: "{name}"')
+        other = by_lower.setdefault(name.lower(), name)
+        if other != name:
+            raise OptionError(
+                f"tables {other} and {name}: SQL does not distinguish names by case, Kinesis does; ask for one of them at a time"
+            )
+
+
+def _line_before(match: re.Match[str]) -> str:
+    return f"LINE {max(1, int(match[1]) - 1)}:"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

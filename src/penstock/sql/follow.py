@@ -1,0 +1,221 @@
+"""A query that goes on: new records of its streams change its result.
+
+A query whose rows each depend on one record (conditions and expressions, no aggregate, join, `order by` or `limit`) is run over
+each batch of new records alone. Every other query is run again over all records that were read, at an interval. DuckDB keeps these
+records in memory and in its temporary folder. When the query's lower bound of the arrival moves on, as `now() - INTERVAL 5 MINUTES`
+does, the records before it are removed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
+
+from penstock.sql.columns import ARRIVAL, TextColumn, prefix_of, scanned_schema
+from penstock.sql.database import Database, marked_schema, scanned, stored_name
+from penstock.sql.packages import duckdb, pa
+from penstock.sql.query import Query
+from penstock.sql.query_plan import QueryPlan
+from penstock.sql.statement import StatementError
+
+if TYPE_CHECKING:
+    from penstock.sql.query_plan import Need
+
+ROWS_MAX: Final = 10_000
+"""Rows of a result that is computed again and again."""
+_ROWS_PER_RESULT: Final = 2_048
+_BATCHES_WAITING_MAX: Final = 8
+_CHECK_INTERVAL_S: Final = 0.25
+_ROW_OPERATORS: Final = frozenset({"PROJECTION", "FILTER", "UNNEST"})
+
+
+class FollowedSource(Protocol):
+    """Rows that go on: those of a stream from a moment on, without an end."""
+
+    def follow(self, need: Need) -> Iterator[pa.RecordBatch]:
+        """Yield rows until `stop`."""
+
+    def stop(self) -> None:
+        """End the rows; safe to call from any thread."""
+
+
+class Refresh(Struct, frozen=True):
+    """A result that changed.
+
+    Args:
+        rows: Of a query over rows: new ones. Otherwise the whole result.
+        is_whole: Whether it replaces the result before it.
+    """
+
+    rows: pa.Table
+    is_whole: bool
+
+
+def is_over_rows(plan: QueryPlan) -> bool:
+    """Whether each row of a result depends on one record of one table alone."""
+    others = {name for name in plan.operators if "ARROW_SCAN" not in name} - _ROW_OPERATORS
+    return plan.scan_count == 1 and len(plan.uses) == 1 and not plan.repeats and not others
+
+
+class FollowedQuery:
+    """Runs a planned query again and again.
+
+    Args:
+        planned: The query; it is not read itself.
+        sources: The rows of its tables, in the order of `planned.tables`.
+        open_database: Opens the database that keeps rows.
+        interval_s: Seconds between two results over all records.
+        monotonic_s: The process's clock.
+    """
+
+    def __init__(
+        self,
+        planned: Query,
+        sources: list[FollowedSource],
+        open_database: Callable[[], Database],
+        *,
+        interval_s: float,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._planned = planned
+        self._sources = sources
+        self._database = open_database()
+        self._interval_s = interval_s
+        self._monotonic_s = monotonic_s
+        self._texts = [TextColumn() for _ in sources]
+        self._arrived: queue.Queue[tuple[int, pa.RecordBatch] | BaseException] = queue.Queue(
+            _BATCHES_WAITING_MAX
+        )
+        self._is_stopped = threading.Event()
+        self.is_over_rows = is_over_rows(planned.plan)
+
+    def stop(self) -> None:
+        """End the results; safe to call from any thread."""
+        self._is_stopped.set()
+        for source in self._sources:
+            source.stop()
+        self._database.connection.interrupt()
+
+    def close(self) -> None:
+        """Remove all rows; after the results have ended."""
+        self._database.close()
+
+    def results(self) -> Iterator[Refresh]:
+        """Yield each changed result; the first one has no rows and shows the columns.
+
+        Raises:
+            StatementError: DuckDB could not run the query, or the result has more than `ROWS_MAX` rows.
+            PenstockError: A table could not be read.
+        """
+        for index in range(len(self._sources)):
+            self._database.add_scan(index, scanned_schema(index).empty_table())
+            if not self.is_over_rows:
+                self._database.store(index)
+            threading.Thread(
+                target=self._read, args=(index,), name=f"penstock-sql-{index}", daemon=True
+            ).start()
+        try:
+            if self.is_over_rows:
+                yield from self._over_rows()
+            else:
+                yield from self._over_all()
+        except duckdb.InterruptException:
+            return
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise StatementError(str(error)) from error
+
+    # --- the threads of the tables ------------------------------------------------------------------------
+
+    def _read(self, index: int) -> None:
+        try:
+            for rows in self._sources[index].follow(self._planned.tables[index].need):
+                self._put((index, scanned(index, self._texts[index].with_text(rows))))
+                if self._is_stopped.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised again on the thread of the results
+            self._put(error)
+
+    def _put(self, item: tuple[int, pa.RecordBatch] | BaseException) -> None:
+        while not self._is_stopped.is_set():
+            try:
+                self._arrived.put(item, timeout=_CHECK_INTERVAL_S)
+            except queue.Full:
+                continue
+            return
+
+    # --- the thread of the results ------------------------------------------------------------------------
+
+    def _next(self, until_s: float | None = None) -> tuple[int, pa.RecordBatch] | None:
+        """Return the next batch; None at the end or at a moment."""
+        while not self._is_stopped.is_set():
+            wait_s = _CHECK_INTERVAL_S
+            if until_s is not None:
+                wait_s = min(wait_s, until_s - self._monotonic_s())
+                if wait_s <= 0:
+                    return None
+            try:
+                item = self._arrived.get(timeout=wait_s)
+            except queue.Empty:
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            return item
+        return None
+
+    def _over_rows(self) -> Iterator[Refresh]:
+        yield Refresh(self._run(), is_whole=False)
+        while (item := self._next()) is not None:
+            index, rows = item
+            self._database.add_scan(index, pa.Table.from_batches([rows]))
+            found = self._run()
+            if found.num_rows:
+                yield Refresh(found, is_whole=False)
+
+    def _over_all(self) -> Iterator[Refresh]:
+        before = self._run()
+        yield Refresh(before, is_whole=True)
+        while not self._is_stopped.is_set():
+            until_s = self._monotonic_s() + self._interval_s
+            while (item := self._next(until_s)) is not None:
+                index, rows = item
+                self._database.append(index, pa.Table.from_batches([rows]))
+            if self._is_stopped.is_set():
+                return
+            self._remove_old()
+            found = self._run()
+            if not found.equals(before):
+                yield Refresh(found, is_whole=True)
+            before = found
+
+    def _run(self) -> pa.Table:
+        relation = self._database.connection.sql(self._database.sql)
+        reader = relation.to_arrow_reader(_ROWS_PER_RESULT)
+        schema = marked_schema(relation, reader.schema)
+        batches, count = [], 0
+        for rows in reader:
+            batches.append(rows)
+            count += rows.num_rows
+            if count > ROWS_MAX and not self.is_over_rows:
+                raise StatementError(
+                    f"the result has more than {ROWS_MAX:,} rows, and a followed result is computed again and again: add a limit"
+                )
+        return pa.Table.from_batches(batches, reader.schema).rename_columns(schema.names).cast(schema)
+
+    def _remove_old(self) -> None:
+        """Remove rows from before the lower bound; the table is written anew when most of it is old."""
+        run = self._database.connection.execute
+        for index, use in self._planned.plan_now().uses.items():
+            if use.need.from_ms is None:
+                continue
+            column, table = f'"{prefix_of(index)}{ARRIVAL}"', stored_name(index)
+            is_new = f"{column} >= make_timestamptz({use.need.from_ms * 1000})"
+            ((old, new),) = run(
+                f"SELECT count(*) FILTER (NOT {is_new}), count(*) FILTER ({is_new}) FROM {table}"  # noqa: S608 - our own names
+            ).fetchall()
+            if old > new:
+                run(f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT * FROM {table} WHERE {is_new}")  # noqa: S608 - our own names
