@@ -1,7 +1,7 @@
 """The package's pytest fixtures.
 
 `local_kinesis` is an embedded Kinesis per test, to which the environment points. `local_kinesis_server` is one for many tests,
-and leaves the environment alone.
+and leaves the environment alone. `penstock_replay` serves recordings.
 
 Loaded by pytest in every environment that has Penstock installed, so it imports nothing of ours until
 a fixture is used.
@@ -10,7 +10,9 @@ a fixture is used.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -68,12 +70,36 @@ def local_kinesis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """
     marker = request.node.get_closest_marker("local_kinesis")
     with _server_class(request.fixturename)(**(marker.kwargs if marker is not None else {})) as kinesis:
-        # a profile, a session token or the endpoint of one service would lead elsewhere
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            monkeypatch.delenv(name)
-        for name, value in kinesis.environ().items():
-            monkeypatch.setenv(name, value)
+        _point_environment(kinesis, monkeypatch)
         yield kinesis
+
+
+@pytest.fixture
+def penstock_replay(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., LocalKinesis]]:
+    """A function that replays a recording of `penstock record` in an embedded Kinesis, until the test ends.
+
+    `penstock_replay("incident.penstock")` returns the server; region, endpoint and credentials in the environment point to
+    it. Its keywords are options of `LocalKinesis`: `replay_from="start", time_factor=10` replays ten times as fast.
+    """
+    server_class = _server_class(request.fixturename)
+    with ExitStack() as servers:
+
+        def start(*recordings: str | Path, **options: Any) -> LocalKinesis:
+            kinesis = servers.enter_context(server_class(replay=recordings, **options))
+            _point_environment(kinesis, monkeypatch)
+            return kinesis
+
+        yield start
+
+
+def _point_environment(kinesis: LocalKinesis, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a profile, a session token or the endpoint of one service would lead elsewhere
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in kinesis.environ().items():
+        monkeypatch.setenv(name, value)
 
 
 def _server_scope(fixture_name: str, config: pytest.Config) -> Any:  # noqa: ARG001 - pytest names both

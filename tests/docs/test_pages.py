@@ -24,6 +24,7 @@ RUN = {
     "docs/lakehouse.md": "tests/lake_recipes.py",
     "docs/queues.md": "tests/docs/test_queue_page.py",
     "docs/recipes.md": "tests/docs/test_recipes.py and tests/spark/session/test_recipes.py",
+    "docs/record-replay.md": "tests/docs/test_recording_pages.py",
     "docs/recording-format.md": "tests/docs/test_recording_pages.py",
     "docs/schemas.md": "tests/docs/test_schema_page.py and tests/spark/session/test_glue_columns.py",
     "docs/spark.md": "tests/spark/session/test_documented_blocks.py",

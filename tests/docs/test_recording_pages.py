@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
         server.create_stream("orders", 2)
         for number in range(20):
             server.client("kinesis").put_record(
-                StreamName="orders", Data=f'{{"amount": {number}}}', PartitionKey=f"k{number}"
+                StreamName="orders", Data=f'{{"amount": {number}}}', PartitionKey="k"
             )
         assert cli.main(["record", "orders", "--since", "1h", "-o", "incident.penstock"]) == 0
     return folder
@@ -38,3 +38,14 @@ def test_another_program_reads_the_file(folder, monkeypatch, program):
     names = {}
     exec(program, names)
     assert names["table"].num_rows == 20
+
+
+@pytest.mark.parametrize("program", programs("docs/record-replay.md"))
+def test_the_tests_of_the_replay_page_pass(folder, monkeypatch, penstock_replay, program):
+    monkeypatch.chdir(folder)
+    names = {}
+    exec(program, names)
+    tests = [value for name, value in names.items() if name.startswith("test_")]
+    assert tests
+    for test in tests:
+        test(penstock_replay) if "penstock_replay" in test.__code__.co_varnames else test()

@@ -15,6 +15,7 @@ No service, no threads, no waiting: the consumer's own code runs in virtual time
 from penstock.testing.made_batches import MadeAsyncBatch, MadeBatch, async_batch, batch
 from penstock.testing.made_records import Records, aggregate, records
 from penstock.testing.recorder import Call
+from penstock.testing.replays import Replay, Verdict, replay
 from penstock.testing.runs import Run, run, run_async, run_kclpy, run_processor
 from penstock.testing.virtual_worker import Faults
 
@@ -24,11 +25,14 @@ __all__ = [
     "MadeAsyncBatch",
     "MadeBatch",
     "Records",
+    "Replay",
     "Run",
+    "Verdict",
     "aggregate",
     "async_batch",
     "batch",
     "records",
+    "replay",
     "run",
     "run_async",
     "run_kclpy",

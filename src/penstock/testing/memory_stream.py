@@ -30,7 +30,7 @@ WHOLE = HashRange(0, HASH_KEY_MAX)
 HALVES = (HashRange(0, HASH_KEYS // 2 - 1), HashRange(HASH_KEYS // 2, HASH_KEY_MAX))
 
 
-class _Stored(Struct, frozen=True):
+class StoredRecord(Struct, frozen=True):
     """A Kinesis record as it is in the stream. Implements `penstock.ports.kinesis.RawRecord`."""
 
     sequence_number: str
@@ -45,12 +45,19 @@ class MemoryStream:
     Args:
         records: User records of one shard, in order.
         is_closed: Whether the shard was split after them.
+        stored: The Kinesis records that hold them, if they are known; otherwise they are made.
 
     Raises:
         UsageError: The records cannot be in one shard in this order.
     """
 
-    def __init__(self, records: Sequence[Record], *, is_closed: bool) -> None:
+    def __init__(
+        self,
+        records: Sequence[Record],
+        *,
+        is_closed: bool,
+        stored: Sequence[StoredRecord] | None = None,
+    ) -> None:
         for each in records:
             if not isinstance(each, Record):
                 raise UsageError(f"{each!r} is no record; penstock.testing.records(...) makes records")
@@ -63,7 +70,7 @@ class MemoryStream:
                     f"records of {self.name}/{self.shard_id} and of {record.stream}/{record.shard_id}: a run is about one "
                     "shard; run the handler once for each"
                 )
-        self._stored = _store(records)
+        self._stored: Sequence[StoredRecord] = _store(records) if stored is None else stored
         self.start: Position = _start_of(first)
         newest = max((record.approximate_arrival_timestamp for record in records), default=ARRIVAL)
         self.newest_ms: int = round(newest.timestamp() * 1000)
@@ -123,13 +130,13 @@ class MemoryStream:
         raise NotImplementedError(f"{stream} is only read; {len(entries)} entries were put")
 
 
-def _store(records: Sequence[Record]) -> list[_Stored]:
+def _store(records: Sequence[Record]) -> list[StoredRecord]:
     for before, record in pairwise(records):
         if record.position <= before.position:
             raise UsageError(
                 f"record {record.position} follows {before.position}: sequence numbers of a shard grow; join records with +"
             )
-    stored: list[_Stored] = []
+    stored: list[StoredRecord] = []
     for number, group in groupby(records, attrgetter("sequence_number")):
         parts = list(group)
         first = parts[0].sub_sequence_number
@@ -144,7 +151,7 @@ def _store(records: Sequence[Record]) -> list[_Stored]:
     return stored
 
 
-def _store_one(parts: Sequence[Record]) -> _Stored:
+def _store_one(parts: Sequence[Record]) -> StoredRecord:
     last = parts[-1]
     arrival_s = last.approximate_arrival_timestamp.timestamp()
     if last.sub_sequence_number == 0:
@@ -152,7 +159,7 @@ def _store_one(parts: Sequence[Record]) -> _Stored:
             raise UsageError(
                 f"record {last.sequence_number} has an explicit hash key: the service returns it only for records of an aggregate"
             )
-        return _Stored(last.sequence_number, last.data, last.partition_key, arrival_s)
+        return StoredRecord(last.sequence_number, last.data, last.partition_key, arrival_s)
     builder = AggregateBuilder()
     for _ in range(parts[0].sub_sequence_number):
         builder.add(b"", "done before")
@@ -161,7 +168,7 @@ def _store_one(parts: Sequence[Record]) -> _Stored:
             raise UsageError(f"record {part.position} of an aggregate has no partition key")
         builder.add(part.data, part.partition_key, part.explicit_hash_key)
     entry = builder.build()
-    return _Stored(last.sequence_number, entry.data, entry.partition_key, arrival_s)
+    return StoredRecord(last.sequence_number, entry.data, entry.partition_key, arrival_s)
 
 
 def _start_of(first: Record | None) -> Position:

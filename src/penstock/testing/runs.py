@@ -106,8 +106,43 @@ def run(
         UsageError: The arguments do not fit together, the handler cannot be used with `Consumer`, or a call was not made at
             which a fault was to happen.
     """
-    driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
-    whole = _merged(options, single_options)
+    return run_stream(
+        handler,
+        MemoryStream(records, is_closed=shard_ends),
+        records,
+        dead_letter=dead_letter,
+        faults=faults,
+        may_fail=may_fail,
+        options=merge_options(options or ConsumerOptions(), single_options),
+    )
+
+
+def run_stream(
+    handler: Handler,
+    stream: MemoryStream,
+    records: Sequence[Record],
+    *,
+    options: ConsumerOptions,
+    dead_letter: DeadLetterHandler | None = None,
+    faults: Faults = _NO_FAULTS,
+    may_fail: bool = False,
+) -> Run:
+    """Run a handler over a stream in memory, as `run` does.
+
+    Args:
+        handler: As for `Consumer`.
+        stream: The stream.
+        records: Its user records.
+        options: As for `run`.
+        dead_letter: As for `run`.
+        faults: As for `run`.
+        may_fail: As for `run`.
+
+    Raises:
+        HandlerFailed, UsageError: As for `run`.
+    """
+    driver = VirtualDriver(stream, faults)
+    whole = _merged(options, {})
     Consumer(
         driver.stream.name,
         _APPLICATION,
