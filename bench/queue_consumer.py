@@ -1,15 +1,19 @@
-"""A queue's consumer beside a loop over boto3: records per second of wall time and per second of the consumer's CPU time.
+"""A queue's consumer beside a loop over boto3: records per second of wall time and of the consumer's CPU time, and latency.
 
     python bench/queue_consumer.py [RECORDS]
 
-Each consumer runs in a process of its own, on an embedded Kinesis of its own; records have 200 bytes.
+The latency is the time from before the put to the call of the handler, at 20 records a second. Each consumer runs in a process of its own, on an embedded Kinesis of its own; records have 200 bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from typing import Any
 
 from penstock_local import LocalKinesisProcess
 
@@ -70,8 +74,58 @@ asyncio.run(main())
 }
 
 
-def measure(name: str, program: str, count: int) -> None:
-    """Run one consumer and print its figures."""
+LATENCY_COUNT = 200
+LATENCY_PER_S = 20
+LATENCY = """
+import asyncio, sys, threading, time
+from statistics import median, quantiles
+import boto3
+from penstock import AsyncQueueConsumer, QueueConsumer
+
+COUNT = int(sys.argv[1])
+latencies, ended = [], threading.Event()
+
+def add(data):
+    if data == b"begin":
+        print("begun", flush=True)
+        return
+    latencies.append(time.time() - float(data))
+    if len(latencies) == COUNT:
+        print(f"{median(latencies) * 1000:8.1f} ms median {quantiles(latencies, n=100)[98] * 1000:8.1f} ms p99", flush=True)
+        ended.set()
+"""
+LATENCY_PROGRAMS = {
+    "boto3, long polls in a loop": """
+kinesis = boto3.client("kinesis")
+arn = kinesis.list_queues()["QueueSummaries"][0]["QueueARN"]
+while not ended.is_set():
+    records = kinesis.receive_queue_records(QueueARN=arn, WaitTimeSeconds=10)["QueueRecords"]
+    for each in records:
+        add(each["Data"])
+    if records:
+        entries = [{"ReceiptHandle": each["ReceiptHandle"]} for each in records]
+        kinesis.acknowledge_queue_records(QueueARN=arn, Entries=entries)
+""",
+    "QueueConsumer, default options": """
+with QueueConsumer("q", lambda record: add(record.data)):
+    ended.wait()
+""",
+    "AsyncQueueConsumer, default options": """
+async def handle(record):
+    add(record.data)
+
+async def main():
+    async with AsyncQueueConsumer("q", handle):
+        await asyncio.to_thread(ended.wait)
+
+asyncio.run(main())
+""",
+}
+
+
+@contextlib.contextmanager
+def queue_on_a_server() -> Iterator[tuple[Any, dict[str, str]]]:
+    """Serve a stream `s` with a queue `q`; yield a client, and the environment of a consumer."""
     with LocalKinesisProcess(limits=False) as server:
         kinesis = server.client("kinesis")
         kinesis.create_stream(StreamName="s", StreamModeDetails={"StreamMode": "ON_DEMAND"})
@@ -83,6 +137,12 @@ def measure(name: str, program: str, count: int) -> None:
             kinesis.describe_queue(QueueARN=queue["QueueARN"])["QueueDescription"]["QueueStatus"] != "ACTIVE"
         ):
             pass
+        yield kinesis, {**os.environ, **server.environ()}
+
+
+def measure(name: str, program: str, count: int) -> None:
+    """Run one consumer and print its figures."""
+    with queue_on_a_server() as (kinesis, environ):
         for first in range(0, count, 500):
             records = [
                 {"Data": os.urandom(200), "PartitionKey": str(number)}
@@ -90,12 +150,29 @@ def measure(name: str, program: str, count: int) -> None:
             ]
             kinesis.put_records(StreamName="s", Records=records)
         print(f"{name:42}", end="", flush=True)
-        environ = {**os.environ, **server.environ()}
         subprocess.run(
             [sys.executable, "-c", MEASURED + program, str(count)], env=environ, check=True, timeout=300
         )
 
 
+def measure_latency(name: str, program: str) -> None:
+    """Put records at an even pace while one consumer runs; print its latencies."""
+    with queue_on_a_server() as (kinesis, environ):
+        kinesis.put_record(StreamName="s", Data=b"begin", PartitionKey="k")
+        command = [sys.executable, "-c", LATENCY + program, str(LATENCY_COUNT)]
+        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as consumer:
+            assert consumer.stdout is not None
+            if consumer.stdout.readline() != "begun\n":
+                raise RuntimeError(f"{name} ended before its first record")
+            began_s = time.monotonic() + 0.5  # then its acknowledgement is done
+            for number in range(LATENCY_COUNT):
+                time.sleep(max(0.0, began_s + number / LATENCY_PER_S - time.monotonic()))
+                kinesis.put_record(StreamName="s", Data=str(time.time()).encode(), PartitionKey=str(number))
+            print(f"{name:42}{consumer.stdout.readline()}", end="", flush=True)
+
+
 if __name__ == "__main__":
     for each, text in PROGRAMS.items():
         measure(each, text, int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)
+    for each, text in LATENCY_PROGRAMS.items():
+        measure_latency(each, text)
