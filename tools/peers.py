@@ -73,12 +73,20 @@ def _run(command: list[str], what: str) -> None:
         raise PeerUnavailable(f"{what} failed: {last[0][:200]}")
 
 
-def _install_kinesis_local(folder: Path) -> None:
+def _install_from_npm(folder: Path, name: str, version: str) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
-        raise PeerUnavailable("kinesis-local needs node and npm, and they are not on the PATH")
+        raise PeerUnavailable(f"{name} needs node and npm, and they are not on the PATH")
     command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
     command += ["--fetch-retries=1", "--fetch-timeout=20000"]
-    _run([*command, "kinesis-local@0.6.2"], "npm install kinesis-local@0.6.2")
+    _run([*command, f"{name}@{version}"], f"npm install {name}@{version}")
+
+
+def _install_kinesis_local(folder: Path) -> None:
+    _install_from_npm(folder, "kinesis-local", "0.6.2")
+
+
+def _install_kinesalite(folder: Path) -> None:
+    _install_from_npm(folder, "kinesalite", "3.3.3")
 
 
 def _install_ministack(folder: Path) -> None:
@@ -118,6 +126,12 @@ def _launch_kinesis_local(folder: Path, port: int) -> tuple[list[str], dict[str,
     }
 
 
+def _launch_kinesalite(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+    program = folder / "node_modules" / "kinesalite" / "cli.js"
+    loopback = str(ROOT / "tools" / "bind_loopback.cjs")
+    return ["node", "-r", loopback, str(program), "--port", str(port), "--createStreamMs", "100"], {}
+
+
 def _launch_ministack(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     return [str(folder / "bin" / "ministack")], {
         "BIND_HOST": "127.0.0.1",
@@ -134,6 +148,7 @@ def _launch_moto(_folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
 PEERS = {
     peer.name: peer
     for peer in (
+        Peer("kinesalite", "3.3.3", _install_kinesalite, _launch_kinesalite),
         Peer("kinesis-local", "0.6.2", _install_kinesis_local, _launch_kinesis_local),
         Peer("ministack", "1.5.33", _install_ministack, _launch_ministack),
         Peer("moto", "here", _install_nothing, _launch_moto),

@@ -1,5 +1,6 @@
 """The blocks of docs/coming-from.md: a loop of boto3 as a consumer, a test that ran under moto, and the table of a KCL 1.x worker."""
 
+import importlib.util
 import subprocess
 import sys
 
@@ -8,11 +9,16 @@ import pytest
 
 pytest.importorskip("httptools")
 
-from docs_blocks import blocks
-from penstock import Consumer
+from docs_blocks import ROOT, blocks
+from penstock import Consumer, Producer
 from waiting import wait_until
 
-KAFKA, DSTREAMS, LOOP, MOTO = [
+_SPEC = importlib.util.spec_from_file_location("penstock_peers", ROOT / "tools" / "peers.py")
+peers = importlib.util.module_from_spec(_SPEC)
+sys.modules[_SPEC.name] = peers  # a dataclass looks for its module there
+_SPEC.loader.exec_module(peers)
+
+KAFKA, DSTREAMS, LOOP, MOTO, OTHERS = [
     block.text for block in blocks("docs/coming-from.md") if block.language == "python" and block.is_run
 ]
 
@@ -45,6 +51,39 @@ def test_a_test_that_ran_under_moto_runs(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["kinesalite", "kinesis-local", "ministack", "moto"])
+def test_a_consumer_reads_from_a_server_by_others(name, tmp_path, monkeypatch, capsys):
+    """Installs the server; LocalStack itself needs Docker."""
+    for variable, value in (
+        ("AWS_ACCESS_KEY_ID", "a"),
+        ("AWS_SECRET_ACCESS_KEY", "b"),
+        ("AWS_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(variable, value)
+    printed = []
+
+    class Until(Consumer):
+        def run(self):
+            with self:
+                wait_until(lambda: printed or printed.extend(capsys.readouterr().out.split()), "the record")
+
+    monkeypatch.setattr("penstock.Consumer", Until, raising=False)
+    try:
+        with peers.running(name, tmp_path / "log") as url:
+            kinesis = boto3.client("kinesis", endpoint_url=url, region_name="us-east-1")
+            kinesis.create_stream(StreamName="orders", ShardCount=1)
+            kinesis.get_waiter("stream_exists").wait(StreamName="orders", WaiterConfig={"Delay": 1})
+            with Producer("orders", endpoint_url=url) as producer:
+                producer.put(b"3", "anna").result(30)
+            program = OTHERS.replace("http://localhost:4566", url).replace(
+                "/tmp/billing-leases", str(tmp_path / "leases")
+            )
+            exec(program, {})
+    except peers.PeerUnavailable as problem:
+        pytest.skip(str(problem))
+    assert printed == ["anna", "b'3'"]
 
 
 def test_a_table_of_kcl_1_is_joined_at_its_checkpoint(local_kinesis):
