@@ -49,6 +49,32 @@ def run_consumer(server, application, handler):
     return stopped.value
 
 
+def test_a_consumer_goes_on_beside_the_replay_where_it_stood(tmp_path, monkeypatch, capsys, penstock_replay):
+    path, backup = tmp_path / "incident.penstock", tmp_path / "billing.json"
+    with LocalKinesis() as production:
+        client = production.client("kinesis")
+        production.create_stream("orders", 1)
+        for number in range(20):
+            order = {"order": number, "count": 2, "price": 5} if number != 13 else {"order": 13, "count": 2}
+            client.put_record(StreamName="orders", Data=json.dumps(order), PartitionKey=f"customer-{number}")
+        run_consumer(production, "billing", handler_of(total_of, []))
+        for name, value in production.environ().items():
+            monkeypatch.setenv(name, value)
+        assert cli.main(["record", "orders", "--since", "1h", "-o", str(path)]) == 0
+        assert cli.main(["leases", "billing", "--backup", str(backup)]) == 0
+        assert f"backup of 1 leases: {backup}" in capsys.readouterr().out
+    penstock_replay(path)
+    assert cli.main(["leases", "billing", "--restore", str(backup), "--create"]) == 0
+    seen = []
+    with Consumer("orders", "billing", options=ConsumerOptions(cold_start_jitter_s=0.0)) as records:
+        for batch in records:
+            seen += [json.loads(record.data)["order"] for record in batch]
+            batch.acknowledge()
+            if seen[-1] == 19:
+                break
+    assert seen == list(range(13, 20))
+
+
 def test_a_handler_fails_on_one_record_of_yesterday(tmp_path, monkeypatch, penstock_replay):
     path = tmp_path / "incident.penstock"
     with LocalKinesis() as production:

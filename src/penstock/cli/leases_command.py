@@ -62,7 +62,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "--backup",
         type=Path,
         metavar="FILE",
-        help="where the backup goes (default: a new file in this folder)",
+        help="where the backup of a reset goes (default: a new file in this folder); alone: write a backup, reset nothing",
+    )
+    reset.add_argument(
+        "--create",
+        action="store_true",
+        help="with --restore: create the table if it is missing, as beside a replay",
     )
     reset.add_argument("--force", action="store_true", help="also while workers are alive")
     add_connection_arguments(parser)
@@ -71,15 +76,16 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show, reset or restore; return the exit status."""
     from penstock.cli.lease_report import live_owners, watch
-    from penstock.errors import OptionError, PenstockError
+    from penstock.errors import PenstockError
     from penstock.wiring import SystemClock
 
-    if args.reset_to is not None and args.restore is not None:
-        raise OptionError("give --reset-to or --restore, not both")
+    _check(args)
     observe_s = _OBSERVE_S if args.observe is None else args.observe
-    if observe_s < 0:
-        raise OptionError(f"--observe {args.observe}: expected 0 or more")
     table = open_lease_table(args, args.application)
+    if args.backup is not None and args.reset_to is None and args.restore is None:
+        return _back_up(args, table)
+    if args.create:
+        table.ensure_exists()
     sightings, scan = watch(table, SystemClock(), observe_s)
     for row in scan.skipped:
         warn(f"row {row.key} is left out: {row.reason}")
@@ -100,6 +106,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         _restore(args, table, leases)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from penstock.errors import OptionError
+
+    if args.reset_to is not None and args.restore is not None:
+        raise OptionError("give --reset-to or --restore, not both")
+    if args.create and args.restore is None:
+        raise OptionError("--create is for --restore FILE")
+    if args.observe is not None and args.observe < 0:
+        raise OptionError(f"--observe {args.observe}: expected 0 or more")
 
 
 def watch_to_expiry(table: LeaseTable, sightings: list[Sighting]) -> list[Sighting]:
@@ -158,6 +175,17 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     if plan.kept:
         said.append(f"{len(plan.kept)} finished ones kept (give --stream to read finished shards again)")
     print(escape_text(f"{', '.join(said)}; take it back with --restore {path}"))
+
+
+def _back_up(args: argparse.Namespace, table: LeaseTable) -> int:
+    from penstock.cli.lease_backup import write_backup
+
+    scan = table.scan()
+    for row in scan.skipped:
+        warn(f"row {row.key} is left out: {row.reason}")
+    write_backup(args.backup, table.name, datetime.now(UTC).isoformat(), tuple(scan.leases))
+    print(escape_text(f"backup of {len(scan.leases)} leases: {args.backup}"))
+    return 0
 
 
 def _fetch_lineage(
