@@ -58,6 +58,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "sim/test_simulator.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
     "sim/test_streams.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
     "site": ("slow",),
+    "sizing/test_planned_streams.py": ("slow",),
     "spark/queries": ("slow",),
     "spark/session": ("spark", "slow"),
     "spark/session/test_smoke.py": ("spark",),

@@ -67,14 +67,22 @@ class CloudWatchQueries:
     def __init__(self, options: AwsOptions) -> None:
         self._options = options
 
-    def fetch(self, stream: str, queries: Sequence[Query], began_ms: int, ended_ms: int) -> QueryAnswer:
-        """Fetch the sums of some minutes of a stream.
+    def fetch(
+        self,
+        stream: str,
+        queries: Sequence[Query],
+        began_ms: int,
+        ended_ms: int,
+        period_s: int = _PERIOD_S,
+    ) -> QueryAnswer:
+        """Fetch the sums of some minutes of a stream, or of longer periods.
 
         Args:
             stream: The stream's name.
             queries: Any number, 500 of them to a call.
-            began_ms: A moment of the first minute.
+            began_ms: A moment of the first period.
             ended_ms: A moment of the last one.
+            period_s: A multiple of 60. CloudWatch keeps minutes for 15 days, 5 minutes for 63 days, and hours for 455.
 
         Raises:
             ServiceError: A call failed.
@@ -83,7 +91,7 @@ class CloudWatchQueries:
             _Metric(name, (("StreamName", stream), *(() if shard is None else (("ShardId", shard),))))
             for name, shard in queries
         ]
-        return self._fetch(f"stream {stream}", metrics, began_ms, ended_ms)
+        return self._fetch(f"stream {stream}", metrics, began_ms, ended_ms, period_s)
 
     def fetch_of_queues(
         self,
@@ -110,13 +118,23 @@ class CloudWatchQueries:
         ]
         return self._fetch(f"{len(queues)} queues", asked, began_ms, ended_ms)
 
-    def _fetch(self, resource: str, queries: Sequence[_Metric], began_ms: int, ended_ms: int) -> QueryAnswer:
+    def _fetch(
+        self,
+        resource: str,
+        queries: Sequence[_Metric],
+        began_ms: int,
+        ended_ms: int,
+        period_s: int = _PERIOD_S,
+    ) -> QueryAnswer:
         parts = [
             queries[at : at + QUERIES_PER_CALL_MAX] for at in range(0, len(queries), QUERIES_PER_CALL_MAX)
         ]
-        span = (_moment(began_ms), _moment(ended_ms + _PERIOD_S * 1000))
+        span = (_moment(began_ms, period_s), _moment(ended_ms + period_s * 1000, period_s))
         found = map_on_daemons(
-            "penstock-queries", _CALLS_AT_ONCE, lambda part: self._fetch_part(resource, part, span), parts
+            "penstock-queries",
+            _CALLS_AT_ONCE,
+            lambda part: self._fetch_part(resource, part, span, period_s),
+            parts,
         )
         statuses = Counter(status for part in found for _, status in part.results if status != _COMPLETE)
         problems = [message for part in found for message in part.messages]
@@ -131,7 +149,7 @@ class CloudWatchQueries:
         )
 
     def _fetch_part(
-        self, resource: str, queries: Sequence[_Metric], span: tuple[datetime, datetime]
+        self, resource: str, queries: Sequence[_Metric], span: tuple[datetime, datetime], period_s: int
     ) -> _Part:
         asked = {f"q{number}": query for number, query in enumerate(queries)}
         sums: dict[str, dict[int, float]] = {name: {} for name in asked}
@@ -141,7 +159,7 @@ class CloudWatchQueries:
             partial(self._send, resource),
             "NextToken",
             "NextToken",
-            MetricDataQueries=[_document_of(name, query) for name, query in asked.items()],
+            MetricDataQueries=[_document_of(name, query, period_s) for name, query in asked.items()],
             StartTime=span[0],
             EndTime=span[1],
         )
@@ -164,12 +182,12 @@ def _sentence_of(message: Mapping[str, str]) -> str:
     return f"CloudWatch: {message.get('Code', 'no code')}: {message.get('Value', 'no message')}"
 
 
-def _document_of(name: str, query: _Metric) -> dict[str, Any]:
+def _document_of(name: str, query: _Metric, period_s: int) -> dict[str, Any]:
     dimensions = [{"Name": key, "Value": value} for key, value in query.dimensions]
     asked = {"Namespace": "AWS/Kinesis", "MetricName": query.name, "Dimensions": dimensions}
-    return {"Id": name, "MetricStat": {"Metric": asked, "Period": _PERIOD_S, "Stat": query.statistic}}
+    return {"Id": name, "MetricStat": {"Metric": asked, "Period": period_s, "Stat": query.statistic}}
 
 
-def _moment(at_ms: int) -> datetime:
-    """Return the beginning of a minute."""
-    return datetime.fromtimestamp(at_ms // 1000 // _PERIOD_S * _PERIOD_S, UTC)
+def _moment(at_ms: int, period_s: int) -> datetime:
+    """Return the beginning of a period."""
+    return datetime.fromtimestamp(at_ms // 1000 // period_s * period_s, UTC)

@@ -356,7 +356,7 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
 
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:
     from penstock.cli.lease_streams import choose_stream
-    from penstock.cli.shard_lags import measure_lags
+    from penstock.runtime.shard_lags import measure_lags
     from penstock.wiring import SystemClock
 
     kinesis = open_kinesis(args)

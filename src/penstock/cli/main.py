@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "sql": "penstock.cli.sql_command",
     "shards": "penstock.cli.shards_command",
     "streams": "penstock.cli.streams_command",
+    "plan": "penstock.cli.plan_command",
     "queues": "penstock.cli.queues_command",
     "leases": "penstock.cli.leases_command",
     "top": "penstock.cli.top_command",

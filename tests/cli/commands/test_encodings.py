@@ -24,6 +24,7 @@ COMMANDS = {
     "tail": ["tail", "{stream}", "--from", "TRIM_HORIZON", "--until-end"],
     "tail --json": ["tail", "{stream}", "--from", "TRIM_HORIZON", "--until-end", "--json"],
     "shards": ["shards", "{stream}"],
+    "plan": ["plan", "{stream}", "--application", "{application}"],
     "shards --json": ["shards", "{stream}", "--json"],
     "streams list": ["streams", "list"],
     "streams describe": ["streams", "describe", "{stream}"],

@@ -14,13 +14,13 @@ from penstock.cli.overview.snapshot import (
     document_of,
 )
 from penstock.cli.overview.trouble import TroubleLimits
-from penstock.cli.shard_lags import ShardLag
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.lease import Lease, StopNote
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.position import SHARD_END
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import ShardGraph
+from penstock.runtime.shard_lags import ShardLag
 
 HALF = 2**127
 STREAM = (

@@ -67,6 +67,7 @@ CHECKED = {
     "leases",
     "top",
     "lease reset",
+    "plan",
 }
 
 
@@ -367,3 +368,4 @@ def test_the_commands_call_what_their_policies_allow(server, client, command, tm
     reset = [*look, "--stream", "told", "--reset-to", "LATEST", "--backup", str(tmp_path / "backup")]
     restore = [*look, "--restore", str(tmp_path / "backup"), "--backup", str(tmp_path / "second")]
     check("lease reset", command(reset, restore))
+    check("plan", command(["plan", "told"]))

@@ -14,9 +14,9 @@ from penstock.core.leases.required_leases import find_uncovered_shards
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.cli.shard_lags import ShardLag
     from penstock.core.shard_graph import ShardGraph
     from penstock.ports.lease_table import SkippedRow
+    from penstock.runtime.shard_lags import ShardLag
 
 _SKIPPED_SHOWN_MAX: Final = 5
 

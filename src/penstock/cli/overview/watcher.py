@@ -15,12 +15,12 @@ from penstock.cli.overview.queue_rows import QueueOverview
 from penstock.cli.overview.shard_rows import KnownLag, shard_rows, skipped_problems, worker_rows
 from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, Snapshot
 from penstock.cli.overview.trouble import TroubleLimits, sort_applications
-from penstock.cli.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLag, measure_lags
 from penstock.core.leases.lease import WHOLE_TABLE, keyed_shard
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.safe_text import describe_error
 from penstock.core.shard_graph import ShardGraph
 from penstock.errors import NotFound, PenstockError, ServiceError
+from penstock.runtime.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLag, measure_lags
 from penstock.runtime.threads import map_on_daemons
 
 if TYPE_CHECKING:

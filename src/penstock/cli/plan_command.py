@@ -1,0 +1,238 @@
+"""`penstock plan`: whether a stream has the right size, and what each choice costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.service_options import (
+    add_connection_arguments,
+    open_cloudwatch_queries,
+    open_fan_out,
+    open_kinesis,
+)
+from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from penstock.cli.service_options import Subparsers
+    from penstock.core.sizing.costs import Bill
+    from penstock.core.sizing.plan import SizingPlan
+    from penstock.core.sizing.prices import Prices
+    from penstock.core.sizing.resharding import Merge, Split
+
+DESCRIPTION = "Say whether a stream has the right size: mode, shards, readers, leases, retention and aggregation, each with its cost."
+_ACTIONS_SHOWN_MAX: Final = 20
+OPTION_FLAGS: Final = {"shards_min": "--min", "shards_max": "--max", "target": "--target"}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("plan", help=DESCRIPTION, description=f"{DESCRIPTION} Changes nothing.")
+    parser.add_argument("stream", metavar="STREAM", nargs="?", help="name or ARN")
+    parser.add_argument(
+        "--since", metavar="AGE", default="7d", help="how far back CloudWatch is asked: 6h, 14d (default: 7d)"
+    )
+    parser.add_argument(
+        "--application",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="an application that polls the stream; may be repeated",
+    )
+    parser.add_argument(
+        "--min", type=int, default=1, metavar="N", help="at least so many shards (default: 1)"
+    )
+    parser.add_argument(
+        "--max", type=int, default=500, metavar="N", help="at most so many shards (default: 500)"
+    )
+    parser.add_argument(
+        "--target",
+        type=float,
+        default=0.82,
+        metavar="PART",
+        help="the part of the write quota that is used at the peak, 0.3 to 0.9 (default: 0.82)",
+    )
+    parser.add_argument(
+        "--prices", metavar="FILE", help="a table of prices, TOML or JSON, instead of those of us-east-1"
+    )
+    parser.add_argument("--show-prices", action="store_true", help="print the table of prices and end")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, plan and print; return the exit status."""
+    from penstock.cli.moments import ServiceNow, parse_age_or_moment
+    from penstock.core.sizing.resharding import limits_for
+    from penstock.sizing.planning import PlanPorts, plan_stream
+    from penstock.sizing.price_table import load_prices, own_price_text
+    from penstock.wiring import SystemClock
+
+    if args.show_prices:
+        print(own_price_text(), end="")
+        return 0
+    if args.stream is None:
+        raise OptionError("STREAM is missing: the name or ARN of a stream")
+    kinesis = open_kinesis(args)
+    prices, limits, clock = (
+        load_prices(args.prices),
+        limits_for(args.min, args.max, args.target),
+        SystemClock(),
+    )
+    plan = plan_stream(
+        PlanPorts(kinesis, open_cloudwatch_queries(args), open_fan_out(args), clock),
+        args.stream,
+        since_ms=parse_age_or_moment(args.since, "--since", ServiceNow(kinesis, args.stream)),
+        applications=args.application,
+        limits=limits,
+        prices=prices,
+    )
+    if args.json:
+        print(safe_json(document_of(plan, prices), indent=2))
+        return 0
+    _print(plan, prices, args.stream)
+    return 0
+
+
+# --- text ----------------------------------------------------------------------------------------------------
+
+
+def _print(plan: SizingPlan, prices: Prices, stream: str) -> None:
+    output = Output()
+
+    def line(text: str, style: str = "") -> None:
+        output.line(escape_text(text), style=style) if style else output.line(escape_text(text))
+
+    usage = plan.usage
+    line(f"{plan.stream}: {plan.now}, {_counted(plan.shards_now, 'open shard')}", "bold")
+    line(
+        f"written: {usage.written_bytes_per_s / 1000:.4g} KB/s in {usage.put_units_per_s:.4g} PUT payload units a second on average; the busiest "
+        f"period used the write quota of {plan.peak_use:.3g} shards"
+    )
+    for problem in plan.problems:
+        line(f"not known: {problem}", "bold")
+    line("")
+    line(f"Mode: {plan.advised}", "bold")
+    line(f"  {plan.mode_reason}")
+    for bill in plan.bills:
+        _print_bill(line, bill, prices.currency)
+    line(f"  warm throughput: {plan.warm_advice}")
+    line("")
+    line(f"Shards: {plan.shards_planned}, {plan.shards_now} now", "bold")
+    for action in plan.actions[:_ACTIONS_SHOWN_MAX]:
+        line(f"  {said_action(action, stream)}")
+    if len(plan.actions) > _ACTIONS_SHOWN_MAX:
+        line(f"  and {len(plan.actions) - _ACTIONS_SHOWN_MAX} more; `penstock autoscale` carries them out")
+    line(f"  {plan.size_reason}")
+    for hot in plan.hot_keys:
+        line(f"  {hot}")
+    line("")
+    line("Readers", "bold")
+    for reader in plan.readers:
+        line(
+            f"  {reader.name}: {reader.advised}, {reader.now} now; {reader.reason}; fan-out costs {reader.monthly:.2f} a month"
+        )
+    if not plan.readers:
+        line("  no consumer is registered; name applications that poll with --application")
+    for bill in plan.lease_bills:
+        _print_bill(line, bill, prices.currency)
+    line("")
+    line(f"Retention: {plan.retention_advice}")
+    line(f"Aggregation: {plan.aggregation_advice}")
+    line(
+        f"Prices: {prices.region}, {prices.dated}, in {prices.currency}; a month has 730 hours. Others: --prices FILE"
+    )
+
+
+def _print_bill(line: Any, bill: Bill, currency: str) -> None:
+    line(f"  {bill.amount:>10.2f} {currency} a month: {bill.mode}")
+    for each in bill.sums:
+        line(f"             {each.item}: {each.terms} = {each.amount:.2f}")
+    if bill.note:
+        line(f"             {bill.note}")
+
+
+def said_action(action: Split | Merge, stream: str) -> str:
+    """Return an action as the command that carries it out, or in words if it is about a shard that does not exist yet."""
+    import shlex
+
+    from penstock.core.sizing.resharding import Split, place_of
+
+    if isinstance(action, Split):
+        if action.shard_id.startswith("new-"):
+            return f"then split {action.shard_id} at hash key {action.at} ({place_of(action.at)} of all)"
+        return shlex.join(
+            ["penstock", "streams", "split", stream, action.shard_id, "--at", str(action.at), "--wait"]
+        )
+    if action.shard_id.startswith("new-") or action.adjacent_id.startswith("new-"):
+        return f"then merge {action.shard_id} and {action.adjacent_id}"
+    return shlex.join(["penstock", "streams", "merge", stream, action.shard_id, action.adjacent_id, "--wait"])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# --- JSON ----------------------------------------------------------------------------------------------------
+
+
+def document_of(plan: SizingPlan, prices: Prices) -> dict[str, Any]:
+    """Return a plan as a JSON document."""
+    import msgspec
+
+    from penstock.core.sizing.resharding import Split
+
+    usage = msgspec.to_builtins(plan.usage)
+    return {
+        "stream": plan.stream,
+        "mode": {"now": plan.now, "advised": plan.advised, "reason": plan.mode_reason},
+        "bills": [_bill_document(each) for each in plan.bills],
+        "usage": usage,
+        "shards": {
+            "now": plan.shards_now,
+            "planned": plan.shards_planned,
+            "mean_if_followed": round(plan.shards_followed, 3),
+            "peak_use": round(plan.peak_use, 4),
+            "reason": plan.size_reason,
+            "actions": [
+                {"action": "split", "shard": each.shard_id, "at": str(each.at), "reason": each.reason}
+                if isinstance(each, Split)
+                else {
+                    "action": "merge",
+                    "shard": each.shard_id,
+                    "adjacent": each.adjacent_id,
+                    "reason": each.reason,
+                }
+                for each in plan.actions
+            ],
+            "hot_keys": [
+                {
+                    "shard": each.shard_id,
+                    "hash_key": str(each.hash_key),
+                    "use": round(each.use, 4),
+                    "shard_use": round(each.shard_use, 4),
+                }
+                for each in plan.hot_keys
+            ],
+        },
+        "readers": [msgspec.to_builtins(each) for each in plan.readers],
+        "leases": [_bill_document(each) for each in plan.lease_bills],
+        "retention": plan.retention_advice,
+        "aggregation": plan.aggregation_advice,
+        "warm_throughput": plan.warm_advice,
+        "problems": list(plan.problems),
+        "prices": msgspec.to_builtins(prices),
+    }
+
+
+def _bill_document(bill: Bill) -> dict[str, Any]:
+    return {
+        "mode": bill.mode,
+        "monthly": round(bill.amount, 4),
+        "sums": [
+            {"item": each.item, "sum": each.terms, "monthly": round(each.amount, 4)} for each in bill.sums
+        ],
+        "note": bill.note,
+    }

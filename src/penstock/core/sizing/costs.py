@@ -1,0 +1,193 @@
+"""The cost of a stream for a month: each item with its sum, in each mode. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.core.limits import MIB
+from penstock.core.sizing.prices import HOURS_PER_MONTH, Prices
+
+GB: Final = 1_000_000_000
+_RENEWALS_PER_HOUR: Final = 1200
+"""Of one lease: every 3 s with the default lease duration of 10 s."""
+_S3_RENEWALS_PER_HOUR: Final = 200
+"""Of one lease: every 18 s with the default duration of 60 s in a bucket."""
+_SCANS_PER_HOUR: Final = 450
+
+
+class Sum(Struct, frozen=True):
+    """One item of a bill.
+
+    Args:
+        item: Which.
+        terms: The sum as it is shown, for instance two shards times 730 hours times a price.
+        amount: Its value, a month.
+    """
+
+    item: str
+    terms: str
+    amount: float
+
+
+def sum_of(item: str, *factors: float, over: float = 1) -> Sum:
+    """Return an item whose amount is the product of the factors as they are shown."""
+    texts = [_shown(each) for each in factors]
+    amount = 1.0
+    for text in texts:
+        amount *= float(text)
+    return Sum(item, " \u00d7 ".join(texts) + ("" if over == 1 else f" / {over:.0f}"), amount / over)
+
+
+def _shown(value: float) -> str:
+    text = f"{value:.6g}"
+    return f"{value:.12f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+class Usage(Struct, frozen=True):
+    """What a stream carries, on average over a month.
+
+    Args:
+        put_units_per_s: PUT payload units, each up to 25 KB of a record.
+        written_bytes_per_s: As sent.
+        rounded_bytes_per_s: With each record rounded up to a KB, as on-demand bills it.
+        polled_bytes_per_s: Read by polling, all readers together.
+        consumer_count: Registered consumers; each receives everything.
+        retention_hours: How long records are kept.
+    """
+
+    put_units_per_s: float
+    written_bytes_per_s: float
+    rounded_bytes_per_s: float
+    polled_bytes_per_s: float
+    consumer_count: int = 0
+    retention_hours: float = 24
+
+
+class Bill(Struct, frozen=True):
+    """A month in one mode.
+
+    Args:
+        mode: In a few words.
+        sums: The items.
+        note: What the sums leave out, or a condition; empty if nothing.
+    """
+
+    mode: str
+    sums: Sequence[Sum]
+    note: str = ""
+
+    @property
+    def amount(self) -> float:
+        """The total."""
+        return sum(each.amount for each in self.sums)
+
+
+def provisioned_bill(usage: Usage, shards: float, prices: Prices, mode: str = "provisioned") -> Bill:
+    """Return the bill of a provisioned stream with a number of shards, on average."""
+    hours, seconds = HOURS_PER_MONTH, 3600
+    sums = [
+        sum_of("shards", shards, hours, prices.shard_hour),
+        sum_of(
+            "PUT payload units",
+            usage.put_units_per_s,
+            seconds,
+            hours,
+            prices.put_units_million,
+            over=1_000_000,
+        ),
+    ]
+    if usage.retention_hours > 24:
+        sums.append(sum_of("retention up to 7 days", shards, hours, prices.shard_hour_extended))
+    sums += _long_retention(usage, prices.long_retention_gb_month)
+    if usage.consumer_count:
+        sums.append(
+            sum_of("fan-out: consumers", usage.consumer_count, shards, hours, prices.consumer_shard_hour)
+        )
+        sums.append(
+            _gb("fan-out: data", usage.consumer_count * usage.written_bytes_per_s, prices.consumer_gb)
+        )
+    return Bill(mode, sums)
+
+
+def standard_bill(usage: Usage, prices: Prices) -> Bill:
+    """Return the bill of an On-demand Standard stream."""
+    sums = [
+        sum_of("stream", HOURS_PER_MONTH, prices.on_demand_stream_hour),
+        _gb("data in", usage.rounded_bytes_per_s, prices.on_demand_in_gb),
+        _gb("data out by polling", usage.polled_bytes_per_s, prices.on_demand_out_gb),
+    ]
+    if usage.consumer_count:
+        sent = usage.consumer_count * usage.written_bytes_per_s
+        sums.append(_gb("data out by fan-out", sent, prices.on_demand_consumer_gb))
+    sums += _extended(usage, prices.on_demand_extended_gb_month)
+    sums += _long_retention(usage, prices.long_retention_gb_month)
+    return Bill("on-demand standard", sums)
+
+
+def advantage_bill(usage: Usage, prices: Prices) -> Bill:
+    """Return the bill of an On-demand Advantage stream; the commitment of its account is part of it if it is more."""
+    out = usage.polled_bytes_per_s + usage.consumer_count * usage.written_bytes_per_s
+    least = prices.advantage_commitment_mibps * MIB
+    sums = [
+        _gb("data in", max(usage.rounded_bytes_per_s, least), prices.advantage_in_gb),
+        _gb("data out", max(out, least), prices.advantage_out_gb),
+        *_extended(usage, prices.advantage_extended_gb_month),
+        *_long_retention(usage, prices.long_retention_gb_month),
+    ]
+    note = (
+        f"an account pays for {prices.advantage_commitment_mibps:g} MiB/s in and out at least; its other on-demand streams share this"
+        if min(usage.rounded_bytes_per_s, out) < least
+        else ""
+    )
+    return Bill("on-demand advantage", sums, note)
+
+
+def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> Bill:
+    """Return the bill of an application's leases.
+
+    Args:
+        application: Its name.
+        shards: One lease for each.
+        prices: The table.
+        store: `DynamoDB`, with a lease duration of 10 s, or `S3`, with 60 s.
+    """
+    hours = HOURS_PER_MONTH
+    if store == "S3":
+        sums = [
+            sum_of("renewals", shards, _S3_RENEWALS_PER_HOUR, hours, prices.s3_put_million, over=1_000_000)
+        ]
+        return Bill(
+            f"leases of {application} in S3", sums, "60 s until the shards of a dead worker are read again"
+        )
+    units = max(1, round(shards / 20))  # a row has about 200 bytes, a read unit 4 KiB
+    return Bill(
+        f"leases of {application} in DynamoDB",
+        [
+            sum_of("renewals", shards, _RENEWALS_PER_HOUR, hours, prices.lease_write_million, over=1_000_000),
+            sum_of(
+                "scans of the table", units, _SCANS_PER_HOUR, hours, prices.lease_read_million, over=1_000_000
+            ),
+        ],
+        f"about {shards * _RENEWALS_PER_HOUR / 3600:.2g} write units and {units * _SCANS_PER_HOUR / 3600:.2g} read units a second",
+    )
+
+
+def _gb(item: str, bytes_per_s: float, price: float) -> Sum:
+    return sum_of(item, bytes_per_s / GB, 3600, HOURS_PER_MONTH, price)
+
+
+def _extended(usage: Usage, price: float) -> list[Sum]:
+    hours = min(usage.retention_hours, 168) - 24
+    if hours <= 0:
+        return []
+    return [sum_of("retention up to 7 days", usage.rounded_bytes_per_s / GB, 3600, hours, price)]
+
+
+def _long_retention(usage: Usage, price: float) -> list[Sum]:
+    hours = usage.retention_hours - 168
+    if hours <= 0:
+        return []
+    return [sum_of("retention beyond 7 days", usage.written_bytes_per_s / GB, 3600, hours, price)]

@@ -1,0 +1,70 @@
+"""The load maps of the last minutes: the newest, and the peak of each range."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.core.hash_key import HashRange
+from penstock.core.sizing.load_map import Cut, LoadMap
+
+PEAK_S: Final = 900.0
+"""Shrinking counts by the highest load of so many seconds."""
+_MAPS_MAX: Final = 30
+
+
+class PeakLoad:
+    """The highest load of each range in some maps.
+
+    Args:
+        maps: At least one, oldest first.
+    """
+
+    def __init__(self, maps: Sequence[LoadMap]) -> None:
+        self._maps = maps
+        whole = max(maps, key=lambda each: (each.bytes_per_s, each.records_per_s))
+        self._fullest = whole
+
+    def use(self, hash_range: HashRange) -> float:
+        """Return the largest part of one shard's write quota that a range has used."""
+        return max(each.use(hash_range) for each in self._maps)
+
+    def cut(self, hash_range: HashRange, share: float = 0.5) -> Cut | None:
+        """Return the split by the fullest of the maps."""
+        return self._fullest.cut(hash_range, share)
+
+
+class LoadHistory:
+    """Keeps the maps of the last minutes.
+
+    Args:
+        peak_s: How long.
+    """
+
+    def __init__(self, peak_s: float = PEAK_S) -> None:
+        self._peak_s = peak_s
+        self._maps: deque[tuple[float, LoadMap]] = deque(maxlen=_MAPS_MAX)
+        self._since_s: float | None = None
+
+    def add(self, now_s: float, load: LoadMap) -> None:
+        """Add a measurement."""
+        if self._since_s is None:
+            self._since_s = now_s
+        self._maps.append((now_s, load))
+        while self._maps[0][0] < now_s - self._peak_s:
+            self._maps.popleft()
+
+    def is_whole(self, now_s: float) -> bool:
+        """Return whether the peak covers the whole time: shrinking needs it."""
+        return self._since_s is not None and now_s - self._since_s >= self._peak_s
+
+    @property
+    def newest(self) -> LoadMap:
+        """The last measurement; at least one map must have been added."""
+        return self._maps[-1][1]
+
+    @property
+    def peak(self) -> PeakLoad:
+        """The peak; at least one map must have been added."""
+        return PeakLoad([load for _, load in self._maps])

@@ -1,0 +1,392 @@
+"""The plan of a stream's size: mode, shards, readers, leases, retention and aggregation, each with its cost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.core.limits import (
+    GET_RECORDS_PER_S_MAX,
+    MIB,
+    SHARD_READ_BYTES_PER_S_MAX,
+    SHARD_WRITE_BYTES_PER_S_MAX,
+    SHARD_WRITE_RECORDS_PER_S_MAX,
+)
+from penstock.core.shard import Shard, StreamSummary
+from penstock.core.sizing.costs import (
+    Bill,
+    Usage,
+    advantage_bill,
+    lease_bill,
+    provisioned_bill,
+    standard_bill,
+    sum_of,
+)
+from penstock.core.sizing.load_map import LoadMap, use_of
+from penstock.core.sizing.prices import HOURS_PER_MONTH, Prices
+from penstock.core.sizing.resharding import (
+    HotKey,
+    Merge,
+    SizeLimits,
+    Split,
+    StreamView,
+    hot_keys_of,
+    plan_actions,
+)
+from penstock.core.sizing.samples import PUT_UNIT_BYTES, ShardSample, load_map_of
+
+_GAIN_MIN: Final = 0.05
+"""A mode must be cheaper by this part to be advised in place of the present one."""
+_READ_SHARE_MAX: Final = 0.8
+"""Readers by polling may use this part of a shard's read quota."""
+_AGGREGATED: Final = 0.5
+_SMALL_RECORD: Final = PUT_UNIT_BYTES / 2
+_ON_DEMAND_START_MIBPS: Final = 4
+_WARM_HEADROOM: Final = 1.2
+_MERGE_SPAN_S: Final = 3600
+"""No merge is planned, and no following of the load, before so much of it is known."""
+
+
+class Traffic(Struct, frozen=True):
+    """Traffic of a stream over its periods, from CloudWatch.
+
+    Args:
+        period_s: Length of one.
+        written_bytes: Sums of each period from the first with a figure, oldest first.
+        written_records: As well.
+        read_bytes: Read by polling, as well.
+        writes_refused: Records in all periods.
+        reads_refused: Calls in all periods.
+    """
+
+    period_s: int
+    written_bytes: Sequence[float] = ()
+    written_records: Sequence[float] = ()
+    read_bytes: Sequence[float] = ()
+    writes_refused: float = 0
+    reads_refused: float = 0
+
+    @property
+    def span_s(self) -> int:
+        """Seconds that are known."""
+        return len(self.written_bytes) * self.period_s
+
+    def uses(self) -> list[float]:
+        """Return how many shards' write quotas each period used on average."""
+        return [
+            use_of(size / self.period_s, count / self.period_s)
+            for size, count in zip(self.written_bytes, self.written_records, strict=True)
+        ]
+
+
+class ReaderAdvice(Struct, frozen=True):
+    """Advice about one reader.
+
+    Args:
+        name: The application or registered consumer.
+        now: `polling` or `fan-out`.
+        advised: `polling` or `fan-out`.
+        reason: One sentence.
+        monthly: What fan-out costs for it.
+    """
+
+    name: str
+    now: str
+    advised: str
+    reason: str
+    monthly: float
+
+
+class SizingPlan(Struct, frozen=True):
+    """The answer of `plan_size`.
+
+    Args:
+        stream: Its name.
+        now: The present mode.
+        advised: The advised one.
+        bills: A month in each mode, the cheapest first.
+        mode_reason: One sentence.
+        usage: What was measured, on average over the known time.
+        peak_use: The busiest period, in write quotas of one shard.
+        shards_now: Open ones.
+        shards_planned: After the actions.
+        shards_followed: On average if the number follows the load.
+        actions: Splits and merges, in order.
+        size_reason: Why, or why there is none.
+        hot_keys: Shards that splitting cannot relieve.
+        readers: Advice for each.
+        lease_bills: DynamoDB and S3 for each application.
+        retention_advice: One sentence.
+        aggregation_advice: One sentence.
+        warm_advice: One sentence about warm throughput.
+        problems: What could not be measured.
+    """
+
+    stream: str
+    now: str
+    advised: str
+    bills: Sequence[Bill]
+    mode_reason: str
+    usage: Usage
+    peak_use: float
+    shards_now: int
+    shards_planned: int
+    shards_followed: float
+    actions: Sequence[Split | Merge]
+    size_reason: str
+    hot_keys: Sequence[HotKey]
+    readers: Sequence[ReaderAdvice]
+    lease_bills: Sequence[Bill]
+    retention_advice: str
+    aggregation_advice: str
+    warm_advice: str
+    problems: Sequence[str]
+
+
+class PlanInput(Struct, frozen=True):
+    """What a plan is made from.
+
+    Args:
+        summary: Of the stream.
+        shards: Open ones.
+        samples: Of these.
+        traffic: From CloudWatch; without periods if it has none.
+        consumers: Names of registered consumers.
+        applications: Names of applications that poll.
+        limits: The bounds of the size.
+        prices: The table.
+        problems: What could not be measured.
+    """
+
+    summary: StreamSummary
+    shards: Sequence[Shard]
+    samples: Sequence[ShardSample]
+    traffic: Traffic
+    consumers: Sequence[str]
+    applications: Sequence[str]
+    limits: SizeLimits
+    prices: Prices
+    problems: Sequence[str] = ()
+
+
+def plan_size(given: PlanInput) -> SizingPlan:
+    """Return the plan."""
+    sample = load_map_of(given.samples)
+    usage = usage_of(given, sample)
+    uses = given.traffic.uses()
+    sampled_use = use_of(sample.bytes_per_s, sample.records_per_s)
+    peak_use = max(uses, default=sampled_use)
+    at_peak = _at(sample, given, peak_use)
+    view = StreamView(given.shards, at_peak, at_peak if given.traffic.span_s >= _MERGE_SPAN_S else None)
+    actions, after, last = plan_actions(view, given.limits)
+    followed = _followed(uses or [sampled_use], given)
+    needed = len(after)
+    if given.summary.on_demand:
+        needed = min(
+            max(ceil(peak_use / given.limits.target), given.limits.shards_min), given.limits.shards_max
+        )
+        actions = []
+    bills = sorted(_bills(given, usage, needed, followed), key=lambda bill: bill.amount)
+    now = "on-demand standard" if given.summary.on_demand else "provisioned"
+    advised, why = _mode(bills, now)
+    return SizingPlan(
+        stream=given.summary.name,
+        now=now,
+        advised=advised,
+        bills=bills,
+        mode_reason=why,
+        usage=usage,
+        peak_use=peak_use,
+        shards_now=len(given.shards),
+        shards_planned=needed,
+        shards_followed=followed,
+        actions=actions,
+        size_reason="the service sizes an on-demand stream itself"
+        if given.summary.on_demand
+        else last.reason,
+        hot_keys=hot_keys_of(view, given.limits.high),
+        readers=_readers(given, usage, at_peak, max(1, needed)),
+        lease_bills=[
+            lease_bill(each, max(1, needed), given.prices, store=store)
+            for each in given.applications
+            for store in ("DynamoDB", "S3")
+        ],
+        retention_advice=_retention(given, usage, max(1, needed)),
+        aggregation_advice=_aggregation(given, usage),
+        warm_advice=_warm(given),
+        problems=given.problems,
+    )
+
+
+def usage_of(given: PlanInput, sample: LoadMap) -> Usage:
+    """Return the mean usage: CloudWatch's bytes and records if it has any, counted as the sample's records are."""
+    traffic, span_s = given.traffic, given.traffic.span_s
+    records = sum(each.record_count for each in given.samples)
+    written = sum(each.written_bytes for each in given.samples)
+    bytes_per_s, records_per_s, polled = sample.bytes_per_s, sample.records_per_s, 0.0
+    if span_s:
+        bytes_per_s = sum(traffic.written_bytes) / span_s
+        records_per_s = sum(traffic.written_records) / span_s
+        polled = sum(traffic.read_bytes) / span_s
+    mean_bytes = bytes_per_s / records_per_s if records_per_s else 0.0
+    return Usage(
+        put_units_per_s=records_per_s
+        * (
+            sum(each.put_units for each in given.samples) / records
+            if records
+            else ceil(mean_bytes / PUT_UNIT_BYTES)
+        ),
+        written_bytes_per_s=bytes_per_s,
+        rounded_bytes_per_s=bytes_per_s
+        * (sum(each.rounded_bytes for each in given.samples) / written if written else 1.0),
+        polled_bytes_per_s=polled,
+        consumer_count=len(given.consumers),
+        retention_hours=given.summary.retention_hours,
+    )
+
+
+def _at(sample: LoadMap, given: PlanInput, peak_use: float) -> LoadMap:
+    """Return the sampled distribution with the load of the busiest period."""
+    now = use_of(sample.bytes_per_s, sample.records_per_s)
+    if now == 0:
+        whole = sum(each.hash_range.size for each in given.shards) or 1
+        even = [
+            (each, peak_use * SHARD_WRITE_BYTES_PER_S_MAX * each.hash_range.size / whole)
+            for each in given.shards
+        ]
+        return load_map_of(
+            ShardSample(each, 1.0, record_count=1, written_bytes=round(size)) for each, size in even
+        )
+    return sample.scaled(peak_use / now, peak_use / now)
+
+
+def _followed(uses: Sequence[float], given: PlanInput) -> float:
+    """Return the mean number of shards if each hour has those that its busiest period needs."""
+    per_hour = max(1, 3600 // given.traffic.period_s)
+    hours = [max(uses[at : at + per_hour]) for at in range(0, len(uses), per_hour)]
+    low, high = given.limits.shards_min, given.limits.shards_max
+    return sum(min(max(ceil(use / given.limits.target), low, 1), high) for use in hours) / len(hours)
+
+
+def _bills(given: PlanInput, usage: Usage, needed: int, followed: float) -> list[Bill]:
+    bills = [provisioned_bill(usage, needed, given.prices, f"provisioned, {needed} for the peak")]
+    if followed < 0.95 * needed and given.traffic.span_s >= _MERGE_SPAN_S:
+        bills.append(
+            provisioned_bill(
+                usage,
+                round(followed, 2),
+                given.prices,
+                "provisioned, the number follows the load (autoscale)",
+            )
+        )
+    if not given.summary.on_demand and len(given.shards) != needed:
+        bills.append(
+            provisioned_bill(
+                usage, len(given.shards), given.prices, f"provisioned, {len(given.shards)} as now"
+            )
+        )
+    return [*bills, standard_bill(usage, given.prices), advantage_bill(usage, given.prices)]
+
+
+def _mode(bills: Sequence[Bill], now: str) -> tuple[str, str]:
+    best = bills[0]
+    same = next(bill for bill in bills if bill.mode.startswith(now))
+    if same is not best and not best.mode.startswith(now) and best.amount > (1 - _GAIN_MIN) * same.amount:
+        return same.mode, f"{best.mode} is cheaper by less than {_GAIN_MIN:.0%}"
+    if same is best:
+        other = next((bill for bill in bills if not bill.mode.startswith(now)), best)
+        return best.mode, f"the cheapest; {other.mode} costs {other.amount - best.amount:.2f} more"
+    return best.mode, f"saves {same.amount - best.amount:.2f} against {same.mode}"
+
+
+def _readers(given: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> list[ReaderAdvice]:
+    """Advise polling as long as all readers fit into the read quota of the fullest shard."""
+    fullest = max((at_peak.load_in(each.hash_range)[0] for each in given.shards), default=0.0)
+    by_calls = int(GET_RECORDS_PER_S_MAX * _READ_SHARE_MAX)
+    by_bytes = int(SHARD_READ_BYTES_PER_S_MAX * _READ_SHARE_MAX / fullest) if fullest else by_calls
+    fitting = min(by_calls, by_bytes)
+    one = Usage(
+        usage.put_units_per_s,
+        usage.written_bytes_per_s,
+        usage.rounded_bytes_per_s,
+        usage.polled_bytes_per_s,
+        consumer_count=1,
+    )
+    monthly = sum(
+        each.amount
+        for each in provisioned_bill(one, shards, given.prices).sums
+        if each.item.startswith("fan-out")
+    )
+    names = [(name, "polling") for name in given.applications] + [
+        (name, "fan-out") for name in given.consumers
+    ]
+    advice = []
+    for place, (name, now) in enumerate(names):
+        if place < fitting:
+            why = f"{len(names)} {'reader' if len(names) == 1 else 'readers'}, and {fitting} fit into the read quota by polling"
+            if now == "fan-out":
+                why += "; keep fan-out if records must arrive within a tenth of a second"
+            advice.append(ReaderAdvice(name, now, "polling", why, monthly))
+        else:
+            why = f"only {fitting} fit into the read quota by polling: the fullest shard has {fullest / MIB:.2f} MiB/s"
+            advice.append(ReaderAdvice(name, now, "fan-out", why, monthly))
+    return advice
+
+
+def _retention(given: PlanInput, usage: Usage, shards: int) -> str:
+    hours = given.summary.retention_hours
+    if hours <= 24:
+        week = sum_of("", shards, HOURS_PER_MONTH, given.prices.shard_hour_extended)
+        return f"24 hours, the default, cost nothing; 7 days cost {week.terms} = {week.amount:.2f} a month on a provisioned stream"
+    bill = provisioned_bill(usage, shards, given.prices)
+    kept = [each for each in bill.sums if each.item.startswith("retention")]
+    said = " + ".join(f"{each.terms} = {each.amount:.2f}" for each in kept)
+    return f"{hours:g} hours cost {said} a month on a provisioned stream; 24 hours cost nothing, and a reader that stands still for longer loses records"
+
+
+def _aggregation(given: PlanInput, usage: Usage) -> str:
+    if given.summary.service_managed_keys:
+        return "off: the service places the records of this stream itself, and refuses aggregates"
+    records = sum(each.record_count for each in given.samples)
+    if not records:
+        return "unknown: the sample has no record"
+    aggregates = sum(each.aggregate_count for each in given.samples)
+    mean = sum(each.written_bytes for each in given.samples) / records
+    if aggregates >= _AGGREGATED * records:
+        inner = sum(each.user_record_count for each in given.samples) / records
+        return (
+            f"on: {aggregates / records:.0%} of the records are aggregates, {inner:.1f} user records in each"
+        )
+    if mean >= _SMALL_RECORD:
+        return f"off: a record has {mean:.0f} bytes, and a PUT payload unit has room for one of 25 KB"
+    seconds, price = 3600 * HOURS_PER_MONTH, given.prices.put_units_million / 1_000_000
+    now, then = usage.put_units_per_s, usage.written_bytes_per_s / PUT_UNIT_BYTES
+    full = usage.written_bytes_per_s / SHARD_WRITE_BYTES_PER_S_MAX
+    count = usage.put_units_per_s / SHARD_WRITE_RECORDS_PER_S_MAX
+    fewer = " and the number of records, which needs more shards than the bytes do," if count > full else ""
+    return (
+        f"on, if every reader takes aggregates apart: a record has {mean:.0f} bytes; it lowers PUT payload units{fewer} from {now:.4g} to {then:.4g} "
+        f"a second at best, {max(0.0, now - then) * seconds * price:.2f} less a month on a provisioned stream"
+    )
+
+
+def _warm(given: PlanInput) -> str:
+    uses = given.traffic.uses()
+    if not uses:
+        return "unknown: CloudWatch has no figures"
+    highest, jump = 0.0, 0.0
+    for use in uses:
+        if highest and use > max(2 * highest, _ON_DEMAND_START_MIBPS):
+            jump = max(jump, use)
+        highest = max(highest, use)
+    if not jump:
+        return (
+            "not needed: no period had more than double the highest before it, which on-demand takes at once"
+        )
+    return (
+        f"needed on-demand: a period rose to {jump:.3g} MiB/s, more than double the highest before it; warm throughput of "
+        f"{ceil(jump * _WARM_HEADROOM)} MiB/s (On-demand Advantage) takes it"
+    )

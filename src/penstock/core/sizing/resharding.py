@@ -1,0 +1,470 @@
+"""The next split or merge of a stream, by the measured load of its hash keys. Pure.
+
+A shard is bounded by two hash keys. A split adds a boundary, a merge removes one. Every decision keeps to one rule that
+prevents flapping: **no boundary that is younger than an hour is removed**, so no split is undone within an hour.
+
+One more shard is gained from a window of k neighbours, whose boundaries move so that k + 1 shards share their load. A
+split in halves would leave both at half of their load; four neighbours at 90 % become five at 72 %. One shard less is
+made in the same way. A goal takes several splits and merges, in an order that overloads no shard in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from penstock.core.hash_key import HASH_KEYS, HashRange
+from penstock.core.shard import Shard
+from penstock.core.sizing.load_map import Cut, LoadMap
+from penstock.errors import OptionError
+
+_WINDOW_MAX: Final = 5
+"""Neighbours whose load one goal shares anew."""
+_URGENT: Final = 0.97
+"""A shard that uses more of its quota is split in halves at once: one action instead of several."""
+_GAIN_MIN: Final = 0.9
+"""A split that leaves one half with more of the shard's load does not help: a hot key."""
+_FILL_MIN: Final = 0.7
+"""A window that leaves each shard with less is widened."""
+
+
+class SizeLimits(Struct, frozen=True):
+    """The bounds of a stream's size.
+
+    Args:
+        shards_min: Never fewer shards.
+        shards_max: Never more shards, also between two steps of one goal.
+        target: Grow if the mean use of the shards' write quota is above it, 0.3 to 0.95.
+        high: Split a shard that uses more of its quota.
+        low: Shrink if one shard less would still be used this much at most.
+        boundary_age_s: A younger boundary between two shards is not removed.
+
+    Raises:
+        OptionError: The bounds contradict each other.
+    """
+
+    shards_min: int = 1
+    shards_max: int = 100
+    target: float = 0.82
+    high: float = 0.9
+    low: float = 0.79
+    boundary_age_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards_min <= self.shards_max:
+            raise OptionError(
+                f"shards_min={self.shards_min} and shards_max={self.shards_max}: expected 1 <= shards_min <= shards_max"
+            )
+        if not 0 < self.low < self.target < self.high <= 1:
+            raise OptionError(
+                f"low={self.low:g}, target={self.target:g}, high={self.high:g}: expected 0 < low < target < high <= 1"
+            )
+
+
+def limits_for(shards_min: int, shards_max: int, target: float) -> SizeLimits:
+    """Return the limits around a target use.
+
+    Raises:
+        OptionError: The target is outside 0.3 to 0.9, or the counts contradict each other.
+    """
+    if not 0.3 <= target <= 0.9:
+        raise OptionError(f"target={target:g}: expected 0.3 to 0.9")
+    return SizeLimits(shards_min, shards_max, target, high=min(1.0, target * 1.1), low=target * 0.96)
+
+
+class Split(Struct, frozen=True):
+    """Split a shard.
+
+    Args:
+        shard_id: The shard.
+        at: The first hash key of the second child.
+        reason: One sentence.
+    """
+
+    shard_id: str
+    at: int
+    reason: str
+
+
+class Merge(Struct, frozen=True):
+    """Merge two neighbours.
+
+    Args:
+        shard_id: The lower one.
+        adjacent_id: The upper one.
+        reason: One sentence.
+    """
+
+    shard_id: str
+    adjacent_id: str
+    reason: str
+
+
+class Hold(Struct, frozen=True):
+    """Change nothing.
+
+    Args:
+        reason: One sentence.
+    """
+
+    reason: str
+
+
+Decision: TypeAlias = Split | Merge | Hold
+
+
+class HotKey(Struct, frozen=True):
+    """A shard that splitting cannot relieve.
+
+    Args:
+        shard_id: The shard.
+        hash_key: Of the partition key.
+        use: Which part of a shard's write quota the key alone uses.
+        shard_use: Which part the shard uses.
+    """
+
+    shard_id: str
+    hash_key: int
+    use: float
+    shard_use: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.shard_id} uses {self.shard_use:.0%} of its quota, {self.use:.0%} for one partition key (hash key "
+            f"{self.hash_key}): splitting cannot help, spread the key"
+        )
+
+
+class RangeLoad(Protocol):
+    """A load of which the use of any range is known: a `LoadMap` or a `PeakLoad`."""
+
+    def use(self, hash_range: HashRange) -> float:
+        """Return which part of one shard's write quota a range uses."""
+
+    def cut(self, hash_range: HashRange, share: float = 0.5) -> Cut | None:
+        """Return the split whose first half has a share of the load."""
+
+
+class StreamView(Struct, frozen=True):
+    """What a decision is made from.
+
+    Args:
+        shards: The open ones, in any order.
+        now: The load now.
+        peak: The highest load of the last minutes, `now` among them; None while it is unknown: then nothing shrinks.
+        young: The boundaries (first hash keys of shards) that are younger than `boundary_age_s`.
+    """
+
+    shards: Sequence[Shard]
+    now: LoadMap
+    peak: RangeLoad | None
+    young: Collection[int] = frozenset()
+
+
+class _Goal(Struct, frozen=True):
+    """The boundaries that a part of the hash keys is to have.
+
+    Args:
+        whole: The part.
+        starts: The first hash keys of its shards, ascending, with that of the part itself.
+        reason: One sentence.
+    """
+
+    whole: HashRange
+    starts: tuple[int, ...]
+    reason: str
+
+
+class _Stand(Struct, frozen=True):
+    """Where a stream stands.
+
+    Args:
+        uses: Of each shard.
+        fit: The places of shards that have no hot key.
+        total: The use of these.
+        mean: The mean use of these.
+        said: A sentence about it.
+        hint: A sentence for each hot key, after a semicolon.
+    """
+
+    uses: Sequence[float]
+    fit: Collection[int]
+    total: float
+    mean: float
+    said: str
+    hint: str
+
+
+def _stand_of(view: StreamView, high: float) -> _Stand:
+    uses = [view.now.use(each.hash_range) for each in view.shards]
+    hot_keys = {each.shard_id: each for each in hot_keys_of(view, high)}
+    fit = frozenset(place for place, each in enumerate(view.shards) if each.shard_id not in hot_keys)
+    total = sum(uses[place] for place in fit)
+    mean = total / len(fit) if fit else 0.0
+    count = len(view.shards)
+    said = f"{count} {'shard uses' if count == 1 else 'shards use'} {mean:.0%} of the write quota"
+    return _Stand(uses, fit, total, mean, said, "".join(f"; {each}" for each in hot_keys.values()))
+
+
+class Resharder:
+    """Decides the next action; keeps a goal of several actions until it is reached.
+
+    Args:
+        limits: The bounds of the stream's size.
+    """
+
+    def __init__(self, limits: SizeLimits) -> None:
+        self._limits = limits
+        self._goal: _Goal | None = None
+
+    def decide(self, view: StreamView) -> Decision:
+        """Return the next action, or why there is none."""
+        shards = sorted(view.shards, key=lambda shard: shard.hash_range)
+        if not shards:
+            return Hold("the stream has no open shard")
+        view = StreamView(shards, view.now, view.peak, view.young)
+        if self._goal is not None:
+            step = self._step(view, self._goal)
+            if step is not None:
+                return step
+            self._goal = None
+        goal = self._new_goal(view)
+        if isinstance(goal, Hold):
+            return goal
+        step = self._step(view, goal)
+        if step is None:
+            return Hold("no shard can be split or merged")
+        self._goal = goal
+        return step
+
+    def forget_goal(self) -> None:
+        """Give up the goal under way: the stream was changed by others, or an action was refused."""
+        self._goal = None
+
+    # -- the steps of a goal --------------------------------------------------------------------------------
+
+    def _step(self, view: StreamView, goal: _Goal) -> Split | Merge | None:
+        """Return the first step that is left, from the lowest hash key on; None if there is none or the load has changed."""
+        inside = [each for each in view.shards if each.hash_range.overlaps(goal.whole)]
+        starts = {each.hash_range.start for each in inside}
+        for number, start in enumerate(goal.starts):
+            end = goal.starts[number + 1] if number + 1 < len(goal.starts) else goal.whole.end + 1
+            if end <= goal.whole.end and end not in starts:
+                around = next(each for each in inside if end in each.hash_range)
+                return Split(around.shard_id, end, goal.reason)
+            parts = [each for each in inside if start <= each.hash_range.start < end]
+            if len(parts) > 1:
+                joined = HashRange(parts[0].hash_range.start, parts[1].hash_range.end)
+                if view.now.use(joined) > self._limits.high or parts[1].hash_range.start in view.young:
+                    return None
+                return Merge(parts[0].shard_id, parts[1].shard_id, goal.reason)
+        return None
+
+    # -- goals ------------------------------------------------------------------------------------------------
+
+    def _new_goal(self, view: StreamView) -> _Goal | Hold:
+        limits, stand, count = self._limits, _stand_of(view, self._limits.high), len(view.shards)
+        if count < limits.shards_min:
+            place = max(range(count), key=lambda each: (stand.uses[each], view.shards[each].hash_range.size))
+            return self._halve(view, place, f"{count} shards, at least {limits.shards_min} are asked for")
+        hottest = max(stand.fit, key=lambda place: stand.uses[place], default=None)
+        if hottest is not None and (stand.uses[hottest] > limits.high or stand.mean > limits.target):
+            return self._relieve(view, stand, hottest)
+        return self._save(view, stand)
+
+    def _relieve(self, view: StreamView, stand: _Stand, hottest: int) -> _Goal | Hold:
+        """Give the hottest shard room."""
+        limits, count, use = self._limits, len(view.shards), stand.uses[hottest]
+        why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {stand.said}"
+        if use <= _URGENT and stand.mean <= limits.target and count < limits.shards_max:
+            level = self._level(view, hottest, stand, f"{why}: a neighbour has room")
+            if level is not None:
+                return level
+        if count >= limits.shards_max:
+            return Hold(f"{why}: no more than {limits.shards_max} shards are allowed{stand.hint}")
+        if use > _URGENT:
+            return self._halve(view, hottest, why)
+        return self._grow(view, hottest, stand, why)
+
+    def _save(self, view: StreamView, stand: _Stand) -> _Goal | Hold:
+        """Save a shard if the others have room for its load."""
+        limits, count, peak = self._limits, len(view.shards), view.peak
+        fits = Hold(f"{stand.said}: its size fits{stand.hint}")
+        if count > limits.shards_max:
+            why, least = f"{count} shards, at most {limits.shards_max} are asked for", 1.0
+            fit: Collection[int] = range(count)
+        else:
+            why, least, fit = stand.said, limits.low, stand.fit
+            if len(fit) <= 1 or count <= limits.shards_min or stand.total / (len(fit) - 1) > least:
+                return fits
+        if peak is None:
+            return Hold(f"{stand.said}; nothing is merged before enough of its load is known{stand.hint}")
+        peaks = [peak.use(each.hash_range) for each in view.shards]
+        if count <= limits.shards_max:
+            of_late = sum(peaks[place] for place in fit)
+            if of_late / (len(fit) - 1) > least:
+                return fits
+            why = f"{why}, at most {of_late / len(fit):.0%} of late"
+        goal = self._shrink(view, peak, peaks, fit=fit, fill_max=least, why=why)
+        return goal or Hold(
+            f"{why}; no two shards have room in one whose boundary is older than {limits.boundary_age_s / 60:.0f} min{stand.hint}"
+        )
+
+    def _halve(self, view: StreamView, place: int, why: str) -> _Goal | Hold:
+        shard = view.shards[place]
+        cut = view.now.cut(shard.hash_range)
+        if cut is None:
+            return Hold(f"{why}; {shard.shard_id} has one hash key and cannot be split")
+        return _Goal(shard.hash_range, (shard.hash_range.start, cut.at), why)
+
+    def _level(self, view: StreamView, hottest: int, stand: _Stand, why: str) -> _Goal | None:
+        """Share the load of the hottest shard with a neighbour or two, and keep the number of shards."""
+        uses, fit = stand.uses, stand.fit
+        for width in (2, 3):
+            found: tuple[float, tuple[int, ...]] | None = None
+            for first in range(max(0, hottest - width + 1), min(hottest, len(uses) - width) + 1):
+                window = tuple(range(first, first + width))
+                fill = sum(uses[place] for place in window) / width
+                if (
+                    fill <= self._limits.low
+                    and self._may_move(view, window, fit)
+                    and (found is None or fill < found[0])
+                ):
+                    found = fill, window
+            if found is not None:
+                return self._shared(view, found[1], width, view.now, why)
+        return None
+
+    def _grow(self, view: StreamView, hottest: int, stand: _Stand, why: str) -> _Goal | Hold:
+        """Share the load of the hottest shard and of some neighbours among one shard more."""
+        uses, fit = stand.uses, stand.fit
+        found: tuple[tuple[int, ...], float] | None = None
+        for width in range(1, _WINDOW_MAX + 1):
+            if width > 1 and len(view.shards) + 2 > self._limits.shards_max:
+                break  # between two steps there are two shards more
+            for first in range(max(0, hottest - width + 1), min(hottest, len(uses) - width) + 1):
+                window = tuple(range(first, first + width))
+                if not self._may_move(view, window, fit):
+                    continue
+                fill = sum(uses[place] for place in window) / (width + 1)
+                if fill <= self._limits.target and (found is None or fill > found[1]):
+                    found = window, fill
+            if found is not None and found[1] >= _FILL_MIN:
+                break
+        if found is None:
+            return self._halve(view, hottest, why)
+        return self._shared(view, found[0], len(found[0]) + 1, view.now, why) or self._halve(
+            view, hottest, why
+        )
+
+    def _shrink(
+        self,
+        view: StreamView,
+        peak: RangeLoad,
+        peaks: Sequence[float],
+        *,
+        fit: Collection[int],
+        fill_max: float,
+        why: str,
+    ) -> _Goal | None:
+        """Share the load of some neighbours among one shard less: of the narrowest windows the emptiest."""
+        for width in range(2, _WINDOW_MAX + 2):
+            if width > 2 and len(view.shards) == self._limits.shards_max:
+                return None  # between two steps there is one shard more
+            found: tuple[float, tuple[int, ...]] | None = None
+            for first in range(len(peaks) - width + 1):
+                window = tuple(range(first, first + width))
+                fill = sum(peaks[place] for place in window) / (width - 1)
+                if (
+                    fill <= fill_max
+                    and self._may_move(view, window, fit)
+                    and (found is None or fill < found[0])
+                ):
+                    found = fill, window
+            if found is not None:
+                goal = self._shared(view, found[1], width - 1, peak, why)
+                if goal is not None:
+                    return goal
+        return None
+
+    @staticmethod
+    def _may_move(view: StreamView, window: Sequence[int], fit: Collection[int]) -> bool:
+        return all(place in fit for place in window) and not any(
+            view.shards[place].hash_range.start in view.young for place in window[1:]
+        )
+
+    @staticmethod
+    def _shared(
+        view: StreamView, window: Sequence[int], count: int, load: RangeLoad, why: str
+    ) -> _Goal | None:
+        """Return the goal of equal loads in a window; None if its keys cannot be shared so."""
+        whole = HashRange(view.shards[window[0]].hash_range.start, view.shards[window[-1]].hash_range.end)
+        starts = [whole.start]
+        for number in range(1, count):
+            cut = load.cut(whole, number / count)
+            if cut is None or not starts[-1] < cut.at:
+                return None
+            starts.append(cut.at)
+        return _Goal(whole, tuple(starts), why)
+
+
+def hot_keys_of(view: StreamView, high: float) -> list[HotKey]:
+    """Return the shards over their quota that splitting cannot relieve."""
+    found = []
+    for shard in view.shards:
+        use = view.now.use(shard.hash_range)
+        if use <= high:
+            continue
+        cut, hottest = view.now.cut(shard.hash_range), view.now.hottest_key(shard.hash_range)
+        if (
+            hottest is not None
+            and hottest[1] >= 0.5 * use
+            and (cut is None or cut.larger_use >= _GAIN_MIN * use)
+        ):
+            found.append(HotKey(shard.shard_id, hottest[0], hottest[1], use))
+    return found
+
+
+def plan_actions(
+    view: StreamView, limits: SizeLimits, actions_max: int = 2000
+) -> tuple[list[Split | Merge], list[Shard], Hold]:
+    """Plan every action until the size fits, as if the load stayed as it is. Boundaries that it makes do not count as young.
+
+    Returns:
+        The actions in order; the shards after them, whose ids begin with `new-` if an action makes them; the last decision.
+    """
+    resharder, shards = Resharder(limits), list(view.shards)
+    actions: list[Split | Merge] = []
+    while len(actions) < actions_max:
+        decision = resharder.decide(StreamView(shards, view.now, view.peak, view.young))
+        if isinstance(decision, Hold):
+            return actions, shards, decision
+        actions.append(decision)
+        shards, _ = apply_action(shards, decision, len(actions))
+    return actions, shards, Hold(f"more than {actions_max} actions: plan again after these")
+
+
+def apply_action(shards: Sequence[Shard], action: Split | Merge, number: int) -> tuple[list[Shard], set[int]]:
+    """Return the open shards after an action, with made-up ids, and the boundaries that it made."""
+    by_id = {each.shard_id: each for each in shards}
+    gone = {action.shard_id} | ({action.adjacent_id} if isinstance(action, Merge) else set())
+    left = [each for each in shards if each.shard_id not in gone]
+    span = by_id[action.shard_id].hash_range
+    if isinstance(action, Split):
+        children = [HashRange(span.start, action.at - 1), HashRange(action.at, span.end)]
+        made = {action.at}
+    else:
+        children = [HashRange(span.start, by_id[action.adjacent_id].hash_range.end)]
+        made = set()
+    left += [
+        Shard(f"new-{number}{'ab'[place] if len(children) > 1 else ''}", child, tuple(sorted(gone)))
+        for place, child in enumerate(children)
+    ]
+    return sorted(left, key=lambda shard: shard.hash_range), made
+
+
+def place_of(hash_key: int) -> str:
+    """Return where a hash key lies, in percent of all."""
+    return f"{hash_key / HASH_KEYS:.2%}"

@@ -1,0 +1,116 @@
+"""Read a bounded sample of recent records from every open shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.core.shard import Shard
+from penstock.core.sizing.samples import ShardSample, sample_of
+from penstock.errors import ServiceError, Throttled
+from penstock.ports.clock import Clock
+from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RawRecord, RecordPage, ShardFilter
+from penstock.runtime.threads import map_on_daemons
+
+_THREADS: Final = 16
+_RECORDS_TOTAL: Final = 40_000
+_RECORDS_MAX: Final = 1000
+_RECORDS_MIN: Final = 60
+_PROBES: Final = 3
+_EMPTY_PAGES_MAX: Final = 4
+_THROTTLED_MAX: Final = 5
+
+
+def sample_shards(
+    kinesis: Kinesis, stream: str, shards: Sequence[Shard], clock: Clock, *, window_s: float, now_ms: int
+) -> tuple[list[ShardSample], list[str]]:
+    """Sample every shard at some moments of the last `window_s` seconds before a moment, by the service's clock.
+
+    Returns:
+        The samples, in the order of the shards; the shards that could not be read, a sentence each.
+    """
+    count = max(_RECORDS_MIN, min(_RECORDS_MAX, _RECORDS_TOTAL // max(1, len(shards))))
+
+    def sample(shard: Shard) -> ShardSample | ServiceError:
+        try:
+            return _Probe(kinesis, stream, shard, clock).sample(now_ms, window_s, count // _PROBES)
+        except ServiceError as error:
+            return error
+
+    found = map_on_daemons("penstock-sample", _THREADS, sample, shards)
+    problems = [
+        f"{shard.shard_id} could not be sampled: {each}"
+        for shard, each in zip(shards, found, strict=True)
+        if isinstance(each, ServiceError)
+    ]
+    return [each for each in found if not isinstance(each, ServiceError)], problems
+
+
+def choose_window_s(
+    kinesis: Kinesis,
+    stream: str,
+    shards: Sequence[Shard],
+    *,
+    now_ms: int,
+    created_ms: int,
+    windows_s: Sequence[float],
+) -> float | None:
+    """Return the longest of some times in which the open shards were the same; None if there is none.
+
+    Over a longer time, records of the parents would be missing and the rate of a young shard too low.
+    """
+    is_open = {each.shard_id for each in shards}
+    for window_s in sorted(windows_s, reverse=True):
+        began_ms = round(now_ms - window_s * 1000)
+        if began_ms < created_ms:
+            continue
+        before = kinesis.fetch_shards(stream, ShardFilter("AT_TIMESTAMP", timestamp_ms=began_ms)).shards
+        if {each.shard_id for each in before} == is_open:
+            return window_s
+    return None
+
+
+class _Probe:
+    """Reads one shard at some moments."""
+
+    def __init__(self, kinesis: Kinesis, stream: str, shard: Shard, clock: Clock) -> None:
+        self._kinesis = kinesis
+        self._stream = stream
+        self._shard = shard
+        self._clock = clock
+
+    def sample(self, now_ms: int, window_s: float, count: int) -> ShardSample:
+        records: list[RawRecord] = []
+        covered_ms, reached_ms = 0.0, 0.0
+        for number in range(_PROBES):
+            began_ms = max(reached_ms, now_ms - window_s * 1000 * (_PROBES - number) / _PROBES)
+            found, is_at_tip = self._read(round(began_ms), count)
+            found = [each for each in found if each.arrival_s * 1000 < now_ms]
+            records += found
+            reached_ms = now_ms if is_at_tip or not found else found[-1].arrival_s * 1000
+            covered_ms += max(1.0, reached_ms - began_ms)
+            if reached_ms >= now_ms:
+                break
+        return sample_of(self._shard, records, covered_ms / 1000)
+
+    def _read(self, began_ms: int, count: int) -> tuple[list[RawRecord], bool]:
+        start = IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=began_ms)
+        iterator = self._kinesis.fetch_iterator(self._stream, self._shard.shard_id, start)
+        for _ in range(_EMPTY_PAGES_MAX):
+            page = self._page(iterator, count)
+            if page.records or page.next_iterator is None or page.millis_behind_latest == 0:
+                at_tip = page.next_iterator is None or page.millis_behind_latest == 0
+                return list(page.records), at_tip
+            iterator = page.next_iterator
+        return [], False
+
+    def _page(self, iterator: str, count: int) -> RecordPage:
+        attempt = 1
+        while True:
+            try:
+                return self._kinesis.fetch_records(self._stream, iterator, count)
+            except Throttled:
+                if attempt >= _THROTTLED_MAX:
+                    raise
+                self._clock.sleep(0.3 * attempt)
+                attempt += 1
