@@ -14,7 +14,7 @@ from penstock.queues.queue_options import QueueCreation
 log: logging.Logger = logging.getLogger("penstock.queues")
 
 _ACTIVE_WITHIN_S: Final = 300.0
-_LOOK_APART_S: Final = 1.0
+_STATUS_POLL_S: Final = 1.0
 _USABLE: Final = ("ACTIVE", "UPDATING")
 
 
@@ -107,4 +107,4 @@ def _wait_until_active(queues: Queues, queue_arn: str, clock: Clock) -> QueueDes
                 operation="DescribeQueue",
                 resource=queue_arn,
             )
-        clock.sleep(_LOOK_APART_S)
+        clock.sleep(_STATUS_POLL_S)

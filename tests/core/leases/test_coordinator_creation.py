@@ -89,7 +89,7 @@ def missing(case):
     leases = leases_of(case)
     holes = find_holes(leases.values(), {}).holes
     plan = plan_missing(
-        leases, shards_of(case), holes, start_of(case), awaited=frozenset(case.get("awaited", ()))
+        leases, shards_of(case), holes, start_of(case), needed_parents=frozenset(case.get("awaited", ()))
     )
     return {found.lease.key: f"{spelled(found.lease.checkpoint)} {found.why.name}" for found in plan}
 

@@ -255,18 +255,18 @@ class RefusedClaim(Enum):
 
 
 def judge_refused_claim(
-    row: Lease | None, execution: Execution, mine: Position, before: tuple[int, str] | None = None
+    row: Lease | None, execution: Execution, read_to: Position, before: tuple[int, str] | None = None
 ) -> tuple[RefusedClaim, Position]:
     """Decide the next step of a task whose claim was refused.
 
     Args:
         row: The current lease.
         execution: The batch.
-        mine: The end that this execution read to.
+        read_to: The end that this execution read to.
         before: The query's own claim that the refused write meant to replace, as (batch, run), or None if there was none.
 
     Returns:
-        The decision, and the claimed end (`mine` if there is none).
+        The decision, and the claimed end (`read_to` if there is none).
     """
     plan = plan_read(row, execution)
     # The claim that this task meant to replace is gone. One cause: the query was restarted from an earlier state of its
@@ -275,17 +275,17 @@ def judge_refused_claim(
     is_recreated = row is not None and before is not None and row.claim_of(execution.worker) is None
     match plan:
         case ReadUnclaimed():
-            return (RefusedClaim.GONE, mine)
+            return (RefusedClaim.GONE, read_to)
         case ReadFreely():
-            return (RefusedClaim.ROW_RECREATED if is_recreated else RefusedClaim.CLAIM_AGAIN, mine)
+            return (RefusedClaim.ROW_RECREATED if is_recreated else RefusedClaim.CLAIM_AGAIN, read_to)
         case ReadNothing():
-            return (RefusedClaim.ROW_RECREATED if is_recreated else RefusedClaim.LOST, mine)
+            return (RefusedClaim.ROW_RECREATED if is_recreated else RefusedClaim.LOST, read_to)
         case ClaimedElsewhere():
-            return (RefusedClaim.ANOTHER_DRIVER, mine)
+            return (RefusedClaim.ANOTHER_DRIVER, read_to)
         case ReadTo(end):
-            if end == mine:
+            if end == read_to:
                 return (RefusedClaim.AGREES, end)
-            return (RefusedClaim.READ_ON if mine < end else RefusedClaim.REPEAT, end)
+            return (RefusedClaim.READ_ON if read_to < end else RefusedClaim.REPEAT, end)
         case _:
             assert_never(plan)
 

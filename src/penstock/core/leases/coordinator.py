@@ -465,10 +465,10 @@ class Coordinator:
         # A lease of this worker can wait for a parent whose lease is missing although other workers did not wait for it: they
         # saw that the parent has left the stream, or they are Java workers, which do not check parents. So this worker
         # searches for the lease of such a parent itself.
-        waited_for = self.view.missing_parents() & self.held_leases.parents_of_waiting()
-        awaited = self.held_leases.missing_parents() | waited_for
+        view_missing = self.view.missing_parents() & self.held_leases.parents_of_waiting()
+        needed = self.held_leases.missing_parents() | view_missing
         for stream in started:
-            if stream.syncer.on_round(now_s, workers, stream.keys(awaited)):
+            if stream.syncer.on_round(now_s, workers, stream.keys(needed)):
                 stream.cleanup.on_round(now_s, workers)
         if any(stream.syncer.wants_scan for stream in started):
             self._scans.request_next_round(now_s, are_rare=self._membership.finds_by_index)

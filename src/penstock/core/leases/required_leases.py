@@ -301,7 +301,7 @@ def plan_missing(
     shards: Sequence[Shard],
     holes: Sequence[HashRange],
     start: StartingPosition,
-    awaited: AbstractSet[str] = _NO_SHARDS,
+    needed_parents: AbstractSet[str] = _NO_SHARDS,
 ) -> list[MissingLease]:
     """Plan which leases fill confirmed holes.
 
@@ -310,7 +310,7 @@ def plan_missing(
         shards: The listing that `fill_filter` asks for.
         holes: The hash keys that no unfinished lease covers.
         start: Where shards start.
-        awaited: Shards that must have a lease although others cover their range: unfinished parents of shards
+        needed_parents: Shards that must have a lease although others cover their range: unfinished parents of shards
             whose leases exist already.
 
     Returns:
@@ -323,7 +323,7 @@ def plan_missing(
     for shard in shards:
         if shard.shard_id in leases:
             continue
-        if shard.shard_id not in awaited and (
+        if shard.shard_id not in needed_parents and (
             shard.shard_id in finished_before or not any(shard.hash_range.overlaps(hole) for hole in holes)
         ):
             continue

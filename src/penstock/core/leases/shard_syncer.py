@@ -121,7 +121,7 @@ class ShardSyncer:
         self._hole_s: float | None = None  # since when a hole is known and not filled
         self._plan_before: list[MissingLease] | None = None
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
-        self._awaited: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
+        self._needed_parents: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
         self._absent_before: set[str] = set()
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
@@ -314,20 +314,20 @@ class ShardSyncer:
 
     # --- every round ----------------------------------------------------------------------------------
 
-    def on_round(self, now_s: float, workers: Sequence[str], awaited: AbstractSet[str]) -> bool:
+    def on_round(self, now_s: float, workers: Sequence[str], needed_parents: AbstractSet[str]) -> bool:
         """Check for holes: the scan of this round is in the view.
 
         Args:
             now_s: Monotonic seconds.
             workers: Live workers, this one included.
-            awaited: Parents without a lease that this worker waits for.
+            needed_parents: Parents without a lease that this worker waits for.
 
         Returns:
             False while missing leases are being created or shards listed: no lease may be deleted meanwhile.
         """
         self.cold_until_s = None
-        self._awaited = awaited
-        missing = awaited | self.view.missing_parents()
+        self._needed_parents = needed_parents
+        missing = needed_parents | self.view.missing_parents()
         self._missing_rounds = {shard: self._missing_rounds.get(shard, 0) + 1 for shard in missing}
         self.wants_scan = False
         if self._filling or self._listing.is_under_way:
@@ -339,7 +339,7 @@ class ShardSyncer:
         """List the shards if holes or missing parents were seen for several rounds, and this worker is responsible."""
         coverage = self._coverage()
         if coverage.unknown or coverage.holes or self._missing_rounds:
-            self.wants_scan = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
+            self.wants_scan = bool(self._needed_parents) or chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
             is_responsible = self._is_responsible(workers, f"ranges {coverage.unknown[0]}", now_s)
             if is_responsible and self._listing.may_begin(now_s):
@@ -355,7 +355,7 @@ class ShardSyncer:
         task = f"hole {confirmed[0].start}" if confirmed else f"parent {min(missing)}"
         # Another worker may have listed the shards and seen that a parent has left the stream. This one waits for that
         # parent's lease and does not see the other's listing, so it does not wait for its turn to list.
-        waits = not missing.isdisjoint(self._awaited)
+        waits = not missing.isdisjoint(self._needed_parents)
         if (self._is_responsible(workers, task, now_s) or waits) and self._listing.may_begin(now_s):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
             what = (
@@ -394,14 +394,14 @@ class ShardSyncer:
         coverage, rows = self._coverage(), self.view.rows()
         is_open = (shard.shard_id for shard in event.shards if shard.is_open)
         self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
-        awaited = self._confirmed_missing()
-        absent = awaited - {shard.shard_id for shard in event.shards}
+        parents = self._confirmed_missing()
+        absent = parents - {shard.shard_id for shard in event.shards}
         self.view.on_shards_vanished(absent & self._absent_before)  # two listings agree
         self._absent_before = absent
         plan = [
             missing
             for missing in plan_missing(
-                rows, event.shards, coverage.holes, self.options.start, awaited=awaited - absent
+                rows, event.shards, coverage.holes, self.options.start, needed_parents=parents - absent
             )
             if missing.lease.key not in self.view.damaged
         ]
