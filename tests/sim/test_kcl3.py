@@ -28,7 +28,7 @@ from penstock_sim.reading_presets import draw_kcl3_scenario
 from penstock_sim.run import run_kcl3_seed
 from penstock_sim.situations import expected, never_met
 
-SEEDS = 8  # test_many_seeds.py runs the following ones
+SEEDS = 4  # test_many_seeds.py runs the following ones
 
 
 FAILED_BEFORE = {
@@ -66,7 +66,7 @@ def test_a_seed_that_failed_once_stays_clean(seed):
 
 
 def test_the_same_seed_gives_the_same_history(runs):
-    assert run_kcl3_seed(5).digest == runs[5].digest
+    assert run_kcl3_seed(3).digest == runs[3].digest
 
 
 @pytest.mark.slow

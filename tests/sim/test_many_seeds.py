@@ -19,11 +19,11 @@ from penstock_sim.situations import never_met
 BLOCK = 5
 WORKERS = range(50, 350, BLOCK)
 PUSHED = range(10, 50, BLOCK)
-KCL3 = range(8, 38, BLOCK)
+KCL3 = range(4, 38, BLOCK)
 PRODUCERS = range(14, 64, BLOCK)
-SINKS = range(11, 171, BLOCK)
-STREAMS = range(8, 130, BLOCK)
-QUERIES = range(10, 240, BLOCK)
+SINKS = range(6, 171, BLOCK)
+STREAMS = range(4, 130, BLOCK)
+QUERIES = range(5, 240, BLOCK)
 RARE_WITH_STREAMS = {
     "fault: table_drops_per_min",
     "situation: a worker leaves for ever during a hand-over that it has requested",

@@ -54,7 +54,7 @@ from penstock_sim.reading_presets import draw_query_scenario
 from penstock_sim.run import run_query_seed, run_seed
 from penstock_sim.situations import never_met
 
-SEEDS = 10  # test_many_seeds.py runs the following ones
+SEEDS = 5  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
 PUSHED_SEEDS = {
     0: "a planted bug is found here",

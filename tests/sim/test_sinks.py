@@ -40,7 +40,7 @@ from penstock_sim.sink_checkers import (
 from penstock_sim.situations import never_met
 from penstock_sim.writing_presets import draw_sink_scenario
 
-SEEDS = 11  # test_many_seeds.py runs the following ones
+SEEDS = 6  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = {
     1286: "a checker expected the first refusal before the silence that an error told of had begun",
     10113: "of a job with a task that failed too often a task was named that had not failed, so that nobody learned why",
@@ -74,7 +74,7 @@ def test_in_some_worlds_consumers_read_what_sinks_write():
 
 
 def test_the_same_seed_gives_the_same_history(runs):
-    assert run_sink_seed(7).digest == runs[7].digest
+    assert run_sink_seed(5).digest == runs[5].digest
 
 
 def test_what_never_came_up_is_told():

@@ -34,7 +34,7 @@ from penstock_sim.shrinking import as_test, shrink
 from penstock_sim.situations import expected, never_met
 from penstock_sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly
 
-SEEDS = 8  # test_many_seeds.py runs the following ones
+SEEDS = 4  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = {
     6: "a worker that stood still while a stream was deleted and created anew took its listing for the old one's",
     47: "a shard of a deleted stream was ended, since the stream that was created anew does not list it",
@@ -63,7 +63,7 @@ def test_a_seed_that_failed_once_stays_clean(seed):
 
 
 def test_the_same_seed_gives_the_same_history(runs):
-    assert run_streams_seed(5).digest == runs[5].digest
+    assert run_streams_seed(3).digest == runs[3].digest
 
 
 def test_streams_are_added_deleted_and_refused_within_a_few_seeds(runs):
