@@ -13,7 +13,7 @@ def test_a_stream_of_today_is_planned_from_its_records(kinesis, stream, capsys):
     put(kinesis, stream, 200)
     status, out, err = penstock(capsys, "plan", stream, "--application", "billing")
     assert status == 0
-    assert "Mode: provisioned, 4 for the peak" in out
+    assert "a month: provisioned, 4 for the peak" in out
     assert "nothing is merged before enough of its load is known" in out
     assert "leases of billing in DynamoDB" in out
     assert "not known: CloudWatch has no figures of the stream yet" in out
