@@ -25,7 +25,15 @@ from penstock_sim.seed_kinds import DRAW
 from penstock_sim.shrinking import as_test, shrink
 
 KINDS = {kind.value: draw for kind, draw in DRAW.items()}
-BEGIN = {"consumers": 350, "queries": 240, "kcl3": 38, "producers": 64, "sinks": 171, "streams": 130}
+BEGIN = {
+    "consumers": 350,
+    "queries": 240,
+    "kcl3": 38,
+    "producers": 64,
+    "sinks": 171,
+    "streams": 130,
+    "queues": 106,
+}
 """The seeds before are run by the tests."""
 CHUNK = 20
 STORY_LINES = 60

@@ -10,6 +10,7 @@ from sim.kcl3_mutants import KCL3_MUTANTS
 from sim.mutants import MUTANTS, Mutant
 from sim.producer_mutants import PRODUCER_MUTANTS
 from sim.query_mutants import QUERY_MUTANTS
+from sim.queue_mutants import QUEUE_MUTANTS
 from sim.sink_mutants import SINK_MUTANTS
 from sim.streams_mutants import STREAMS_MUTANTS
 
@@ -20,4 +21,5 @@ MUTANTS_BY_KIND: Final[Mapping[SeedKind, tuple[Mutant, ...]]] = {
     SeedKind.PRODUCERS: PRODUCER_MUTANTS,
     SeedKind.SINKS: SINK_MUTANTS,
     SeedKind.STREAMS: STREAMS_MUTANTS,
+    SeedKind.QUEUES: QUEUE_MUTANTS,
 }

@@ -10,6 +10,7 @@ from penstock_sim.run import (
     run_kcl3_seed,
     run_producer_seed,
     run_query_seed,
+    run_queue_seed,
     run_seed,
     run_sink_seed,
     run_streams_seed,
@@ -23,6 +24,7 @@ KCL3 = range(4, 38, BLOCK)
 PRODUCERS = range(14, 64, BLOCK)
 SINKS = range(6, 171, BLOCK)
 STREAMS = range(4, 130, BLOCK)
+QUEUES = range(6, 106, BLOCK)
 QUERIES = range(5, 240, BLOCK)
 RARE_WITH_STREAMS = {
     "fault: table_drops_per_min",
@@ -56,6 +58,11 @@ def met_by_streams():
 
 
 @pytest.fixture(scope="module")
+def met_by_queues():
+    return {}
+
+
+@pytest.fixture(scope="module")
 def events_pushed():
     return {}
 
@@ -83,6 +90,11 @@ def test_no_promise_of_a_sink_is_broken_in_any_of_many_seeds(begin, met_by_sinks
 @pytest.mark.parametrize("begin", STREAMS)
 def test_no_stream_is_touched_or_held_up_by_another_in_any_of_many_seeds(begin, met_by_streams):
     met_by_streams[begin] = check(run_streams_seed, begin)
+
+
+@pytest.mark.parametrize("begin", QUEUES)
+def test_no_promise_of_a_queue_is_broken_in_any_of_many_seeds(begin, met_by_queues):
+    met_by_queues[begin] = check(run_queue_seed, begin)
 
 
 @pytest.mark.parametrize("begin", QUERIES)
@@ -116,6 +128,12 @@ def test_everything_that_is_expected_of_sinks_came_up_in_them(met_by_sinks):
     if len(met_by_sinks) < len(SINKS):
         pytest.skip("only a part of the seeds was run, or some of them failed")
     assert never_met(sum(met_by_sinks.values(), Counter()), SeedKind.SINKS) == []
+
+
+def test_everything_that_is_expected_of_queues_came_up_in_them(met_by_queues):
+    if len(met_by_queues) < len(QUEUES):
+        pytest.skip("only a part of the seeds was run, or some of them failed")
+    assert never_met(sum(met_by_queues.values(), Counter()), SeedKind.QUEUES) == []
 
 
 def test_everything_that_is_expected_of_several_streams_came_up_in_them(met_by_streams):

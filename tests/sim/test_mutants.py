@@ -10,7 +10,7 @@ from penstock_sim.run import run_scenario
 from penstock_sim.seed_kinds import DRAW
 from sim.mutants import MUTANTS
 from sim.mutants_by_kind import MUTANTS_BY_KIND
-from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, SINKS, STREAMS, WORKERS
+from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, QUEUES, SINKS, STREAMS, WORKERS
 
 SEARCH = Path(__file__).parents[2] / "tools" / "mutant_seeds.py"
 RUN_ELSEWHERE = {
@@ -20,6 +20,7 @@ RUN_ELSEWHERE = {
     SeedKind.PRODUCERS: PRODUCERS,
     SeedKind.SINKS: SINKS,
     SeedKind.STREAMS: STREAMS,
+    SeedKind.QUEUES: QUEUES,
 }
 ALL = [(kind, mutant) for kind, mutants in MUTANTS_BY_KIND.items() for mutant in mutants]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import count, pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.core.backoff import Backoff, GiveUp, RetryPlan
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
@@ -60,7 +60,17 @@ class SimClock:
             pass
 
 
-class _Caller:
+class LongPoll(NamedTuple):
+    """A server's answer that comes later.
+
+    Args:
+        begin: Begins to wait; calls its argument with the answer.
+    """
+
+    begin: Callable[[Callable[[Any], None]], None]
+
+
+class Caller:
     """Makes the calls of one process, and retries them as the adapters do."""
 
     def __init__(self, process: SimProcess, prefix: str, retries: RetryPlan | None) -> None:
@@ -82,6 +92,12 @@ class _Caller:
 
         def serve() -> None:
             answer = server()
+            if isinstance(answer, LongPoll):
+                answer.begin(reply)
+            else:
+                reply(answer)
+
+        def reply(answer: Any) -> None:
             is_lost = answer is UNKNOWN or isinstance(answer, UnknownOutcome)
             late_s = world.chance.uniform(0.0, _LOST_ANSWER_MAX_S) if is_lost else 0.0
             process.later(world.latency_s() + late_s, arrive, answer)
@@ -147,7 +163,7 @@ class SimLeaseTable:
     """
 
     def __init__(self, process: SimProcess, prefix: str = "") -> None:
-        self.caller = _Caller(process, prefix, RETRIES)
+        self.caller = Caller(process, prefix, RETRIES)
         self._world = process.world
         self._who = process.who
 
@@ -237,7 +253,7 @@ class SimKcl3Tables:
     """
 
     def __init__(self, process: SimProcess) -> None:
-        self._caller = _Caller(process, "", RETRIES)
+        self._caller = Caller(process, "", RETRIES)
         self._rows = process.world.kcl3
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
@@ -278,7 +294,7 @@ class SimKinesis:
         retries: RetryPlan | None = RETRIES,
     ) -> None:
         self.process = process
-        self._caller = _Caller(process, prefix, retries)
+        self._caller = Caller(process, prefix, retries)
         self._world = process.world
         self._stream = stream
         self._identity = identity

@@ -59,7 +59,7 @@ from penstock_sim.events.streams import (
     StreamDeleted,
     StreamUnlisted,
 )
-from penstock_sim.plan import EPOCH_MS
+from penstock_sim.plan import EPOCH_MS, QueuePlan
 
 
 @dataclass
@@ -190,6 +190,8 @@ class History(Subscriber):
     """Queries whose checkpoint location was set back to an earlier state."""
     copied: set[str] = field(default_factory=set)
     """Queries whose checkpoint location was copied: since then the number of a batch does not identify it."""
+    queues: QueuePlan | None = None
+    """The plan of a queue's workers."""
     streams: dict[str, StreamHistory] = field(default_factory=dict)
     """The streams by the prefix of their lease keys, which is empty unless several share the table."""
 

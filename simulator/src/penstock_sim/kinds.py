@@ -14,6 +14,7 @@ class SeedKind(Enum):
     PRODUCERS = "producers"
     SINKS = "sinks"
     STREAMS = "streams"
+    QUEUES = "queues"
 
 
 SITUATIONS: dict[str, frozenset[SeedKind]] = {}

@@ -21,6 +21,7 @@ from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.delivery_calls import DeliveryOptions
 from penstock.core.stream_identity import StreamIdentity
 from penstock.core.writing.batcher_steps import BatcherSettings
+from penstock.queues.queue_options import QueueConsumerOptions
 
 EPOCH_MS = 1_700_000_000_000
 """The service's clock at the beginning of every simulation."""
@@ -85,6 +86,10 @@ class FaultPlan(Struct, frozen=True):
         deletions_per_min: A stream is deleted, and created again after a while.
         listing_denied: The policy does not permit ListShards.
         folder_failure: A file of the checkpoint location, or of dead letters, cannot be written.
+        hung_handler: The handler never returns.
+        rejected_record: The handler rejects a record.
+        early_redeliveries_per_min: A record of a queue is visible before its time.
+        forgotten_acknowledgement: An acknowledged record of a queue is delivered once more.
     """
 
     crashes_per_min: float = 0.0
@@ -161,6 +166,10 @@ class FaultPlan(Struct, frozen=True):
     deletions_per_min: float = 0.0
     listing_denied: bool = False
     folder_failure: float = 0.0
+    hung_handler: float = 0.0
+    rejected_record: float = 0.0
+    early_redeliveries_per_min: float = 0.0
+    forgotten_acknowledgement: float = 0.0
 
 
 class QueryPlan(Struct, frozen=True):
@@ -227,6 +236,30 @@ class SinkPlan(Struct, frozen=True):
     large_row: float = 0.0
     bad_row: float = 0.0
     executor_count: int = 2
+
+
+class QueuePlan(Struct, frozen=True):
+    """A queue and its workers.
+
+    Args:
+        workers: All workers of the world.
+        options: How each of them consumes.
+        visibility_s: The queue's visibility timeout.
+        receive_count_max: Receives after which a record becomes a dead letter; None if it never does.
+        records_per_s: Kinesis records put a second.
+        retention_s: How long the stream keeps a record; None is for ever.
+        ends_handles: A handle is void when its visibility ends, and not only when the record is received again.
+        is_calm: No other faults happen than graceful stops, so no record is handled twice.
+    """
+
+    workers: frozenset[str] = frozenset()
+    options: QueueConsumerOptions = QueueConsumerOptions()
+    visibility_s: int = 30
+    receive_count_max: int | None = 6
+    records_per_s: float = 3.0
+    retention_s: float | None = None
+    ends_handles: bool = False
+    is_calm: bool = False
 
 
 class Kcl3Plan(Struct, frozen=True):
@@ -357,6 +390,7 @@ class Scenario(Struct, frozen=True):
         producers: Which workers are producers, and their records; None if there are none.
         sinks: Which workers are queries that write, and their rows; None if there are none.
         streams: The streams that share the lease table; None if the table has one.
+        queues: A queue and its workers, which are all workers; None if there is none.
         settle_max_s: So long after the faults' end everything must be read and balanced; twice as long while records are handled.
     """
 
@@ -382,4 +416,5 @@ class Scenario(Struct, frozen=True):
     producers: ProducerPlan | None = None
     sinks: SinkPlan | None = None
     streams: StreamsPlan | None = None
+    queues: QueuePlan | None = None
     settle_max_s: float = SETTLE_MAX_S

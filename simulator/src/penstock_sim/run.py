@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final
 
 from msgspec import Struct
@@ -23,6 +23,9 @@ from penstock_sim.producer import ProducerActors
 from penstock_sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, ArrivesInOrder, RarelyTwice
 from penstock_sim.query_checkers import QUERIES, OnceEach
 from penstock_sim.query_loss_checkers import QueryLossesReported
+from penstock_sim.queue_checkers import QUEUES, DeliveredOnce, EachRecordEnds
+from penstock_sim.queue_presets import draw_queue_scenario
+from penstock_sim.queue_worker import QueueActors
 from penstock_sim.reading_presets import (
     draw_kcl3_scenario,
     draw_query_scenario,
@@ -80,13 +83,15 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         more = _producer_checkers(scenario, scenario.producers, more)
     elif scenario.sinks is not None:
         more = _sink_checkers(scenario, scenario.sinks, more)
+    elif scenario.queues is not None:
+        more = (*QUEUES, DeliveredOnce) if scenario.queues.is_calm else QUEUES
     first: tuple[type[Checker], ...] = ()
     if scenario.streams is not None:
         first = (OwnStreamOnly,)
         more = (*more, *STREAMS, OthersGoOn) if scenario.streams.is_calm else (*more, *STREAMS)
     if scenario.kcl3 is not None:
         more = (*more, LeftToTheLeader)
-    writers = scenario.producers or scenario.sinks
+    writers = scenario.producers or scenario.sinks or scenario.queues
     suite = Suite(
         scenario.options,
         more,
@@ -97,14 +102,12 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         frozenset() if writers is None else writers.workers,
         first,
     )
+    suite.history.queues = scenario.queues
     world = open_world(scenario, suite.see)
-    try:
-        with _silence():
-            if writers is not None and not scenario.with_readers:
-                return _judge_writers(world, suite, _at_end_of(scenario))
-            return _judge(world, suite)
-    finally:
-        world.close()
+    with _silence(), closing(world):
+        if writers is not None and not scenario.with_readers:
+            return _judge_writers(world, suite, _at_end_of(scenario))
+        return _judge(world, suite)
 
 
 def _producer_checkers(
@@ -124,9 +127,11 @@ def _sink_checkers(
 
 
 def _at_end_of(scenario: Scenario) -> tuple[type[Checker], ...]:
-    """Return the checkers that judge the end of a run with producers or sinks."""
+    """Return the checkers that judge the end of a run without consumers of a stream."""
     if scenario.producers is not None:
         return (AcknowledgedIsThere,)
+    if scenario.queues is not None:
+        return (EachRecordEnds, DeliveredOnce) if scenario.queues.is_calm else (EachRecordEnds,)
     from penstock_sim.sink_checkers import NothingLostInSilence
 
     return (NothingLostInSilence,)
@@ -146,6 +151,8 @@ def open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> 
         from penstock_sim.sink_actors import SinkActors
 
         world.actors.append(SinkActors(world, scenario.sinks))
+    if scenario.queues is not None:
+        world.actors.append(QueueActors(world, scenario.queues))
     if scenario.queries:
         from penstock_sim.query_actors import QueryActors  # needs pyarrow, which fleets of consumers do not
 
@@ -156,12 +163,15 @@ def open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> 
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep the consumer's parts from logging the planned faults; the history has them."""
-    log = logging.getLogger("penstock.consumer")
-    was_disabled, log.disabled = log.disabled, True
+    logs = [logging.getLogger("penstock.consumer"), logging.getLogger("penstock.queues")]
+    were_disabled = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     try:
         yield
     finally:
-        log.disabled = was_disabled
+        for log, was_disabled in zip(logs, were_disabled, strict=True):
+            log.disabled = was_disabled
 
 
 def _judge(world: World, suite: Suite) -> SeedResult:
@@ -266,6 +276,11 @@ def run_sink_seed(seed: int) -> SeedResult:
 def run_streams_seed(seed: int) -> SeedResult:
     """Run the scenario with several streams that a seed draws."""
     return run_scenario(draw_streams_scenario(seed))
+
+
+def run_queue_seed(seed: int) -> SeedResult:
+    """Run the scenario with a queue that a seed draws."""
+    return run_scenario(draw_queue_scenario(seed))
 
 
 def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedResult:

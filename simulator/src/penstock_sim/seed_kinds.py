@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock_sim.kinds import SeedKind
 from penstock_sim.plan import Scenario
+from penstock_sim.queue_presets import draw_queue_scenario
 from penstock_sim.reading_presets import (
     draw_kcl3_scenario,
     draw_query_scenario,
@@ -22,5 +23,6 @@ DRAW: Final[Mapping[SeedKind, Callable[[int], Scenario]]] = {
     SeedKind.PRODUCERS: draw_producer_scenario,
     SeedKind.SINKS: draw_sink_scenario,
     SeedKind.STREAMS: draw_streams_scenario,
+    SeedKind.QUEUES: draw_queue_scenario,
 }
 """Draws a seed's scenario, by kind."""

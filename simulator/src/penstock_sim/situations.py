@@ -100,6 +100,8 @@ def _drawn_faults(kind: SeedKind) -> frozenset[str]:
 def _decisions_of(kind: SeedKind) -> list[str]:
     if kind in {SeedKind.PRODUCERS, SeedKind.SINKS}:
         return [f"sent again: {reason}" for reason in _SENT_AGAIN]
+    if kind is SeedKind.QUEUES:
+        return []
     if kind is SeedKind.KCL3:
         return [f"fleet: {mode.name}" for mode in FleetMode]
     if kind is not SeedKind.QUERIES:

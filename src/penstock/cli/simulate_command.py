@@ -65,6 +65,12 @@ def add_parser(subparsers: Subparsers) -> None:
         help="consumers of several streams with one lease table: streams that enter the workers' lists and leave them, are "
         "deleted, created anew and denied",
     )
+    parser.add_argument(
+        "--queues",
+        action="store_true",
+        help="workers of a queue: they crash, freeze and restart, their handlers fail and hang, and their calls are refused in part, "
+        "arrive late and lose their answers",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(
         "--history",
@@ -173,9 +179,9 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < smallest:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
-    if args.queries + args.kcl3 + args.producers + args.sinks + args.streams > 1:
+    if args.queries + args.kcl3 + args.producers + args.sinks + args.streams + args.queues > 1:
         raise OptionError(
-            "--queries, --kcl3, --producers, --sinks and --streams are different worlds: choose one"
+            "--queries, --kcl3, --producers, --sinks, --streams and --queues are different worlds: choose one"
         )
     kind = "--queries" if args.queries else "--kcl3" if args.kcl3 else "--sinks" if args.sinks else None
     if kind is not None and find_spec("pyarrow") is None:

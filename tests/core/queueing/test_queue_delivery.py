@@ -138,6 +138,17 @@ def test_visibility_is_renewed_in_tens_at_half_and_takes_along_those_that_are_ne
     assert delivery.next_wake_s() == 30.0, "15 s after the renewal was sent"
 
 
+def test_a_renewal_counts_from_its_request_whatever_arrives_before_its_answer():
+    delivery = machine(visibility_s=2)
+    received(delivery, "a")
+    (renewal,) = delivery.due(1.0)
+    received(delivery, "b", now_s=1.05)
+    delivery.on_answered(renewal.number, [APPLIED], 1.1, 0.5)
+    assert delivery.next_wake_s() == 2.0
+    (again,) = delivery.due(2.0)
+    assert again.handles == ("h-a", "h-b")
+
+
 def test_an_acknowledgement_waits_for_a_renewal_under_way():
     delivery = machine()
     received(delivery, "a")
@@ -217,6 +228,18 @@ def test_a_redelivery_follows_the_handler_that_still_has_the_record():
     delivery.on_answered(acknowledgement.number, [APPLIED], 32.1, 0.5)
     assert ends(delivery) == [("a", End.ACKNOWLEDGED)]
     assert delivery.in_hand_count == 0
+
+
+def test_a_record_whose_handle_ends_while_it_waits_is_handled_by_its_next_delivery():
+    delivery = machine(concurrency=1, visibility_s=2)
+    received(delivery, "busy", "a")
+    busy = delivery.take(0.0)
+    (renewal,) = delivery.due(1.0)
+    (again,) = received(delivery, "a/2", now_s=1.5)
+    delivery.on_answered(renewal.number, [APPLIED, VOID], 1.6, 0.5)
+    assert ends(delivery) == [("a", End.VOID)]
+    delivery.on_call_ended(busy.number, Settled.DONE, 1.7, 0.5)
+    assert delivery.take(1.7).parts == (Part(again, 0),)
 
 
 def test_an_aggregate_is_acknowledged_when_all_its_records_are_done():

@@ -79,8 +79,7 @@ class QueueDelivery:
         self._acknowledgements: deque[tuple[float, int]] = deque()  # when it was queued, delivery
         self._returns: deque[int] = deque()
         self._retries: list[tuple[float, int]] = []
-        # Ordered by the start of their visibility, nearly: a renewal counts from its request but is added when its answer arrives,
-        # after deliveries that arrived between the two. So a deadline may be noticed late, and is checked again before each call.
+        # Ordered by the start of their visibility.
         self._visible: OrderedDict[int, HeldRecord] = OrderedDict()
         self._delayed: list[float] = []
         self._ends: list[Ended] = []
@@ -268,10 +267,15 @@ class QueueDelivery:
             self._act(held, result, now_s, u)
         elif held.phase is Phase.ENDED:
             self._forget(held)
-        for follower in followers:
-            if follower.phase is Phase.OPEN:
-                follower.unsettled = 0
-                self._act(follower, result, now_s, u)
+        waiting = [follower for follower in followers if follower.phase is Phase.OPEN]
+        if result is Settled.UNHANDLED and waiting and not self._is_stopping:
+            # The handle ended while the record waited for the handler: the next delivery takes its place.
+            self._queue_parts(waiting[0], now_s)
+            waiting[0].followers = waiting[1:]
+            return
+        for follower in waiting:
+            follower.unsettled = 0
+            self._act(follower, result, now_s, u)
 
     def _remember(self, held: HeldRecord, result: Settled) -> None:
         if not self._options.remember_max:
@@ -461,7 +465,7 @@ class QueueDelivery:
             held.visible_from_s = sent_s
             held.expires_s = sent_s + self._options.visibility_s
             held.not_before_s = float("-inf")
-            self._visible.move_to_end(held.number)
+            self._put_in_order(held)
         if outcome is EntryOutcome.VOID or held.expires_s <= now_s:
             self._end(held, End.VOID, now_s)
         elif held.phase is not Phase.OPEN:  # handled meanwhile
@@ -470,6 +474,18 @@ class QueueDelivery:
         elif outcome is not EntryOutcome.APPLIED:
             held.attempts += 1
             held.not_before_s = now_s + self._options.call_backoff.delay_s(held.attempts, u)
+
+    def _put_in_order(self, renewed: HeldRecord) -> None:
+        """Move a renewed delivery behind those whose visibility began earlier: it counts from the request, and others arrived since."""
+        self._visible.move_to_end(renewed.number)
+        later: list[int] = []
+        for held in reversed(self._visible.values()):
+            if held is not renewed:
+                if held.visible_from_s <= renewed.visible_from_s:
+                    break
+                later.append(held.number)
+        for number in reversed(later):
+            self._visible.move_to_end(number)
 
     # --- the ends -------------------------------------------------------------------------------------
 

@@ -1,0 +1,145 @@
+"""Events of queues: records and their deliveries, calls with their handles, and calls of handlers."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from penstock_sim.events.base import Event
+from penstock_sim.kinds import SeedKind, situation
+
+_QUEUES: Final = SeedKind.QUEUES
+_AGAIN: Final = situation("a record is received again", _QUEUES)
+_DEAD: Final = situation("a record becomes a dead letter", _QUEUES)
+_EXPIRED: Final = situation("retention takes a record of a queue", _QUEUES)
+_FORGOTTEN: Final = situation("fault: forgotten_acknowledgement", _QUEUES)
+SEVERAL_PARTS: Final = situation("a handler gets records of an aggregate one by one", _QUEUES)
+for _end in ("acknowledged", "returned", "dead", "void"):
+    situation(f"a delivery of a queue ends: {_end}", _QUEUES)
+
+
+class QueueRecordPut(Event, frozen=True):
+    """The queue gets a record of its stream.
+
+    Args:
+        record: Its id.
+        part_count: User records in it.
+    """
+
+    record: str
+    part_count: int
+    story: ClassVar = "the queue gets {record}"
+
+
+class QueueRecordReceived(Event, frozen=True):
+    """The service takes a record into the answer to a receive."""
+
+    who: str
+    record: str
+    handle: str
+    count: int
+    story: ClassVar = "{who} receives {record} for the {count}. time, as {handle}"
+
+    @property
+    def meets(self) -> str:  # type: ignore[override]  # only a later delivery is a situation
+        """The situation of a later delivery."""
+        return _AGAIN if self.count > 1 else ""
+
+
+class QueueAnswerArrived(Event, frozen=True):
+    """The answer to a receive reaches its process."""
+
+    who: str
+    handles: tuple[str, ...]
+
+
+class QueueCallSent(Event, frozen=True):
+    """A process sends handles to the service: to acknowledge them, or to set their visibility.
+
+    Args:
+        who: The process.
+        number: Names the call.
+        handles: Its entries.
+        seconds: The visibility of each; empty for an acknowledgement.
+    """
+
+    who: str
+    number: int
+    handles: tuple[str, ...]
+    seconds: tuple[int, ...]
+    story: ClassVar = "{who} sends {handles} (visibility {seconds})"
+
+
+class QueueCallAnswered(Event, frozen=True):
+    """A process gets the outcome of each entry of a call."""
+
+    who: str
+    number: int
+    outcomes: tuple[str, ...]
+    story: ClassVar = "{who} gets the outcomes {outcomes}"
+
+
+class QueueHandlerBegan(Event, frozen=True):
+    """A handler is called with user records, each named by its record and its place in it."""
+
+    who: str
+    parts: tuple[tuple[str, int], ...]
+
+
+class QueueHandlerEnded(Event, frozen=True):
+    """A handler returned or raised."""
+
+    who: str
+    done: tuple[tuple[str, int], ...] = ()
+    failed: tuple[tuple[str, int], ...] = ()
+    rejected: tuple[tuple[str, int], ...] = ()
+    story: ClassVar = "the handler of {who} ends: done {done}, failed {failed}, rejected {rejected}"
+
+
+class QueueRecordAcknowledged(Event, frozen=True):
+    """The service acknowledges a record."""
+
+    who: str
+    record: str
+    handle: str
+    story: ClassVar = "{record} is acknowledged by {who}"
+
+
+class AcknowledgementForgotten(Event, frozen=True):
+    """The service will deliver an acknowledged record again."""
+
+    record: str
+    story: ClassVar = "the acknowledgement of {record} is forgotten"
+    meets: ClassVar = _FORGOTTEN
+
+
+class QueueRecordDied(Event, frozen=True):
+    """A record becomes a dead letter."""
+
+    record: str
+    story: ClassVar = "{record} becomes a dead letter"
+    meets: ClassVar = _DEAD
+
+
+class QueueRecordExpired(Event, frozen=True):
+    """Retention takes a record."""
+
+    record: str
+    story: ClassVar = "retention takes {record}"
+    meets: ClassVar = _EXPIRED
+
+
+class HandleDisturbed(Event, frozen=True):
+    """A fault of the service concerns a handle: it may be void before its time, or its call must be repeated."""
+
+    handle: str
+    why: str
+    is_lost: bool = False
+    """Whether its process cannot keep it: the answer with it is lost, or the record is visible before its time."""
+    story: ClassVar = "{handle}: {why}"
+
+
+class VisibilitySet(Event, frozen=True):
+    """The service sets the visibility of a record."""
+
+    handle: str
+    seconds: int

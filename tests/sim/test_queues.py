@@ -1,0 +1,184 @@
+"""Workers of a queue in the simulator: every record ends, handles end, and nothing is delivered again without a cause."""
+
+from collections import Counter
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.position import TRIM_HORIZON
+from penstock.queues.queue_options import QueueConsumerOptions
+from penstock_sim.checker import Broken
+from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessPaused, ProcessStopping
+from penstock_sim.events.queues import (
+    AcknowledgementForgotten,
+    HandleDisturbed,
+    QueueAnswerArrived,
+    QueueCallAnswered,
+    QueueCallSent,
+    QueueHandlerBegan,
+    QueueHandlerEnded,
+    QueueRecordAcknowledged,
+    QueueRecordDied,
+    QueueRecordExpired,
+    QueueRecordPut,
+    QueueRecordReceived,
+    VisibilitySet,
+)
+from penstock_sim.history import History
+from penstock_sim.plan import QueuePlan
+from penstock_sim.queue_checkers import (
+    DeliveredOnce,
+    EachRecordEnds,
+    HandlesEnd,
+    OneHandlerAtATime,
+    RedeliveriesHaveCauses,
+)
+from penstock_sim.queue_presets import draw_queue_scenario
+from penstock_sim.run import run_queue_seed, run_scenario
+
+SEEDS = 6  # test_many_seeds.py runs the following ones
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [run_queue_seed(seed) for seed in range(SEEDS)]
+
+
+def test_no_promise_is_broken(runs):
+    for result in runs:
+        told = "\n".join(result.story(60))
+        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+
+
+def test_the_same_seed_gives_the_same_history(runs):
+    assert run_queue_seed(5).digest == runs[5].digest
+
+
+def test_the_runs_meet_faults_and_every_end_of_a_delivery(runs):
+    met = sum((result.met for result in runs), Counter())
+    for end in ("acknowledged", "returned", "dead", "void"):
+        assert met[f"situation: a delivery of a queue ends: {end}"] > 0
+    assert met["fault: pauses_per_min"] > 0
+    assert met["fault: stops_per_min"] > 0
+
+
+def test_a_world_without_faults_delivers_each_record_once():
+    scenario = draw_queue_scenario(4)
+    assert scenario.queues.is_calm
+    assert not scenario.faults.crashes_per_min
+    result = run_scenario(scenario)
+    counts = Counter(type(entry.event) for entry in result.history)
+    assert counts[QueueRecordAcknowledged] == counts[QueueRecordPut] > 20
+
+
+# --- the checkers -----------------------------------------------------------------------------------------------
+
+PUT, TWO_PARTS = QueueRecordPut("r1", 1), QueueRecordPut("r1", 2)
+RECEIVED, AGAIN = QueueRecordReceived("q#1", "r1", "h1", 1), QueueRecordReceived("p#1", "r1", "h2", 2)
+ARRIVED = QueueAnswerArrived("q#1", ("h1",))
+BEGAN = QueueHandlerBegan("q#1", (("r1", 0),))
+DONE, FAILED = (
+    QueueHandlerEnded("q#1", done=(("r1", 0),)),
+    QueueHandlerEnded("q#1", failed=(("r1", 0),)),
+)
+ACKNOWLEDGED = QueueRecordAcknowledged("q#1", "r1", "h1")
+STOPPING, STOPPED = ProcessStopping("q#1"), ProcessExited("q#1", "stopped")
+
+
+def sent(number, *seconds):
+    return QueueCallSent("q#1", number, ("h1",), seconds)
+
+
+def answered(number, outcome):
+    return QueueCallAnswered("q#1", number, (outcome,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "is_broken"),
+    [
+        (EachRecordEnds, [PUT, DONE, ACKNOWLEDGED], False),
+        (EachRecordEnds, [PUT, DONE], True),
+        (EachRecordEnds, [PUT, QueueRecordDied("r1")], False),
+        (EachRecordEnds, [PUT, QueueRecordExpired("r1")], False),
+        (EachRecordEnds, [PUT, ACKNOWLEDGED], True),
+        (EachRecordEnds, [PUT, FAILED, ACKNOWLEDGED], True),
+        (EachRecordEnds, [TWO_PARTS, DONE, ACKNOWLEDGED], True),
+        (EachRecordEnds, [PUT, DONE, ACKNOWLEDGED, ACKNOWLEDGED], True),
+        (EachRecordEnds, [PUT, DONE, ACKNOWLEDGED, AcknowledgementForgotten("r1")], True),
+        (EachRecordEnds, [PUT, DONE, ACKNOWLEDGED, AcknowledgementForgotten("r1"), ACKNOWLEDGED], False),
+        (EachRecordEnds, [MessageLogged("q#1", "CRITICAL", "crashed", "KeyError()")], True),
+        (HandlesEnd, [RECEIVED, ARRIVED, sent(1), answered(1, "applied")], False),
+        (HandlesEnd, [RECEIVED, sent(1)], True),
+        (HandlesEnd, [RECEIVED, ARRIVED, sent(1), sent(2)], True),
+        (HandlesEnd, [RECEIVED, ARRIVED, sent(1), answered(1, "refused"), sent(2)], False),
+        (HandlesEnd, [RECEIVED, ARRIVED, sent(1), answered(1, "unknown"), sent(2)], False),
+        (HandlesEnd, [RECEIVED, ARRIVED, sent(1), answered(1, "applied"), sent(2)], True),
+        (HandlesEnd, [RECEIVED, ARRIVED, sent(1, 30), answered(1, "applied"), sent(2)], False),
+        (HandlesEnd, [RECEIVED, ARRIVED, sent(1, 0), answered(1, "applied"), sent(2)], True),
+        (HandlesEnd, [RECEIVED, ARRIVED, sent(1, 30), answered(1, "void"), sent(2)], True),
+        (HandlesEnd, [RECEIVED, ARRIVED, QueueCallSent("p#1", 1, ("h1",), ())], True),
+        (HandlesEnd, [QueueCallSent("q#1", 1, ("h1",) * 11, ())], True),
+        (RedeliveriesHaveCauses, [RECEIVED, ARRIVED, AGAIN], True),
+        (RedeliveriesHaveCauses, [RECEIVED, FAILED, AGAIN], False),
+        (RedeliveriesHaveCauses, [RECEIVED, ACKNOWLEDGED, AGAIN], False),
+        (RedeliveriesHaveCauses, [RECEIVED, STOPPING, AGAIN], False),
+        (RedeliveriesHaveCauses, [RECEIVED, ProcessExited("q#1", "crashed"), AGAIN], False),
+        (RedeliveriesHaveCauses, [RECEIVED, ProcessPaused("q#1", 40.0), AGAIN], False),
+        (RedeliveriesHaveCauses, [RECEIVED, HandleDisturbed("h1", "surfaced", True), AGAIN], False),
+        (RedeliveriesHaveCauses, [RECEIVED, HandleDisturbed("h1", "refused"), AGAIN], True),
+        (RedeliveriesHaveCauses, [RECEIVED, BEGAN, 4_000, AGAIN], False),
+        (RedeliveriesHaveCauses, [RECEIVED, 15, HandleDisturbed("h1", "refused"), AGAIN], True),
+        (RedeliveriesHaveCauses, [RECEIVED, 25, HandleDisturbed("h1", "refused"), 6, AGAIN], False),
+        (RedeliveriesHaveCauses, [RECEIVED, ARRIVED, STOPPING, STOPPED], True),
+        (RedeliveriesHaveCauses, [RECEIVED, STOPPING, STOPPED], False),
+        (RedeliveriesHaveCauses, [RECEIVED, ARRIVED, STOPPING, ACKNOWLEDGED, STOPPED], False),
+        (RedeliveriesHaveCauses, [RECEIVED, ARRIVED, STOPPING, VisibilitySet("h1", 0), STOPPED], False),
+        (RedeliveriesHaveCauses, [RECEIVED, ARRIVED, STOPPING, QueueRecordExpired("r1"), STOPPED], False),
+        (RedeliveriesHaveCauses, [STOPPING, 60, STOPPED], True),
+        (OneHandlerAtATime, [BEGAN, DONE, BEGAN], False),
+        (OneHandlerAtATime, [BEGAN, BEGAN], True),
+        (DeliveredOnce, [PUT, RECEIVED, BEGAN], False),
+        (DeliveredOnce, [PUT, RECEIVED, AGAIN], True),
+        (DeliveredOnce, [PUT, RECEIVED, STOPPING, AGAIN], False),
+        (DeliveredOnce, [PUT, RECEIVED, STOPPING, BEGAN, BEGAN], True),
+    ],
+)
+def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
+    history = History(TRIM_HORIZON, queues=QueuePlan(options=QueueConsumerOptions()))
+    checker, now_s = kind(history, CoordinatorOptions()), 0.0
+
+    def judge():
+        nonlocal now_s
+        for line in lines:
+            if isinstance(line, int):
+                now_s += line
+                continue
+            history.now = now_s
+            checker.handle(line)
+            history.take_in(HistoryEntry(now_s, line))
+        checker.at_end()
+
+    if is_broken:
+        with pytest.raises(Broken):
+            judge()
+    else:
+        judge()
+
+
+def test_a_remembered_record_is_not_handled_again():
+    history = History(TRIM_HORIZON, queues=QueuePlan(options=QueueConsumerOptions(remember=10)))
+    checker = OneHandlerAtATime(history, CoordinatorOptions())
+    checker.handle(BEGAN)
+    checker.handle(DONE)
+    with pytest.raises(Broken, match="remembered"):
+        checker.handle(BEGAN)
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_runs_queues(capsys):
+    assert main(["simulate", "--queues", "--seeds", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("2 seeds, 0 violations, ")
