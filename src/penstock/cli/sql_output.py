@@ -8,10 +8,11 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from zoneinfo import ZoneInfo
 
 from penstock.cli.terminal import escape_text, safe_json_text
 from penstock.errors import OptionError
@@ -28,6 +29,7 @@ _BY_SUFFIX: Final[Mapping[str, str]] = {
     ".parquet": "parquet",
 }
 _JSON_MARK: Final = b"penstock.type"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CELL_MIN: Final = 8
 _GAP: Final = "  "
 
@@ -97,7 +99,7 @@ class _TableWriter:
             self._right = [_is_number(field.type) for field in rows.schema]
         if rows.num_rows == 0:
             return
-        cells = [list(map(_cell, column.to_pylist())) for column in rows.columns]
+        cells = [list(map(_cell, _values(column))) for column in rows.columns]
         if self._widths is None:
             self._begin(
                 [max(map(len, [name, *column])) for name, column in zip(self._names, cells, strict=True)]
@@ -146,7 +148,7 @@ class _CsvWriter:
         if not self._has_names:
             self._csv.writerow(rows.schema.names)
             self._has_names = True
-        columns = [map(_csv_field, column.to_pylist()) for column in rows.columns]
+        columns = [map(_csv_field, _values(column)) for column in rows.columns]
         self._csv.writerows(zip(*columns, strict=True))
         self._file.flush()
 
@@ -174,7 +176,7 @@ def json_rows(rows: pa.RecordBatch | pa.Table) -> Iterator[str]:
     """Yield each row as a JSON document on one line."""
     names = [json.dumps(name, ensure_ascii=False) for name in rows.schema.names]
     columns = [
-        map(_document_text if _is_json(field) else _json_text, column.to_pylist())
+        map(_document_text if _is_json(field) else _json_text, _values(column))
         for field, column in zip(rows.schema, rows.columns, strict=True)
     ]
     for row in zip(*columns, strict=True):
@@ -198,6 +200,23 @@ class _ParquetWriter:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return a column's values. Arrow would import pandas for moments, which takes half a second, and refuses infinite ones."""
+    kind = column.type
+    if not hasattr(kind, "tz") or kind.unit != "us":
+        return list(column.to_pylist())
+    zone = None if kind.tz is None else ZoneInfo(kind.tz)
+    return [None if micros is None else _moment(micros, zone) for micros in column.cast("int64").to_pylist()]
+
+
+def _moment(micros: int, zone: ZoneInfo | None) -> datetime | str:
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+        return moment.replace(tzinfo=None) if zone is None else moment.astimezone(zone)
+    except OverflowError:  # DuckDB's infinity, or a year that datetime does not have
+        return "infinity" if micros > 0 else "-infinity"
 
 
 _TEXT_WRITERS: Final[Mapping[str, Callable[[IO[str], Callable[[], None]], ResultWriter]]] = {

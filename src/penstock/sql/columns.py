@@ -12,6 +12,7 @@ from typing import Final
 from penstock.sql.packages import pa  # before penstock.frames, which names another extra for pyarrow
 
 from penstock.frames import SCHEMA  # isort: skip
+from penstock.spark.tasks.arrow_columns import texts
 
 ARRIVAL: Final = "approximateArrivalTimestamp"
 SHARD: Final = "shardId"
@@ -33,7 +34,7 @@ class TextColumn:
             text = data.cast(pa.string())  # checks, and shares the bytes
         except pa.ArrowInvalid:
             values = [_text_of(value) for value in data.to_pylist()]
-            text = pa.array(values, pa.string())
+            text = texts(values)
             self.not_utf8_count += text.null_count - data.null_count
         return pa.RecordBatch.from_arrays([*rows.columns, text], schema=ROWS)
 

@@ -142,7 +142,7 @@ def marked_schema(relation: duckdb.DuckDBPyRelation, schema: pa.Schema) -> pa.Sc
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch without rows, which shows a result's columns."""
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def scanned(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:

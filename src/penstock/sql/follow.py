@@ -207,7 +207,7 @@ class FollowedQuery:
         return pa.Table.from_batches(batches, reader.schema).rename_columns(schema.names).cast(schema)
 
     def _remove_old(self) -> None:
-        """Remove rows from before the lower bound; the table is written anew when most of it is old."""
+        """Remove rows from before the lower bound; the table is rewritten when most of it is old."""
         run = self._database.connection.execute
         for index, use in self._planned.plan_now().uses.items():
             if use.need.from_ms is None:

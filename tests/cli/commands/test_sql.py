@@ -247,3 +247,24 @@ def test_a_query_can_be_piped(stream, put_json, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"SELECT text FROM {stream}\n"))
     lines, _ = lines_of(capsys, "-")
     assert lines == [{"text": '{"n": 1}'}]
+
+
+def test_infinite_and_local_moments_are_shown(capsys):
+    lines, _ = lines_of(
+        capsys,
+        "SELECT 'infinity'::TIMESTAMPTZ a, '-infinity'::TIMESTAMP b, TIMESTAMP '2026-03-01 12:00' c, "
+        "TIMESTAMPTZ '2026-03-01 12:00:00+00' d, NULL::TIMESTAMPTZ e, DATE '2026-03-01' f, TIME '12:00' g",
+        "--time-zone",
+        "Asia/Kolkata",
+    )
+    assert lines == [
+        {
+            "a": "infinity",
+            "b": "-infinity",
+            "c": "2026-03-01T12:00:00.000",
+            "d": "2026-03-01T17:30:00.000+05:30",
+            "e": None,
+            "f": "2026-03-01",
+            "g": "12:00:00.000",
+        }
+    ]
