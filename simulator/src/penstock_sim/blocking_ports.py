@@ -28,7 +28,7 @@ from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.runtime.settled_writes import write_settled
 from penstock_sim.events.processes import CallMade, CallRetried
 from penstock_sim.events.queries import TipProbed
-from penstock_sim.process import SimProcess
+from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.stream import SimBlob, SimRecord, SimStream
 
 RETRIES: Final = RetryPlan(Backoff(0.1, 2.0), attempts_max=20, deadline_s=15.0)
@@ -185,7 +185,7 @@ class SimLeaseTable:
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         """Read every row, or those of a part: now and then in two pages, between which others write."""
-        return self.scan_as("scan", part)
+        return self.scan_as(scan_name(part), part)
 
     def scan_as(self, name: str, part: TablePart | None) -> LeaseScan:
         """Scan under a separate name in the history."""

@@ -476,6 +476,7 @@ class WithinBudget(Checker):
         "write Checkpoint": (120, 10.0),
         "read": (9, 1.0),  # five, and a first read again at once after an iterator has expired
         "scan": (14, 10.0),
+        "watch": (30, 10.0),  # every 0.48 to 0.72 s, and when a lease expires
         "fetch": (40, 10.0),
         "list shards": (14, 60.0),
         "ensure": (14, 10.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.leases.lease import WHOLE_TABLE, TablePart
 from penstock_sim.environment import Environment
 from penstock_sim.fibers import Fiber, Fibers
 
@@ -103,3 +104,10 @@ class SimProcess:
 
     def watch_loop(self, loop: Loop[Any]) -> None:
         """Record a step of one of this process's loops; by default nothing."""
+
+
+def scan_name(part: TablePart | None) -> str:
+    """Return the name of a scan in the history."""
+    if part == WHOLE_TABLE:
+        return "watch"
+    return "scan" if part is None else "scan part"

@@ -51,7 +51,7 @@ from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandl
 from penstock_sim.executor import ReadAttempt, ShardRows, SimExecutor, read_task
 from penstock_sim.fan_out import SimFanOut
 from penstock_sim.plan import STREAM, Scenario
-from penstock_sim.process import SimProcess
+from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.spark_job import JobFailed, SparkJob, TaskFailed
 from penstock_sim.spark_processes import LogConflict, SparkDriver
 from penstock_sim.stream import SimStream
@@ -342,7 +342,7 @@ class _DriverTable(SimLeaseTable):
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         """Read every row; the planner's own scans have another name in the history."""
-        return self.scan_as("planner scan" if self._is_on_main() else "scan", part)
+        return self.scan_as("planner scan" if self._is_on_main() else scan_name(part), part)
 
     def fetch_many(self, keys: Any) -> LeaseScan:
         """Read some rows."""

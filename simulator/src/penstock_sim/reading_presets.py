@@ -36,6 +36,8 @@ _QUERY_SEEDS: Final = frozenset({4, 5})
 """Of six seeds of KCL 3 fleets these have a query, in a native fleet and in one that migrates."""
 _FAULTLESS_SEEDS: Final = 3
 """Index, of four seeds with several streams, of the one whose only faults are those of streams."""
+_WATCHING_SEEDS: Final = frozenset({5, 7})
+"""Of eight seeds of fleets these watch the table between two rounds, as production does."""
 _NAMES: Final = ("orders", "returns", "payments", "visits")
 
 
@@ -151,6 +153,8 @@ def _draw_fleet(seed: int) -> Scenario:
     if seed % 5 == 2:
         # So small a budget that each of these few workers watches a part of the table.
         options = replace(options, scanned_rows_per_s_max=4.0, part_watchers_min=1)
+    if seed % 8 in _WATCHING_SEEDS:
+        options = replace(options, watches=True)
     return Scenario(
         seed=seed,
         workers=tuple(f"{'ab'[index % 2]}/w{index}" for index in range(count)),

@@ -64,7 +64,7 @@ from penstock.core.starting import with_moment
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.events.reading import ReaderStarted
-from penstock_sim.process import SimProcess
+from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.reader import ReadingProcess, SimReader
 from penstock_sim.table import without_request
 
@@ -187,7 +187,7 @@ class SimWorker(ReadingProcess):
                 rows = result[0] if self._supports_handover else tuple(map(without_request, result[0]))
                 self.feed(ScanDone(rows, result[1], began_s, part))
 
-        name = "scan" if part is None or part.is_whole else "scan part"
+        name = scan_name(part)
         self.call(name, lambda: self.world.serve_scan(part), answer)
 
     def _fetch(self, effect: FetchLease) -> None:

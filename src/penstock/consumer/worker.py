@@ -171,7 +171,11 @@ class Worker:
         self._has_ended = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None
-        whole = replace(options.coordinator_options(), kcl3=ports.kcl3 is not None)
+        whole = replace(
+            options.coordinator_options(),
+            kcl3=ports.kcl3 is not None,
+            watches="://" not in ports.table.name,  # a scan of a bucket or folder reads object by object
+        )
         coordinator_options = options_for_streams(whole, streams)
         drawn = int(ports.chance.random() * 2**32)
         self.leases: LeaseLoop = LeaseLoop(

@@ -381,6 +381,7 @@ class Coordinator:
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
         """Handle a scan: update the view, check the rows and held leases against it, run the round, schedule the next scan."""
         self._watch_calls(now_s)
+        is_watch = self._scans.is_watch
         self._scans.on_scan_done()
         known = self._last_known()
         for stream in self._streams.values():
@@ -391,7 +392,7 @@ class Coordinator:
         )
         for key in missing:
             self.held_leases.renew_now(key, now_s)  # a renewal shows whether the row exists
-        if missing and not event.leases and not event.is_whole:
+        if missing and not event.leases and (is_watch or not event.is_whole):
             self._scans.request()  # a part that had rows is empty: the table may have been deleted
         plan = NOTHING_TO_MOVE
         to_compare = self._stream_check.on_scan(event.leases, held=self.held_leases, is_whole=event.is_whole)
@@ -402,11 +403,17 @@ class Coordinator:
             self.held_leases.on_row_scanned(lease, now_s, event.began_s)
         if not self._stop.is_begun:
             self._begin_comparing(to_compare, now_s)
+        if is_watch:
+            self._run_watch(now_s)
+        elif not self._stop.is_begun:
             plan = self._run_round(event, now_s) if event.is_whole else self._run_part_round(event, now_s)
         self.held_leases.wake_waiting(now_s)
-        self.held_leases.watch_progress(now_s)
-        self._turn.emit(AuditReaders())
-        self._schedule_round(plan, now_s, is_whole=event.is_whole)
+        if not is_watch:
+            self.held_leases.watch_progress(now_s)
+            self._turn.emit(AuditReaders())
+            self._schedule_round(plan, now_s, is_whole=event.is_whole)
+        if not self._stop.is_begun and not self._membership.is_led:
+            self._scans.schedule_watch(now_s)
 
     def _watch_calls(self, now_s: float) -> None:
         for pending in self._writes.oldest_of_each(call_of):
@@ -495,6 +502,14 @@ class Coordinator:
         plan = self._membership.limit_to_mode(plan)
         self._begin_moves(plan.moves, now_s)
         return plan
+
+    def _run_watch(self, now_s: float) -> None:
+        """Take free leases, after a scan that was only for them."""
+        if self._stop.is_begun or self._membership.is_led:
+            return
+        self._acquisitions.on_rows(self.view, now_s)
+        fleet = fleet_of(self.view, now_s, self.worker)
+        self._begin_moves(self._planner.plan_free(fleet, self._scans.plan), now_s)
 
     def _fetch_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
         """Fetch the rows of parents that leases wait for: they may be in another part of the table."""

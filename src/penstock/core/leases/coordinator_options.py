@@ -92,6 +92,8 @@ class CoordinatorOptions(Struct, frozen=True):
         shutdown_timeout_s: Longest duration of a graceful stop.
         stall_after_s: A shard that is behind and makes no progress for so long is reported.
         writes_in_flight_max: The most lease writes in flight at once, renewals not counted.
+        watches: Also scan a small table every 0.06 lease durations while other workers hold leases, and take free ones at
+            once. Such a scan is eventually consistent. No effect with `leases_to_acquire` and policy `kcl2`.
 
     Raises:
         OptionError: A value is out of its range; the message names it and the range.
@@ -120,6 +122,7 @@ class CoordinatorOptions(Struct, frozen=True):
     shutdown_timeout_s: float = 30.0
     stall_after_s: float = 300.0
     writes_in_flight_max: int = 50
+    watches: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.lease_duration_s <= 3600:

@@ -152,6 +152,27 @@ class MovePlanner:
             moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
         return RoundPlan(moves, scan_s)
 
+    def plan_free(self, fleet: Sequence[FleetLease], scans: ScanPlan) -> list[Acquisition]:
+        """Plan only the takes of this worker's share of the free leases, between two rounds.
+
+        A lease that never had an owner is left to the rounds: the worker that has just ended its parent takes it.
+
+        Args:
+            fleet: Every unfinished lease with its owner's state.
+            scans: How often this worker scans the table.
+        """
+        if not any(entry.is_takable for entry in fleet):
+            return []
+        left_over_s = _LEFT_OVER_ROUNDS * scans.settling_s
+        limits = BalanceLimits(self.options.max_leases, left_over_s=left_over_s)
+        moves = plan_balance(fleet, self.me, self.options.policy, limits)
+        rows = {entry.lease.key: entry.lease for entry in fleet}
+        return [
+            move
+            for move in moves
+            if isinstance(move, Acquisition) and not move.is_live and rows[move.write.key].counter > 0
+        ]
+
     def plan_part(
         self,
         part: Sequence[FleetLease],
