@@ -14,7 +14,7 @@ import nox
 ROOT = Path(__file__).parent
 SPARK_LINES = {"4.0": "4.0.2", "4.1": "4.1.*", "4.2": "4.2.*", "4.3": "4.3.*"}
 DISTRIBUTIONS = {"penstock": ROOT, "penstock-local": ROOT / "local"}
-EXTRAS = "arrow,cli,local,otel,schemas,spark"
+EXTRAS = "arrow,cli,local,otel,schemas,spark,sql"
 nox.options.sessions = []
 nox.options.error_on_missing_interpreters = True
 
@@ -96,7 +96,7 @@ def sbom(session: nox.Session) -> None:
         environment = Path(session.create_tmp()) / name
         session.run("python", "-m", "venv", "--clear", str(environment))
         python = str(environment / "bin" / "python")
-        wanted = [str(ROOT / "local"), f"{ROOT}[{EXTRAS}]"] if name == "penstock" else [str(folder)]
+        wanted = [str(ROOT / "local"), f"{ROOT}[{EXTRAS}]"] if name == "penstock" else [f"{folder}[replay]"]
         session.run(python, "-m", "pip", "install", "--quiet", *wanted, external=True)
         session.run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "pip", "setuptools", external=True)
         session.run(

@@ -42,6 +42,8 @@ SEARCH_BOOSTS = {
     "lease-algorithm.md": 0.5,
     "spark-batches.md": 0.5,
     "options.md": 0.5,
+    "record-replay.md": 0.3,
+    "recording-format.md": 0.2,
 }
 """How much a page counts in the search. A guide counts 1: a reader with a question looks for a guide first."""
 WIDE = frozenset({"options.md"})
