@@ -406,3 +406,28 @@ def test_records_in_flight_are_reported_before_the_limit_of_the_queue(world, mon
 def test_what_is_no_name_of_a_queue_is_refused_when_the_consumer_is_made(queue):
     with pytest.raises(UsageError, match="expected its name or its ARN"):
         QueueConsumer(queue, print)
+
+
+def test_several_threads_iterate_from_the_beginning(world):
+    world.put(*(f"r{n}" for n in range(40)))
+    of, taken, failures = consumer(world), [], []
+    begin = threading.Barrier(3)
+
+    def iterate():
+        begin.wait(60)
+        try:
+            for record in of:
+                taken.append(record.data.decode())
+                if len(taken) == 40:
+                    of.request_stop()
+        except Exception as error:  # noqa: BLE001 - asserted below
+            failures.append(error)
+
+    threads = [threading.Thread(target=iterate, daemon=True) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(90)
+    assert failures == []
+    assert sorted(taken) == sorted(f"r{n}" for n in range(40))
+    assert world.left == []

@@ -29,7 +29,7 @@ from penstock.consumer.async_calls import (
     EventLoopCalls,
     EventLoopProcessor,
 )
-from penstock.consumer.consumer import STOP_SLACK_S, Consumer, not_stopped
+from penstock.consumer.consumer import Consumer, not_stopped
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health
@@ -39,6 +39,7 @@ from penstock.consumer.stream_argument import StreamArgument
 from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.ports.metrics import Metrics
 from penstock.runtime.async_pull import AsyncPull
+from penstock.runtime.consumer_run import STOP_SLACK_S
 from penstock.runtime.stop_signals import StopSignals
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
 from penstock.consumer.consumer_ports import ConsumerPorts
@@ -42,8 +42,7 @@ from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
-from penstock.runtime.home_process import HomeProcess
-from penstock.runtime.stop_signals import StopSignals
+from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
 
@@ -55,9 +54,6 @@ if TYPE_CHECKING:
     from penstock.runtime.consumer_registration import ConsumerRegistration
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
-
-STOP_SLACK_S: Final = 10.0
-"""How much longer than `shutdown_timeout_s` an end is waited for."""
 
 
 class Consumer:
@@ -151,11 +147,11 @@ class Consumer:
                     f"retrieval={self.options.retrieval!r} needs the port of fan-out: ConsumerPorts(..., fan_out=...)"
                 )
             check_consumer_name(self.options.consumer_name or application, "consumer_name")
-        self._home = HomeProcess()
-        self._worker: Worker | None = None
-        self._pull: ThreadPull[Batch] | None = None
-        self._start_lock = threading.Lock()  # held while the consumer starts
-        self._is_stop_wanted = False  # no lock: a signal handler sets it while `start` holds that
+        self._run: ConsumerRun[Worker] = ConsumerRun(
+            self.options.shutdown_timeout_s, lambda: not_stopped(self.worker_id, self.options)
+        )
+        is_pulled = handler is None and processor_factory is None
+        self._pull: ThreadPull[Batch] | None = ThreadPull(not_done, refuse_lost) if is_pulled else None
 
     def __repr__(self) -> str:
         return (
@@ -178,11 +174,7 @@ class Consumer:
             OptionError: The application's lease table belongs to another stream, or its location cannot hold leases.
             NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """
-        self._home.check()
-        with StopSignals(self.request_stop):
-            self.start()
-            self.wait()
-        self._raise_failure()
+        self._run.run(self.start)
 
     def start(self) -> None:
         """Start to work on other threads; return at once.
@@ -191,39 +183,36 @@ class Consumer:
             UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
             NotFound, AccessDenied: The stream cannot be used.
         """
-        self._home.check()
-        if self._is_pulled and self._pull is None:
+        self._run.home.check()
+        if self._pull is not None:
             raise UsageError("give a handler (or iterate: `for batch in consumer`)")
+        self._start()
+
+    def _start(self) -> None:
         if log.disabled:
             warnings.warn(
                 "the logger penstock.consumer is disabled, so the log will not say which shards stop, and why: give "
                 "logging.config disable_existing_loggers=False, or configure logging before penstock is imported",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        with self._start_lock:
-            if self._worker is not None:
-                raise UsageError("this consumer was started before; make a new one")
-            ports = self._ports or self._open_ports()
-            driver = ports.driver or ThreadDriver(self.options)
-            self._worker = self._open(ports, driver)
-            driver.start(self._worker)
-            if self._is_stop_wanted:  # asked for before there was a worker
-                self._worker.request_stop()
+        self._run.begin(self._prepare)
         log.info(
             "worker %s consumes stream %s as application %s", self.worker_id, self.stream, self.application
         )
+
+    def _prepare(self) -> tuple[Worker, Callable[[], None]]:
+        ports = self._ports or self._open_ports()
+        driver = ports.driver or ThreadDriver(self.options)
+        worker = self._open(ports, driver)
+        return worker, partial(driver.start, worker)
 
     def request_stop(self) -> None:
         """Begin a graceful stop and return at once. Safe in a signal handler and from user code.
 
         A consumer that has not started yet, or whose `start` is under way, stops as soon as it has started.
         """
-        self._home.check()
-        self._is_stop_wanted = True
-        worker = self._worker
-        if worker is not None:
-            worker.request_stop()
+        self._run.request_stop()
 
     def stop(self) -> None:
         """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
@@ -235,31 +224,11 @@ class Consumer:
             PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
             UsageError: The handler calls it, which would wait for itself.
         """
-        self._home.check()
-        # The lock is checked first: a start that ends between the two checks has set the worker.
-        is_started = self._start_lock.locked() or self._worker is not None
-        if self._worker is not None and self._worker.delivery.is_in_user_code:
-            raise UsageError(
-                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
-            )
-        self.request_stop()
-        if not is_started:
-            return
-        if not self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S):
-            raise not_stopped(self.worker_id, self.options)
-        self._raise_failure()
+        self._run.stop(lambda worker: worker.delivery.is_in_user_code)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the consumer has ended, at most so many seconds; return whether it has."""
-        worker = self._worker
-        if worker is None:
-            return True
-        if timeout_s is not None:
-            return worker.has_ended.wait(timeout_s)
-        # In slices: a signal handler runs between them on every platform.
-        while not worker.has_ended.wait(1.0):
-            pass
-        return True
+        return self._run.wait(timeout_s)
 
     def pause(self, *shard_ids: str) -> None:
         """Read and deliver nothing more of these shards, or of all if none is named, until `resume`.
@@ -290,53 +259,43 @@ class Consumer:
         self._set_paused(shard_ids, is_paused=False)
 
     def _set_paused(self, shard_ids: tuple[str, ...], *, is_paused: bool) -> None:
-        self._home.check()
-        if self._worker is None:
+        self._run.home.check()
+        if self._run.running is None:
             raise UsageError("this consumer was not started: start it, then pause it")
-        self._worker.set_paused(shard_ids, is_paused=is_paused)
+        self._run.running.set_paused(shard_ids, is_paused=is_paused)
         named = ", ".join(shard_ids) or "all shards"
         log.info("worker %s: %s %s", self.worker_id, named, "paused" if is_paused else "resumed")
 
     @property
     def is_running(self) -> bool:
         """Whether the consumer was started and has not ended."""
-        return self._worker is not None and self._home.is_here and not self._worker.has_ended.is_set()
+        return self._run.is_running
 
     @property
     def failures(self) -> dict[str, PenstockError]:
         """Shards that this worker holds and stopped delivering, and why."""
-        self._home.check()
-        return {} if self._worker is None else self._worker.delivery.stopped.failures
+        self._run.home.check()
+        return {} if self._run.running is None else self._run.running.delivery.stopped.failures
 
     def health(self) -> Health:
         """Return whether the consumer is healthy, each shard's state and lag, and the stopped shards with the reasons.
 
         Costs no call to any service. With `PrometheusMetrics` the same is served as `/health` and `/ready`.
         """
-        self._home.check()
-        if self._worker is None:
+        self._run.home.check()
+        if self._run.running is None:
             return not_started(self.stream, self.application, self.worker_id)
-        return self._worker.health(self.application)
+        return self._run.running.health(self.application)
 
     def __enter__(self) -> Self:
-        self._home.check()
-        if self._is_pulled:
-            self._pull = ThreadPull(not_done, refuse_lost)
-        self.start()
+        self._run.home.check()
+        self._start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._home.is_here:
-            return  # the error of the block goes first
-        self.request_stop()
-        if self._pull is not None:
-            self._pull.close()
-        if error is None:
-            self.stop()
-        else:  # the error of the block goes first; the stop is waited for all the same
-            self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
+        self._run.leave(error, self._pull, self.stop)
 
     # --- pulling --------------------------------------------------------------------------------------
 
@@ -346,32 +305,12 @@ class Consumer:
         The consumer starts with the loop and stops gracefully when the loop is left. A batch in whose body the loop
         is left (by `break`, or by an error) is not done, unless it was acknowledged: it is delivered again.
         """
-        self._home.check()
-        if not self._is_pulled:
-            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        self._run.home.check()
         if self._pull is None:
-            self._pull = ThreadPull(not_done, refuse_lost)
-        pull = self._pull
-        with StopSignals(self.request_stop):
-            if self._worker is None:
-                self.start()
-            worker = self._worker
-            if worker is None:
-                raise UsageError("the consumer did not start")
-            try:
-                yield from pull.items(worker.has_ended)
-            finally:
-                if self._home.is_here:  # a loop that forks leaves it twice
-                    pull.close()
-                    self.request_stop()
-                    self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
-        self._raise_failure()
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        yield from self._run.items(self._pull, self._start)
 
     # --- inside ---------------------------------------------------------------------------------------
-
-    @property
-    def _is_pulled(self) -> bool:
-        return self._handler is None and self._processor_factory is None
 
     def _open_ports(self) -> ConsumerPorts:
         return open_ports(
@@ -409,7 +348,7 @@ class Consumer:
                 kcl3=ports.kcl3,
             ),
             pools=driver.pools,
-            home=self._home,
+            home=self._run.home,
             on_checkpoint_begun=driver.on_checkpoint_begun,
             processor_factory=factory,
             dead_letter=dead_letter,
@@ -442,10 +381,6 @@ class Consumer:
         if self.options.retrieval == "fan-out":
             registration.fetch_arn()  # fails here, before a lease is taken
         return registration
-
-    def _raise_failure(self) -> None:
-        if self._worker is not None and self._worker.failure is not None:
-            raise self._worker.failure
 
 
 def not_stopped(worker_id: str, options: ConsumerOptions) -> PenstockError:

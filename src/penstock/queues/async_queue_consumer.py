@@ -21,11 +21,12 @@ from penstock.errors import UsageError
 from penstock.ports.metrics import Metrics
 from penstock.ports.queues import FinishedRecords
 from penstock.queues.handler_calls import AsyncQueueHandler, EventLoopCalls
-from penstock.queues.queue_consumer import STOP_SLACK_S, QueueConsumer, not_done
+from penstock.queues.queue_consumer import QueueConsumer, not_done
 from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.async_pull import AsyncPull
+from penstock.runtime.consumer_run import STOP_SLACK_S
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.user_code import check_are_callable
 

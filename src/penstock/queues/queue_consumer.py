@@ -14,9 +14,8 @@ import logging
 import os
 import random
 import socket
-import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
@@ -30,9 +29,8 @@ from penstock.queues.queue_loop import QueueLoop, QueuePools
 from penstock.queues.queue_opening import open_queue
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
-from penstock.runtime.home_process import HomeProcess
+from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.loop import LoopThread, ThreadPool
-from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import IterationEnded, ThreadPull
 from penstock.runtime.user_code import check_are_callable, check_is_plain
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger("penstock.queues")
 
-STOP_SLACK_S: Final = 10.0
-"""Seconds beyond `shutdown_timeout_s` to wait for the consumer's end."""
 _CALL_THREADS: Final = 4
 
 
@@ -109,7 +105,6 @@ class QueueConsumer:
         )
         self._handler = handler
         self._calls: HandlerCalls | None = None
-        self._has_own_calls = False
         self._finished = finished
         self._metrics: Metrics = metrics or NoMetrics()
         self._tracer_provider = tracer_provider
@@ -119,11 +114,8 @@ class QueueConsumer:
             raise UsageError(
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
             )
-        self._home = HomeProcess()
-        self._loop: QueueLoop | None = None
-        self._pull: ThreadPull[Any] | None = None
-        self._start_lock = threading.Lock()
-        self._is_stop_wanted = False
+        self._run: ConsumerRun[QueueLoop] = ConsumerRun(self.options.shutdown_timeout_s, self.not_stopped)
+        self._pull: ThreadPull[Any] | None = ThreadPull(not_done) if handler is None else None
 
     def __repr__(self) -> str:
         return (
@@ -142,11 +134,7 @@ class QueueConsumer:
             NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
             UsageError: No handler was given, or the installed botocore does not know queues.
         """
-        self._home.check()
-        with StopSignals(self.request_stop):
-            self.start()
-            self.wait()
-        self._raise_failure()
+        self._run.run(self.start)
 
     def start(self) -> None:
         """Start to work on other threads; return when the queue has been found.
@@ -155,37 +143,38 @@ class QueueConsumer:
             UsageError: No handler was given, or the consumer was started before.
             NotFound, AccessDenied: The queue cannot be used.
         """
-        self._home.check()
-        if self._is_pulled and self._pull is None:
+        self._run.home.check()
+        if self._pull is not None:
             raise UsageError("give a handler (or iterate: `for record in consumer`)")
-        with self._start_lock:
-            if self._loop is not None:
-                raise UsageError("this consumer was started before; make a new one")
-            ports = self._ports or open_ports(self._connection)
-            clock = ports.clock or SystemClock()
-            queue = open_queue(ports.queues, self.queue, self._creation, ports.kinesis, clock)
-            options = self.options
-            pools = QueuePools(
-                receive=ThreadPool("penstock-queue-receive", options.receives_max),
-                call=ThreadPool("penstock-queue-call", _CALL_THREADS),
-                handler=ThreadPool("penstock-queue-handle", options.concurrency),
-            )
-            self._loop = loop = QueueLoop(
-                queue=queue,
-                queues=ports.queues,
-                options=options,
-                worker_id=self.worker_id,
-                calls=self._make_calls(pools, queue),
-                pools=pools,
-                clock=clock,
-                chance=ports.chance or random.SystemRandom(),
-                metrics=self._metrics_of(queue),
-                finished=self._finished,
-            )
-            LoopThread("penstock-queue", loop, clock, loop.crash).start()
-            if self._is_stop_wanted:  # stop requested before the loop existed
-                loop.request_stop()
-        log.info("worker %s consumes queue %s", self.worker_id, queue.name)
+        self._start()
+
+    def _start(self) -> None:
+        self._run.begin(self._prepare)
+        log.info("worker %s consumes queue %s", self.worker_id, self.queue)
+
+    def _prepare(self) -> tuple[QueueLoop, Callable[[], None]]:
+        ports = self._ports or open_ports(self._connection)
+        clock = ports.clock or SystemClock()
+        queue = open_queue(ports.queues, self.queue, self._creation, ports.kinesis, clock)
+        options = self.options
+        pools = QueuePools(
+            receive=ThreadPool("penstock-queue-receive", options.receives_max),
+            call=ThreadPool("penstock-queue-call", _CALL_THREADS),
+            handler=ThreadPool("penstock-queue-handle", options.concurrency),
+        )
+        loop = QueueLoop(
+            queue=queue,
+            queues=ports.queues,
+            options=options,
+            worker_id=self.worker_id,
+            calls=self._make_calls(pools, queue),
+            pools=pools,
+            clock=clock,
+            chance=ports.chance or random.SystemRandom(),
+            metrics=self._metrics_of(queue),
+            finished=self._finished,
+        )
+        return loop, LoopThread("penstock-queue", loop, clock, loop.crash).start
 
     def _make_calls(self, pools: QueuePools, queue: QueueDescription) -> HandlerCalls:
         calls = self._calls
@@ -201,7 +190,7 @@ class QueueConsumer:
 
     def use_calls(self, calls: HandlerCalls) -> None:
         """Replace the calls of user code on threads by others. `AsyncQueueConsumer` uses it before the start."""
-        self._calls, self._has_own_calls = calls, True
+        self._calls, self._pull = calls, None
 
     def _metrics_of(self, queue: QueueDescription) -> Metrics:
         if isinstance(self._metrics, MetricsOfConsumers):
@@ -211,10 +200,7 @@ class QueueConsumer:
 
     def request_stop(self) -> None:
         """Begin a graceful stop and return at once. Safe in a signal handler and from user code."""
-        self._home.check()
-        self._is_stop_wanted = True
-        if self._loop is not None:
-            self._loop.request_stop()
+        self._run.request_stop()
 
     def stop(self) -> None:
         """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
@@ -223,18 +209,7 @@ class QueueConsumer:
             PenstockError: The consumer failed before; or it did not stop in time.
             UsageError: The handler calls it, which would wait for itself.
         """
-        self._home.check()
-        is_started = self._start_lock.locked() or self._loop is not None
-        if self._calls is not None and self._calls.is_inside:
-            raise UsageError(
-                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
-            )
-        self.request_stop()
-        if not is_started:
-            return
-        if not self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S):
-            raise self.not_stopped()
-        self._raise_failure()
+        self._run.stop(lambda _: self._calls is not None and self._calls.is_inside)
 
     def not_stopped(self) -> PenstockError:
         """Return the error to raise if the consumer has not stopped in time."""
@@ -245,25 +220,17 @@ class QueueConsumer:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the consumer has ended; return False after the timeout."""
-        loop = self._loop
-        if loop is None:
-            return True
-        if timeout_s is not None:
-            return loop.has_ended.wait(timeout_s)
-        # Wait in slices: on every platform a signal handler can run between two of them.
-        while not loop.has_ended.wait(1.0):
-            pass
-        return True
+        return self._run.wait(timeout_s)
 
     @property
     def is_running(self) -> bool:
         """Whether the consumer was started and has not ended."""
-        return self._loop is not None and self._home.is_here and not self._loop.has_ended.is_set()
+        return self._run.is_running
 
     def health(self) -> QueueHealth:
         """Return whether the consumer is healthy, and its counts of records. Makes no call to the service."""
-        self._home.check()
-        if self._loop is None:
+        self._run.home.check()
+        if self._run.running is None:
             return QueueHealth(
                 is_healthy=False,
                 is_ready=False,
@@ -272,27 +239,17 @@ class QueueConsumer:
                 queue_arn="",
                 worker_id=self.worker_id,
             )
-        return self._loop.health()
+        return self._run.running.health()
 
     def __enter__(self) -> Self:
-        self._home.check()
-        if self._is_pulled and self._pull is None:
-            self._pull = ThreadPull(not_done)
-        self.start()
+        self._run.home.check()
+        self._start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._home.is_here:
-            return  # the error of the block goes first
-        self.request_stop()
-        if self._pull is not None:
-            self._pull.close()
-        if error is None:
-            self.stop()
-        else:  # the error of the block goes first; the stop is waited for all the same
-            self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
+        self._run.leave(error, self._pull, self.stop)
 
     # --- pulling --------------------------------------------------------------------------------------
 
@@ -302,33 +259,10 @@ class QueueConsumer:
         The consumer starts with the loop and stops gracefully when the loop ends. If the loop's body ends it (by `break` or an error),
         the current record is returned at once. At most `concurrency` records wait to be taken. Several threads may iterate.
         """
-        self._home.check()
-        if not self._is_pulled:
-            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        self._run.home.check()
         if self._pull is None:
-            self._pull = ThreadPull(not_done)
-        pull = self._pull
-        with StopSignals(self.request_stop):
-            if self._loop is None:
-                self.start()
-            loop = self._loop
-            assert loop is not None
-            try:
-                yield from pull.items(loop.has_ended)
-            finally:
-                if self._home.is_here:  # after a fork in the loop's body, both processes reach this
-                    pull.close()
-                    self.request_stop()
-                    self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
-        self._raise_failure()
-
-    @property
-    def _is_pulled(self) -> bool:
-        return self._handler is None and not self._has_own_calls
-
-    def _raise_failure(self) -> None:
-        if self._loop is not None and self._loop.failure is not None:
-            raise self._loop.failure
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        yield from self._run.items(self._pull, self._start)
 
 
 def not_done() -> IterationEnded:
