@@ -234,9 +234,7 @@ class TableScans:
         if self._state is TableState.UNKNOWN:
             return self._state_due_s
         is_waiting = self._state is not TableState.READY or self._is_scanning
-        return math.inf if is_waiting else max(
-            self._retry_s, min(self._due_s, self._whole_s, self._watch_s)
-        )
+        return math.inf if is_waiting else max(self._retry_s, min(self._due_s, self._whole_s, self._watch_s))
 
     @property
     def _whole_s(self) -> float:
