@@ -500,7 +500,7 @@ def test_a_loop_that_was_closed_by_force_fails_the_worker(stream, table):
 
     running = consumer(stream, table, handle)
     loop.run_until_complete(running.start())
-    keeper = running._keeper
+    keeper = running._run.keeper
     loop.close()
     put_in_every_shard(stream)
     wait_until(lambda: not running.is_running)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock import AsyncQueueConsumer, Reject
-from penstock.errors import UsageError
+from penstock.errors import NotFound, UsageError
 from queue_world import QueueWorld
 from waiting import wait_until
 
@@ -135,3 +135,33 @@ def test_records_are_pulled_by_two_tasks(world):
     asyncio.run(main())
     assert sorted(taken) == sorted(f"r{n}" for n in range(40))
     assert world.left == []
+
+
+def test_a_loop_that_ends_first_stops_the_consumer_with_a_warning(world, caplog):
+    world.put("a")
+
+    async def handle(_):
+        pass
+
+    forgotten = consumer(world, handle)
+
+    async def main():
+        await forgotten.start()
+        await until(lambda: not world.left)
+
+    asyncio.run(main())
+    wait_until(lambda: not forgotten.is_running)
+    assert "the event loop ends while worker" in caplog.text
+    assert "async with AsyncQueueConsumer(...)" in caplog.text
+
+
+def test_a_consumer_whose_start_failed_may_be_started_again(world):
+    world.put("a")
+    of = AsyncQueueConsumer("nosuch", lambda _: None, ports=world.ports)
+
+    async def main():
+        for _ in range(2):
+            with pytest.raises(NotFound, match="no queue nosuch"):
+                await of.start()
+
+    asyncio.run(main())

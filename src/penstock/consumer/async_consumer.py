@@ -11,9 +11,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
@@ -39,8 +37,7 @@ from penstock.consumer.stream_argument import StreamArgument
 from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.ports.metrics import Metrics
 from penstock.runtime.async_pull import AsyncPull
-from penstock.runtime.consumer_run import STOP_SLACK_S
-from penstock.runtime.stop_signals import StopSignals
+from penstock.runtime.async_run import AsyncRun
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -130,10 +127,15 @@ class AsyncConsumer:
         self.options: ConsumerOptions = self._consumer.options
         self.worker_id: str = self._consumer.worker_id
         self._tracer_provider = tracer_provider
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-        self._is_finishing = False
+        self._run = AsyncRun(
+            consumer=self._consumer,
+            calls=calls,
+            pull=self._pull,
+            shutdown_timeout_s=self.options.shutdown_timeout_s,
+            not_stopped=lambda: not_stopped(self.worker_id, self.options),
+            name="AsyncConsumer",
+            log=log,
+        )
 
     def __repr__(self) -> str:
         return f"Async{self._consumer!r}"
@@ -154,16 +156,9 @@ class AsyncConsumer:
             OptionError: The application's lease table belongs to another stream, or its location cannot hold leases.
             NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """
-        with StopSignals(self.request_stop) as signals:
-            await self.start()
-            try:
-                await self._ended.wait()
-            except asyncio.CancelledError:
-                if not signals.is_interrupted:
-                    await self._finish()
-                raise
-            await self._calls.cancel()
-        self._consumer.stop()  # it has ended: raises the worker's failure
+        self._check_handler()
+        self._trace()
+        await self._run.run()
 
     async def start(self) -> None:
         """Start to work; return when the stream has been described.
@@ -172,49 +167,22 @@ class AsyncConsumer:
             UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
             NotFound, AccessDenied: The stream cannot be used.
         """
+        self._check_handler()
+        self._trace()
+        await self._run.start()
+
+    def _check_handler(self) -> None:
         if self._pull is not None:
             raise UsageError(
                 "give a handler, or iterate: `async with AsyncConsumer(...) as consumer:`, and in it "
                 "`async for batch in consumer:`"
             )
-        await self._start()
 
-    async def _start(self) -> None:
-        if self._loop is not None:
-            raise UsageError("this consumer was started before; make a new one")
-        loop = self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        self._is_finishing = False
-        self._calls.open()
+    def _trace(self) -> None:
         if self._tracer_provider is not None:
             from penstock.runtime.open_telemetry import BatchTraces
 
             self._calls.span = BatchTraces(self._tracer_provider, self.application, self.worker_id).span
-        starting = loop.run_in_executor(None, self._start_worker, loop)
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # The thread goes on: a worker that it has started must still be stopped.
-            starting.add_done_callback(self._stop_what_started)
-            await asyncio.wait([starting])
-            await self._wait_for_end(STOP_SLACK_S)
-            raise
-        self._keeper = loop.create_task(self._keep())
-
-    def _start_worker(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start on a thread, and signal the loop at the end, also if the start fails."""
-        try:
-            self._consumer.start()
-        except BaseException:
-            self._signal(loop, self._on_not_started)
-            raise
-        threading.Thread(
-            target=self._signal_end, args=(loop,), name="penstock-async-end", daemon=True
-        ).start()
-
-    def _stop_what_started(self, starting: asyncio.Future[None]) -> None:
-        if starting.exception() is None:
-            self.request_stop()
 
     def request_stop(self) -> None:
         """Begin a graceful stop and return at once. Safe in a signal handler, from every thread and from user code."""
@@ -227,81 +195,17 @@ class AsyncConsumer:
             PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
             UsageError: A handler calls it, which would wait for itself; or another event loop than the consumer's.
         """
-        if self._loop is None:
-            return
-        if self._loop is not asyncio.get_running_loop():
-            raise UsageError("this consumer was started on another event loop: stop it there")
-        if self._calls.is_inside:
-            raise UsageError(
-                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
-            )
-        await self._finish()
-        self._raise_failure()
-
-    async def _finish(self) -> None:
-        self._is_finishing = True
-        self.request_stop()
-        if self._pull is not None:
-            self._pull.close()
-        await self._wait_for_end(self.options.shutdown_timeout_s + STOP_SLACK_S)
-        await self._calls.cancel()
-
-    async def _wait_for_end(self, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._ended.wait()
-        except TimeoutError:
-            log.debug("worker %s has not ended in time", self.worker_id)  # the callers raise it
-
-    def _raise_failure(self) -> None:
-        if not self._ended.is_set():
-            raise not_stopped(self.worker_id, self.options)
-        self._consumer.stop()
-
-    def _signal_end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for the worker's end on a thread, and signal the loop."""
-        self._consumer.wait()
-        self._signal(loop, self._on_ended)
-
-    def _signal(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        try:
-            loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            log.debug("worker %s ended after its event loop", self.worker_id)
-
-    def _on_not_started(self) -> None:
-        self._ended.set()
-        self._loop = None  # it may be started again
-
-    def _on_ended(self) -> None:
-        self._ended.set()
-        if self._pull is not None:
-            self._pull.close()
-
-    async def _keep(self) -> None:
-        """Stop the worker if the loop ends first: `asyncio.run` cancels the tasks that are left."""
-        try:
-            await self._ended.wait()
-        except asyncio.CancelledError:
-            if self._consumer.is_running and not self._is_finishing:
-                log.warning(
-                    "the event loop ends while worker %s runs; it stops now. Use `async with AsyncConsumer(...)`, or await "
-                    "stop()",
-                    self.worker_id,
-                )
-                self.request_stop()
-            raise
+        await self._run.stop()
 
     async def __aenter__(self) -> Self:
-        await self._start()
+        self._trace()
+        await self._run.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._finish()
-        if error is None:  # else the error of the block goes first
-            self._raise_failure()
+        await self._run.leave(error)
 
     # --- pulling --------------------------------------------------------------------------------------
 
@@ -313,15 +217,15 @@ class AsyncConsumer:
         """
         if self._pull is None:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
-        if self._loop is None:
+        if not self._run.was_started:
             raise UsageError(
                 "this consumer was not started: `async with AsyncConsumer(...) as consumer:`, and in it "
                 "`async for batch in consumer:`"
             )
         async for batch in self._pull.items():
             yield batch
-        if self._ended.is_set():
-            self._raise_failure()
+        if self._run.has_ended:
+            self._run.raise_failure()
 
     # --- as `Consumer` --------------------------------------------------------------------------------
 

@@ -10,9 +10,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -26,8 +24,7 @@ from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.async_pull import AsyncPull
-from penstock.runtime.consumer_run import STOP_SLACK_S
-from penstock.runtime.stop_signals import StopSignals
+from penstock.runtime.async_run import AsyncRun
 from penstock.runtime.user_code import check_are_callable
 
 if TYPE_CHECKING:
@@ -102,8 +99,15 @@ class AsyncQueueConsumer:
         self.queue = queue
         self.options: QueueConsumerOptions = self._consumer.options
         self.worker_id: str = self._consumer.worker_id
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = asyncio.Event()
+        self._run = AsyncRun(
+            consumer=self._consumer,
+            calls=self._calls,
+            pull=self._pull,
+            shutdown_timeout_s=self.options.shutdown_timeout_s,
+            not_stopped=self._consumer.not_stopped,
+            name="AsyncQueueConsumer",
+            log=log,
+        )
 
     def __repr__(self) -> str:
         return f"Async{self._consumer!r}"
@@ -123,16 +127,7 @@ class AsyncQueueConsumer:
                 "give a handler, or iterate: `async with AsyncQueueConsumer(...) as consumer:`, and in it `async for record in "
                 "consumer:`"
             )
-        with StopSignals(self.request_stop) as signals:
-            await self.start()
-            try:
-                await self._ended.wait()
-            except asyncio.CancelledError:
-                if not signals.is_interrupted:
-                    await self._finish()
-                raise
-            await self._calls.cancel()
-        self._consumer.stop()  # it has ended: raises its failure
+        await self._run.run()
 
     async def start(self) -> None:
         """Start to work; return when the queue has been found.
@@ -141,43 +136,7 @@ class AsyncQueueConsumer:
             UsageError: The consumer was started before.
             NotFound, AccessDenied: The queue cannot be used.
         """
-        if self._loop is not None:
-            raise UsageError("this consumer was started before; make a new one")
-        loop = self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        self._calls.open()
-        starting = loop.run_in_executor(None, self._start_thread, loop)
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # The thread goes on: if it has started the consumer, this must still be stopped.
-            self.request_stop()
-            await asyncio.wait([starting])
-            if starting.exception() is None:
-                await self._wait_for_end()
-            raise
-        except BaseException:
-            self._loop = None
-            raise
-
-    def _start_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._consumer.start()
-        threading.Thread(
-            target=self._signal_end, args=(loop,), name="penstock-queue-end", daemon=True
-        ).start()
-
-    def _signal_end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for the end on a thread, and signal the event loop."""
-        self._consumer.wait()
-        try:
-            loop.call_soon_threadsafe(self._on_ended)
-        except RuntimeError:
-            log.debug("worker %s ended after its event loop", self.worker_id)
-
-    def _on_ended(self) -> None:
-        self._ended.set()
-        if self._pull is not None:
-            self._pull.close()
+        await self._run.start()
 
     def request_stop(self) -> None:
         """Begin a graceful stop and return at once. Safe in a signal handler, from every thread and from user code."""
@@ -190,46 +149,16 @@ class AsyncQueueConsumer:
             PenstockError: The consumer failed before; or it did not stop in time.
             UsageError: A handler calls it, which would wait for itself; or another event loop than the consumer's.
         """
-        if self._loop is None:
-            return
-        if self._loop is not asyncio.get_running_loop():
-            raise UsageError("this consumer was started on another event loop: stop it there")
-        if self._calls.is_inside:
-            raise UsageError(
-                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
-            )
-        await self._finish()
-        self._raise_failure()
-
-    async def _finish(self) -> None:
-        self.request_stop()
-        if self._pull is not None:
-            self._pull.close()
-        await self._wait_for_end()
-        await self._calls.cancel()
-
-    async def _wait_for_end(self) -> None:
-        try:
-            async with asyncio.timeout(self.options.shutdown_timeout_s + STOP_SLACK_S):
-                await self._ended.wait()
-        except TimeoutError:
-            log.debug("worker %s has not ended in time", self.worker_id)  # the callers raise it
-
-    def _raise_failure(self) -> None:
-        if not self._ended.is_set():
-            raise self._consumer.not_stopped()
-        self._consumer.stop()
+        await self._run.stop()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        await self._run.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._finish()
-        if error is None:  # else the error of the block goes first
-            self._raise_failure()
+        await self._run.leave(error)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Yield records, or batches with `batch_records_max`; inside `async with`. Requesting the next one acknowledges the one before.
@@ -238,15 +167,15 @@ class AsyncQueueConsumer:
         """
         if self._pull is None:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
-        if self._loop is None:
+        if not self._run.was_started:
             raise UsageError(
                 "this consumer was not started: `async with AsyncQueueConsumer(...) as consumer:`, and in it `async for record in "
                 "consumer:`"
             )
         async for item in self._pull.items():
             yield item
-        if self._ended.is_set():
-            self._raise_failure()
+        if self._run.has_ended:
+            self._run.raise_failure()
 
     async def _offer(self, item: Any) -> None:
         assert self._pull is not None
