@@ -28,6 +28,7 @@ _EXAMPLE: Final = (
     "select json->>'type', count(*) from orders where arrived > now() - interval 2 hours group by 1"
 )
 _STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}|arn:.+")
+_CLOCK_AHEAD_S_MAX: Final = 5.0
 _RECORDING_SUFFIX: Final = ".penstock"
 _END_WAIT_S: Final = 10.0
 _EXIT_USAGE: Final = 2
@@ -160,9 +161,21 @@ def _open_stream(args: argparse.Namespace, name: str) -> RowSource:
 
 
 def _print_plan(query: Query, *, follows: bool) -> None:
+    from penstock.sql.stream_rows import StreamRows
+
     for table in query.tables:
         if table.is_read:
             warn(f"penstock sql: {table.name}: {_say_range(table, follows=follows)}")
+    ahead_s = max(
+        (table.source.clock_ahead_s for table in query.tables if isinstance(table.source, StreamRows)),
+        key=abs,
+        default=0.0,
+    )
+    if abs(ahead_s) > _CLOCK_AHEAD_S_MAX:
+        warn(
+            f"penstock sql: this machine's clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the service's: "
+            "now() in the query is by this machine's, arrived by the service's"
+        )
 
 
 def _say_range(table: PlannedTable, *, follows: bool) -> str:
@@ -213,14 +226,46 @@ def _write(query: Query, name: str, output: str | None) -> None:
         )
 
 
+class _Progress:
+    """Shows on a terminal how much has been read while there are no results."""
+
+    def __init__(self, query: Query) -> None:
+        from penstock.sql.stream_rows import StreamRows
+
+        self._streams = [table.source for table in query.tables if isinstance(table.source, StreamRows)]
+        self._is_shown = bool(self._streams) and sys.stderr.isatty()
+        self._is_drawn = False
+
+    def draw(self) -> None:
+        """Show the records and megabytes read."""
+        if not self._is_shown:
+            return
+        count = sum(stream.record_count for stream in self._streams)
+        megabytes = sum(stream.data_bytes for stream in self._streams) / 1_000_000
+        sys.stderr.write(f"\r\x1b[K{count:,} records read, {megabytes:,.1f} MB")
+        sys.stderr.flush()
+        self._is_drawn = True
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._is_drawn = False
+
+
 def _results(query: Query) -> Iterator[Any]:
     """Yield results that another thread computes: this one stays free for signals."""
     from penstock.sql.handover import HandedOver
 
-    results = HandedOver("penstock-sql", query.results)
+    progress = _Progress(query)
+    results = HandedOver("penstock-sql", query.results, progress.draw)
     try:
-        yield from results
+        for rows in results:
+            progress.clear()
+            yield rows
     finally:
+        progress.clear()
         results.stop()
         query.stop()
         results.join(_END_WAIT_S)

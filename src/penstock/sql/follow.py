@@ -63,7 +63,7 @@ def is_over_rows(plan: QueryPlan) -> bool:
 
 
 class FollowedQuery:
-    """Runs a planned query again and again.
+    """Runs a planned query repeatedly.
 
     Args:
         planned: The query; it is not read itself.

@@ -27,9 +27,13 @@ class HandedOver(Generic[_Item]):
     Args:
         name: Of the thread.
         read: Returns the rows; called on that thread when the first row is requested.
+        on_wait: Called about four times a second while rows are waited for, by the thread that requests them.
     """
 
-    def __init__(self, name: str, read: Callable[[], Iterator[_Item]]) -> None:
+    def __init__(
+        self, name: str, read: Callable[[], Iterator[_Item]], on_wait: Callable[[], None] = lambda: None
+    ) -> None:
+        self._on_wait = on_wait
         self._read = read
         self._queue: queue.Queue[_Item | None] = queue.Queue(_BATCHES_HELD_MAX)
         self._is_stopped = threading.Event()
@@ -67,7 +71,7 @@ class HandedOver(Generic[_Item]):
             try:
                 return self._queue.get(timeout=_CHECK_INTERVAL_S)
             except queue.Empty:
-                continue
+                self._on_wait()
         raise Stopped
 
     def _pump(self) -> None:

@@ -58,11 +58,20 @@ class StreamRows:
         summary: Its description.
         shards: All of them.
         now_ms: The moment, by the service's clock.
+        clock_ahead_s: How far this machine's clock is ahead of the service's.
     """
 
     def __init__(
-        self, kinesis: Kinesis, stream: str, summary: StreamSummary, shards: tuple[Shard, ...], now_ms: int
+        self,
+        kinesis: Kinesis,
+        stream: str,
+        summary: StreamSummary,
+        shards: tuple[Shard, ...],
+        *,
+        now_ms: int,
+        clock_ahead_s: float,
     ) -> None:
+        self.clock_ahead_s = clock_ahead_s
         self.kinesis = kinesis
         self.stream = stream
         self._shards = shards
@@ -161,5 +170,11 @@ def open_stream_rows(kinesis: Kinesis, stream: str) -> StreamRows:
     # The moment first: a shard that is made after it has no record from before it.
     here_ms = SystemClock().wall_ms()
     listing = kinesis.fetch_shards(stream)
-    now_ms = service_bound_ms(here_ms, listing.server_ms) + 1
-    return StreamRows(kinesis, stream, summary, listing.shards, now_ms)
+    return StreamRows(
+        kinesis,
+        stream,
+        summary,
+        listing.shards,
+        now_ms=service_bound_ms(here_ms, listing.server_ms) + 1,
+        clock_ahead_s=0.0 if listing.server_ms is None else (here_ms - listing.server_ms) / 1000,
+    )
