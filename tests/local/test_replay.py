@@ -171,9 +171,9 @@ def test_a_fast_replay_appears_by_itself_and_wakes_a_subscription(recorded):
                         return True
             return False
 
-        wait_until(read_once, 30)
+        wait_until(read_once, "the shard to be read to its end")
         assert found == [(row[0], row[2]) for row in records["shardId-000000000000"][0]]
-        wait_until(lambda: server.replay.state()["streams"]["orders"]["appeared"] == 90, 30)
+        wait_until(lambda: server.replay.state()["streams"]["orders"]["appeared"] == 90, "all records")
 
 
 def test_a_replay_takes_no_changes_but_other_streams_do(recorded):
@@ -230,5 +230,5 @@ def test_the_command_replays_in_a_process_of_its_own(recorded):
         assert shards_of(server.client("kinesis")) == shards
     with LocalKinesis.process(replay=(path,), replay_from="start", time_factor=1000.0) as server:
         began = time.monotonic()
-        wait_until(lambda: server.replay.state()["streams"]["orders"]["appeared"] == 90, 60)
+        wait_until(lambda: server.replay.state()["streams"]["orders"]["appeared"] == 90, "all records")
         assert time.monotonic() - began > 1

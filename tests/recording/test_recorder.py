@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +20,7 @@ from penstock.recording import open_recording
 from penstock.recording.recorder import Recorder, RecordingStoppedError, Slice
 from penstock.wiring import AwsOptions, open_kinesis
 from penstock_local import LocalKinesis
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +191,7 @@ def test_wrong_input_is_refused_in_one_line_and_leaves_no_file(stream, penstock,
     status, _, err = penstock("record", stream, *arguments, "-o", "a.penstock")
     assert status == 2
     assert sentence in err.splitlines()[-1]
-    assert not Path("a.penstock").exists()
+    assert list(Path().iterdir()) == []
 
 
 def test_a_file_that_is_there_and_a_folder_that_is_not(stream, penstock):
@@ -205,7 +210,7 @@ def test_keys_and_fields_are_redacted_in_aggregates_too(client, stream, penstock
     client.put_record(StreamName=stream, Data=entry.data, PartitionKey="ann@example.org")
     client.put_record(StreamName=stream, Data=b"Ann, no JSON", PartitionKey="ann@example.org")
     _, _, err = penstock(
-        "record", stream, "--since", "1h", "-o", "a.penstock", "--redact", "key=hash", "--redact",
+        "record", stream, "--since", "1h", "-o", "a.penstock", "--key", "ann@example.org", "--redact", "key=hash", "--redact",
         "json:$.customer.name=hash",
     )  # fmt: skip
     assert "the data of 1 records is no JSON and was dropped" in err
@@ -217,6 +222,7 @@ def test_keys_and_fields_are_redacted_in_aggregates_too(client, stream, penstock
     names = [json.loads(row["data"])["customer"]["name"] for row in rows[:2]]
     assert len(set(names)) == 2
     assert rows[2]["data"] == b""
+    assert b"key=hash" in content
     assert not any(secret in content for secret in (b"ann@", b"Ann", b"Bob"))
 
 
@@ -314,3 +320,25 @@ def test_records_that_arrive_during_the_recording_are_there_until_its_end(server
     assert time.time_ns() // 1_000_000 >= until_ms
     assert (metadata.record_count, len(metadata.shards)) == (40, 4)
     assert in_file(path) == in_stream(client, stream)
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(server, client, stream, tmp_path):
+    put(client, stream, 50)
+    until = datetime.fromtimestamp(time.time() + 20, UTC).isoformat()
+    command = [
+        sys.executable, "-m", "penstock", "record", stream, "--since", "1h", "--until", until, "-o", "a.penstock",
+    ]  # fmt: skip
+    environ = {**os.environ, **server.environ()}
+    first = subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    calls = server.calls
+    wait_until(lambda: calls().count("GetRecords", stream=stream) >= 4, "the records to be read")
+    first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "50 records are kept. The same command goes on" in said
+    put(client, stream, 50, "later")
+    second = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+    assert "going on with a.penstock.part, which has 50 records" in second.stderr
+    assert in_file(tmp_path / "a.penstock") == in_stream(client, stream)

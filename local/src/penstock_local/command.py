@@ -179,7 +179,10 @@ async def _serve(
 
     def announce(server: Server) -> None:
         if steps:
-            loop.add_reader(sys.stdin, step, server)
+            try:
+                loop.add_reader(sys.stdin, step, server)
+            except (OSError, ValueError) as error:  # a file, or no input at all
+                raise OptionError(f"--step needs a terminal or a pipe as its input: {error}") from error
         server.create_streams(streams)
         # a reader that went away must not stop the server
         with contextlib.suppress(BrokenPipeError):

@@ -87,6 +87,11 @@ class PartFolder:
         """Release the folder for other processes."""
         os.close(self._held)
 
+    def remove_if_empty(self) -> None:
+        """Remove the folder if nothing would be lost with it."""
+        if not self.batches and not self.progress.done:
+            shutil.rmtree(self._folder)
+
     def add(self, table: pa.Table) -> RecordedBatch:
         """Write consecutive records of one shard; they are there when it returns, or not at all."""
         batch = describe(table, 0, 0, 0)

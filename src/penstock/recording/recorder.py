@@ -41,14 +41,14 @@ from penstock.core.recording.metadata import (
     RecordedStream,
     RecordingMetadata,
 )
-from penstock.core.recording.redaction import parse_redaction, redact
+from penstock.core.recording.redaction import hash_key, parse_redaction, redact
 from penstock.core.shard import Shard
 from penstock.errors import OptionError, PenstockError
 from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
 from penstock.recording.arrow import SCHEMA, pa
 from penstock.recording.parts import PartFolder, Progress, create_parts, open_parts
 
-_THREADS_MAX: Final = 32
+_THREADS_MAX: Final = 8  # each holds a page of up to 10 MiB in a few forms
 _BUFFERS_BYTES: Final = 128 * 1024 * 1024
 _BATCH_BYTES_MIN: Final = 1024 * 1024
 _BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -159,7 +159,7 @@ class Recorder:
         asked: dict[str, Any] | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        redaction = parse_redaction(wanted.redactions)
+        self._redaction = parse_redaction(wanted.redactions) if wanted.redactions else None
         if path.exists():
             raise OptionError(f"{path} exists: remove it, or choose another file")
         self.state = RecorderState()
@@ -173,6 +173,7 @@ class Recorder:
         self._due: list[tuple[float, int, _ShardRecording]] = []
         self._order = itertools.count()
         self._busy = 0
+        self._batch_bytes = _BATCH_BYTES_MAX
         self._failure: BaseException | None = None
         summary = kinesis.fetch_summary(wanted.stream)
         self._retention_s = summary.retention_hours * 3600
@@ -186,7 +187,6 @@ class Recorder:
         self._parts, self.is_resumed = self._open_parts(wanted, stream, asked or {})
         progress = self._parts.progress
         self._recorded = progress.recorded
-        self._redaction = redaction if wanted.redactions else None
         self._secret = bytes.fromhex(progress.secret)
         self._keys = None if wanted.keys is None else frozenset(wanted.keys)
         self._arrivals: dict[str, Arrivals] = {}
@@ -222,6 +222,9 @@ class Recorder:
             shards = describe_shards(listed, self._arrivals, self._recorded.from_ms, recorded_ids)
             self.state.part_count = len(self._parts.batches)
             return self._parts.finish(lambda batches: self._metadata(shards, batches), self._on_part)
+        except BaseException:
+            self._parts.remove_if_empty()
+            raise
         finally:
             self._parts.close()
 
@@ -246,12 +249,6 @@ class Recorder:
         start = ShardFilter("FROM_TIMESTAMP", timestamp_ms=self._recorded.from_ms)
         listing = self._kinesis.fetch_shards(self._stream, start)
         self._clock.on_answer(self._now_ms(), listing.server_ms)
-        missing = sorted(set(self._recorded.shards or ()) - {shard.shard_id for shard in listing.shards})
-        if missing:
-            raise OptionError(
-                f"--shards {missing[0]}: stream {self._stream} has no such shard in the slice; "
-                f"`penstock shards {self._stream}` lists them"
-            )
         return tuple(parents_first(listing.shards))
 
     def _is_recorded(self, shard: Shard) -> bool:
@@ -462,13 +459,22 @@ class Recorder:
                 )
             return parts, True
         listing = self._kinesis.fetch_shards(self._stream)
+        missing = sorted(set(wanted.shards or ()) - {shard.shard_id for shard in listing.shards})
+        if missing:
+            raise OptionError(
+                f"--shards {missing[0]}: stream {self._stream} has no such shard; `penstock shards {self._stream}` lists them"
+            )
         now_ms = self._clock.on_answer(self._now_ms(), listing.server_ms)
+        secret = secrets.token_bytes(32)
+        keys = wanted.keys
+        if keys is not None and self._redaction is not None and self._redaction.hashes_keys:
+            keys = tuple(hash_key(secret, key) for key in keys)  # the file must not have them
         bound_ms = service_bound_ms(self._now_ms(), listing.server_ms) + 1
         recorded = Recorded(
             from_ms=wanted.from_ms,
             until_ms=bound_ms if wanted.until_ms is None else wanted.until_ms,
             shards=wanted.shards,
-            keys=wanted.keys,
+            keys=keys,
             redactions=wanted.redactions,
         )
         progress = Progress(
@@ -477,7 +483,7 @@ class Recorder:
             recorded=recorded,
             has_end=wanted.until_ms is not None,
             began_ms=now_ms,
-            secret=secrets.token_hex(32),
+            secret=secret.hex(),
         )
         return create_parts(self._path, progress), False
 

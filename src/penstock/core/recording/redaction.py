@@ -130,8 +130,13 @@ def redact(redaction: Redaction, secret: bytes, partition_key: str | None, data:
     return RedactedRecord(_redact_key(redaction, secret, partition_key), builder.build().data, dropped)
 
 
+def hash_key(secret: bytes, partition_key: str) -> str:
+    """Return the hash that replaces a partition key."""
+    return _hash(secret, partition_key)
+
+
 def _redact_key(redaction: Redaction, secret: bytes, key: str | None) -> str | None:
-    return key if key is None or not redaction.hashes_keys else _hash(secret, key)
+    return key if key is None or not redaction.hashes_keys else hash_key(secret, key)
 
 
 def _redact_data(redaction: Redaction, secret: bytes, data: bytes) -> tuple[bytes, bool]:
