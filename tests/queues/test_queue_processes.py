@@ -19,6 +19,7 @@ from waiting import wait_until
 pytestmark = knows_queues
 
 PROGRAM = Path(__file__).with_name("queue_program.py")
+SOAK = Path(__file__).parents[2] / "tools" / "soak_queue.py"
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +165,11 @@ def test_a_stopped_worker_gives_back_at_once(start_workers):
     wait_until(lambda: workers.left() == 0, "the rest, an hour before its visibility ends")
     workers.stop()
     assert workers.done() == Counter(workers.sent), "a graceful stop repeats nothing"
+
+
+def test_the_run_of_make_soak_passes_with_few_records():
+    options = ("--records", "2000", "--workers", "3", "--seconds", "6")
+    done = subprocess.run([sys.executable, SOAK, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" 0 lost;") == 2
+    assert done.stdout.endswith("passed\n")

@@ -12,7 +12,7 @@ from penstock_sim.plan import SETTLE_MAX_S, FaultPlan, QueuePlan, Scenario
 from penstock_sim.reading_presets import draw_scenario
 
 _FAULTLESS_SEEDS: Final = 4
-"""Index, of five seeds with queues, of the one whose only faults are graceful stops, in every second one."""
+"""Index, of five seeds with queues, of the one that has no faults, or only graceful stops."""
 
 _LOST_ANSWERS_FROM_S: Final = 5
 """A call without an answer takes up to three seconds, and other calls wait for its thread: a shorter visibility would end."""
