@@ -17,6 +17,7 @@ from penstock.cli.overview.screen import Place
 from penstock.cli.overview.snapshot import Snapshot
 from penstock.errors import AccessDenied, UsageError
 from penstock.ports.queues import QueueSummary
+from penstock.runtime.system_clock import SystemClock
 from penstock_local import LocalKinesis
 from queue_rig import knows_queues
 from waiting import DEADLINE_S, wait_until
@@ -150,6 +151,13 @@ def test_the_live_view_shows_queues_below_the_applications_and_fits(height):
     assert ("q00" in out.getvalue()) is (height > 8)
 
 
+class AMinuteAhead(SystemClock):
+    """The clock of the server after `advance(61)`."""
+
+    def wall_ms(self):
+        return super().wall_ms() + 61_000
+
+
 @knows_queues
 def test_top_shows_a_queue_whose_figures_are_in_cloudwatch(capsys, monkeypatch):
     with LocalKinesis() as server:
@@ -174,7 +182,8 @@ def test_top_shows_a_queue_whose_figures_are_in_cloudwatch(capsys, monkeypatch):
             StreamConfigurationList=[{"StreamARN": arn, "StartingPosition": position}],
         )
         kinesis.put_record(StreamName="orders", Data=b"x", PartitionKey="k")
-        server.clock.advance(61)
+        server.clock.advance(61)  # a queue is measured once a minute
+        monkeypatch.setattr("penstock.wiring.SystemClock", AMinuteAhead)
         wait_until(lambda: document()["queues"][0]["visible_records"] == 1, "a minute of figures")
         (queue,) = document()["queues"]
         assert (queue["queue"], queue["in_flight_records"], queue["dead_letters"]) == ("invoices", 0, 0)
