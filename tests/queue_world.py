@@ -65,6 +65,7 @@ class FaultyQueues(MemoryQueues):
         self.faults = {"receive": [], "acknowledge": [], "set_visibility": []}
         self.calls = Counter()
         self.sizes = []
+        self.seconds = []
         self.lock = threading.Lock()
 
     def _fault(self, name):
@@ -85,6 +86,7 @@ class FaultyQueues(MemoryQueues):
         )
 
     def set_visibility(self, queue_arn, handles, seconds, **more):
+        self.seconds += seconds
         return self._on_fault(
             "set_visibility",
             handles,

@@ -9,6 +9,7 @@ import pytest
 from penstock import QueueConsumer, Reject
 from penstock.core.aggregation import AggregateBuilder
 from penstock.errors import AccessDenied, NotFound, OptionError, Throttled, UnknownOutcome, UsageError
+from penstock.ports.queues import DeadLetters
 from penstock.queues import QueueConsumerPorts
 from penstock.runtime.metrics_tally import MetricsTally
 from queue_world import QueueWorld
@@ -431,3 +432,23 @@ def test_several_threads_iterate_from_the_beginning(world):
     assert failures == []
     assert sorted(taken) == sorted(f"r{n}" for n in range(40))
     assert world.left == []
+
+
+@pytest.mark.parametrize("failure", [ValueError, Reject])
+def test_a_queue_whose_dead_letters_are_switched_off_under_way_is_not_asked_in_a_circle(world, failure):
+    world = QueueWorld(receive_count_max=2)
+    world.put("never")
+    seen = []
+
+    def handle(record):
+        if not seen:
+            world.service.update_queue(world.queue.arn, dead_letters=DeadLetters(None))
+        seen.append(record.receive_count)
+        raise failure
+
+    with consumer(world, handle, backoff_min_s=1, backoff_max_s=1):
+        wait_until(lambda: len(world.service.seconds) >= 3, "three returns")
+    first, second, third, *_ = world.service.seconds
+    assert (second, third) == (0, 1), "at once at its last receive, and then after a back-off"
+    assert first == (1 if failure is ValueError else 0)
+    assert world.left == ["never"]

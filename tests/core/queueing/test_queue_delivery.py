@@ -468,3 +468,24 @@ def test_every_received_record_ends_once_and_no_handle_is_used_after_its_end(
     assert (run.delivery._waiting_count, run.delivery._running_parts) == (0, 0)
     assert not run.delivery._in_handler
     assert not run.delivery._visible
+
+
+@pytest.mark.parametrize(
+    ("receive_count", "settled", "return_s", "end"),
+    [
+        (6, Settled.FAILED, 0, End.DEAD),
+        (6, Settled.REJECTED, 0, End.DEAD),
+        (7, Settled.FAILED, 128, End.RETURNED),
+        (7, Settled.REJECTED, 300, End.RETURNED),
+    ],
+)
+def test_a_record_beyond_the_known_limit_returns_after_a_backoff(receive_count, settled, return_s, end):
+    """The queue's limit was raised or its dead letters were switched off: returned at once, the record would go round and round."""
+    delivery = machine(receive_count_max=6)
+    delivery.on_received([arrival("a", receive_count)], 0.0)
+    handle_one(delivery, settled, u=0.999)
+    (call,) = delivery.due(1.0)
+    assert isinstance(call, SetVisibility)
+    assert call.seconds == (return_s,)
+    delivery.on_answered(call.number, [APPLIED], 1.1, 0.5)
+    assert ends(delivery) == [("a", end)]

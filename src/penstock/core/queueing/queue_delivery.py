@@ -290,17 +290,21 @@ class QueueDelivery:
     def _act(self, held: HeldRecord, result: Settled, now_s: float, u: float) -> None:
         """Queue the call that ends a delivery."""
         count, count_max = held.arrival.receive_count, self._options.receive_count_max
-        is_last = count_max is not None and count >= count_max
+        # A record that comes beyond the limit shows that the queue was changed since: the known limit holds no more, and a record that
+        # is returned at once would come back at once, for ever.
+        may_be_dead = count_max is not None and count <= count_max
         held.phase = Phase.RETURNING
         held.attempts = 0
         if result is Settled.DONE:
             held.phase = Phase.ACKNOWLEDGING
         elif result is Settled.UNHANDLED:
             held.return_s, held.end = 0, End.RETURNED
-        elif is_last:  # visible at once: the service makes it a dead letter instead of delivering it
+        elif (
+            may_be_dead and count == count_max
+        ):  # visible at once: the service makes it a dead letter instead of delivering it
             held.return_s, held.end = 0, End.DEAD
             self._rejected.pop(held.arrival.record_id, None)
-        elif result is Settled.REJECTED and count_max is not None:
+        elif may_be_dead and result is Settled.REJECTED:
             held.return_s, held.end = 0, End.DEAD
             _keep(self._rejected, held.arrival.record_id, None, self._options.rejected_max)
         else:
