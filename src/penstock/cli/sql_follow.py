@@ -62,6 +62,8 @@ def follow_query(planned: Query, args: argparse.Namespace, name: str, sql: str) 
     from penstock.sql.followed_rows import FollowedRecording, FollowedStream
     from penstock.sql.stream_rows import StreamRows
 
+    if not any(isinstance(table.source, StreamRows) for table in planned.tables):
+        raise OptionError("--follow: the query reads no stream, so its result does not change")
     sources: list[Any] = [
         FollowedStream(table.source)
         if isinstance(table.source, StreamRows)

@@ -30,7 +30,8 @@ _BY_SUFFIX: Final[Mapping[str, str]] = {
 }
 _JSON_MARK: Final = b"penstock.type"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CELL_MIN: Final = 8
+_CELL_MIN: Final = 12
+_VALUE_LINES_MAX: Final = 5
 _GAP: Final = "  "
 
 
@@ -84,7 +85,10 @@ def _flush() -> None:
 
 
 class _TableWriter:
-    """Columns under their names, as wide as the first rows need; on a terminal cut to its width."""
+    """Columns under their names, as wide as the first rows need; on a terminal cut to its width.
+
+    If a terminal has too little room for the columns, each has a line of its own.
+    """
 
     def __init__(self, file: IO[str], close: Callable[[], None]) -> None:
         self._file = file
@@ -92,6 +96,7 @@ class _TableWriter:
         self._names: list[str] = []
         self._widths: list[int] | None = None
         self._right: list[bool] = []
+        self._is_upright = False
 
     def write(self, rows: pa.RecordBatch) -> None:
         if not self._names:
@@ -105,7 +110,7 @@ class _TableWriter:
                 [max(map(len, [name, *column])) for name, column in zip(self._names, cells, strict=True)]
             )
         for row in zip(*cells, strict=True):
-            self._line(row)
+            (self._lines if self._is_upright else self._line)(row)
         self._file.flush()
 
     def close(self) -> None:
@@ -116,14 +121,26 @@ class _TableWriter:
     def _begin(self, widths: list[int]) -> None:
         if self._file.isatty():
             room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
-            while sum(widths) > room and max(widths) > _CELL_MIN:
+            self._is_upright = sum(min(width, _CELL_MIN) for width in widths) > room
+            while not self._is_upright and sum(widths) > room and max(widths) > _CELL_MIN:
                 widest = widths.index(max(widths))
                 second = sorted(widths)[-2] if len(widths) > 1 else 0
                 step = max(1, min(widths[widest] - second, sum(widths) - room))
                 widths[widest] = max(_CELL_MIN, widths[widest] - step)
         self._widths = widths
+        if self._is_upright:
+            return
         self._line(self._names)
         self._line(["-" * width for width in widths])
+
+    def _lines(self, row: Sequence[str]) -> None:
+        """Print a row as lines of name and value."""
+        width = max(map(len, self._names))
+        room = _VALUE_LINES_MAX * max(_CELL_MIN, shutil.get_terminal_size().columns - width - len(_GAP))
+        for name, text in zip(self._names, row, strict=True):
+            shown = text if len(text) <= room else f"{text[: room - 1]}…"
+            self._file.write(f"{name.ljust(width)}{_GAP}{shown}".rstrip() + "\n")
+        self._file.write("\n")
 
     def _line(self, row: Sequence[str]) -> None:
         assert self._widths is not None, "the first rows have set the widths"
@@ -190,10 +207,16 @@ class _ParquetWriter:
         self._writer: Any = None
 
     def write(self, rows: pa.RecordBatch) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, rows.schema.remove_metadata())
+            try:
+                self._writer = pq.ParquetWriter(self._path, rows.schema.remove_metadata())
+            except pa.ArrowNotImplementedError as error:
+                raise OptionError(
+                    f"--format parquet: cast the column that Parquet has no type for, for instance to VARCHAR: {error}"
+                ) from error
         if rows.num_rows:
             self._writer.write_batch(rows)
 

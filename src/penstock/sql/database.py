@@ -19,6 +19,7 @@ from penstock.sql.statement import StatementError, named_tables
 MEMORY_DEFAULT: Final = "1GB"
 JSON_MARK: Final = {"penstock.type": "json"}
 """Metadata of a result's column that holds JSON documents as text."""
+_NOT_IN_ARROW: Final = frozenset({"BIGNUM", "BIT"})  # there they are bytes in DuckDB's own layout
 _EXPLAIN: Final = "EXPLAIN (FORMAT JSON)"  # on a line of its own: errors then show the user's lines alone
 _LINE: Final = re.compile(r"^LINE (\d+):", re.MULTILINE)
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -124,6 +125,20 @@ class Database:
         run("SET streaming_buffer_size = '64KB'")  # the first rows of a result are there soon
         run("SET enable_external_access = false")
         run("SET lock_configuration = true")
+
+
+def select_from(database: Database) -> duckdb.DuckDBPyRelation:
+    """Return the query, not run yet. Columns of types that Arrow does not have are text."""
+    relation = database.connection.sql(database.sql)
+    if not any(str(kind) in _NOT_IN_ARROW for kind in relation.types):
+        return relation
+    columns = [
+        f"#{place}::VARCHAR AS {_quoted(name)}"
+        if str(kind) in _NOT_IN_ARROW
+        else f"#{place} AS {_quoted(name)}"
+        for place, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True), 1)
+    ]
+    return relation.project(", ".join(columns))
 
 
 def marked_schema(relation: duckdb.DuckDBPyRelation, schema: pa.Schema) -> pa.Schema:

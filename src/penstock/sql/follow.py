@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 
 from penstock.sql.columns import ARRIVAL, TextColumn, prefix_of, scanned_schema
-from penstock.sql.database import Database, marked_schema, scanned, stored_name
+from penstock.sql.database import Database, marked_schema, scanned, select_from, stored_name
 from penstock.sql.packages import duckdb, pa
 from penstock.sql.query import Query
 from penstock.sql.query_plan import QueryPlan
@@ -193,7 +193,7 @@ class FollowedQuery:
             before = found
 
     def _run(self) -> pa.Table:
-        relation = self._database.connection.sql(self._database.sql)
+        relation = select_from(self._database)
         reader = relation.to_arrow_reader(_ROWS_PER_RESULT)
         schema = marked_schema(relation, reader.schema)
         batches, count = [], 0

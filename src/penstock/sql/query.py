@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from penstock.sql.columns import TextColumn, scanned_schema
-from penstock.sql.database import MEMORY_DEFAULT, Database, marked_schema, no_rows, scanned
+from penstock.sql.database import MEMORY_DEFAULT, Database, marked_schema, no_rows, scanned, select_from
 from penstock.sql.handover import HandedOver
 from penstock.sql.packages import duckdb, pa
 from penstock.sql.query_plan import Need, QueryPlan, TableUse
@@ -141,7 +141,7 @@ class Query:
             for index, table in enumerate(self.tables):
                 if table.is_read and self.plan.must_store(index):
                     database.store(index)
-            relation = database.connection.sql(database.sql)
+            relation = select_from(database)
             reader = relation.to_arrow_reader(_ROWS_PER_RESULT)
             schema = marked_schema(relation, reader.schema)
             yield no_rows(schema)
