@@ -26,6 +26,8 @@ MARKS: dict[str, tuple[str, ...]] = {
     "days/test_database_under_repair.py": (),
     "days/test_interrupted_put.py": (),
     "days/test_piped_producer.py": (),
+    "delivery/test_many_kills.py": ("slow",),
+    "delivery/test_deliver.py": ("spark", "slow"),
     "demo/test_demo.py": ("spark", "slow"),
     "distributions": ("slow",),
     "distributions/test_stranger.py": ("spark", "slow"),

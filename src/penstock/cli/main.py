@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "plan": "penstock.cli.plan_command",
     "queues": "penstock.cli.queues_command",
     "leases": "penstock.cli.leases_command",
+    "deliver": "penstock.cli.deliver_command",
     "top": "penstock.cli.top_command",
     "dashboard": "penstock.cli.dashboard_command",
     "local": "penstock.cli.local_command",
@@ -48,6 +49,7 @@ _EXTRAS: Final = {
     "pyarrow": "arrow",
     "pandas": "spark",
     "py4j": "spark",
+    "yaml": "deliver",
     "penstock_local": "local",
 }
 EXIT_ERROR: Final = 1

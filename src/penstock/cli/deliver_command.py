@@ -1,0 +1,274 @@
+"""`penstock deliver`: a stream into a table of files by Spark, each record once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.service_options import add_connection_arguments, connection_of
+from penstock.cli.terminal import Output, safe_json, warn
+from penstock.errors import OptionError, UsageError
+
+if TYPE_CHECKING:
+    from penstock.cli.service_options import Subparsers
+    from penstock.core.delivering.definition import Delivery
+    from penstock.delivery.table_writer import BatchReport
+
+DESCRIPTION = "Deliver a stream into a table of Parquet or JSON files, each record once."
+_FLAGS: Final = {
+    "to": ("PATH", "the table's folder, on any file system that Spark writes"),
+    "format": ("NAME", "parquet (default) or json"),
+    "schema": (
+        "TEXT",
+        "raw, sample (default), columns (`id BIGINT, price DOUBLE`), or a file with them",
+    ),
+    "evolve": ("POLICY", "new fields: add a column (default), or refuse the record"),
+    "start": ("POSITION", "TRIM_HORIZON (default), LATEST or a moment; for the first run"),
+    "since": ("MOMENT", "deliver a range that ends, instead of running on"),
+    "until": ("MOMENT", "end of that range; default: begin of the running delivery, or now"),
+    "freshness": ("DURATION", "time between two batches: 5s or more (default 60s)"),
+    "checkpoint": ("PATH", "Spark's checkpoint location; default: beside the table"),
+    "dead-letters": ("PATH", "folder for records that fit no row; default: beside the table"),
+    "application": ("NAME", "name of the leases"),
+    "name": ("NAME", "name of the delivery, part of its files' names; default: the stream's"),
+    "time-zone": ("ZONE", "of dates, and of moments without one (default UTC)"),
+    "file-size": ("SIZE", "size at which a file is large enough (default 128m)"),
+}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("deliver", help=DESCRIPTION, description=DESCRIPTION)
+    parser.add_argument("stream", nargs="?", default=None, metavar="STREAM", help="name or ARN")
+    parser.add_argument(
+        "-f", "--file", metavar="FILE", help="read deliveries from a file: YAML, JSON or TOML"
+    )
+    for name, (metavar, text) in _FLAGS.items():
+        parser.add_argument(f"--{name}", metavar=metavar, help=text)
+    parser.add_argument(
+        "--partition-by",
+        action="append",
+        metavar="EXPRESSION",
+        help="partition column: `date(arrived)`, `country`, `substr(id, 1, 2) AS head`; may be repeated",
+    )
+    parser.add_argument(
+        "--metadata", action="append", metavar="COLUMN", help="column of the source beside the fields"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the Spark source; may be repeated",
+    )
+    parser.add_argument("--once", action="store_true", help="end when all is delivered that had arrived")
+    parser.add_argument("--json", action="store_true", help="print a JSON document for each batch")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show columns, partitions and the first rows; write nothing"
+    )
+    parser.add_argument(
+        "--redeliver",
+        action="store_true",
+        help="put dead letters into the table, after the schema was mended",
+    )
+    parser.add_argument(
+        "--print-submit", action="store_true", help="print the lines that run the file on a cluster"
+    )
+    group = parser.add_argument_group("Spark")
+    group.add_argument("--master", metavar="URL", help="default: all cores of this machine")
+    group.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="setting of Spark; may be repeated"
+    )
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Deliver; 0 after an orderly end.
+
+    Raises:
+        UsageError: A wrong option or file; nothing is written.
+        PenstockError: A delivery failed.
+    """
+    if args.print_submit:
+        print(_submit_lines(args))
+        return 0
+    deliveries = _deliveries(args)
+    from penstock.delivery.running import DeliveryRun, check_deliveries, open_session
+    from penstock.runtime.stop_signals import StopSignals
+
+    checked = check_deliveries(deliveries)
+    spark = open_session(args.master, _pairs(args.conf, "--conf"), is_verbose=args.verbose)
+    lock = threading.Lock()
+
+    def report(batch: BatchReport) -> None:
+        with lock:
+            print(_as_json(batch) if args.json else _as_line(batch), flush=True)
+
+    try:
+        if args.dry_run:
+            _show_previews(spark, checked, as_json=args.json)
+            return 0
+        deliver = DeliveryRun(spark, checked, report)
+        for each in deliver.opened:
+            warn(
+                f"penstock deliver: {each.delivery.stream} to {each.delivery.to} (leases: {each.record.application})"
+            )
+        with StopSignals(deliver.stop):
+            if args.redeliver:
+                deliver.redeliver()
+            else:
+                deliver.run(once=args.once)
+    finally:
+        spark.stop()
+    return 0
+
+
+def _submit_lines(args: argparse.Namespace) -> str:
+    from penstock.core.delivering.submission import submit_lines
+
+    if args.file is None:
+        raise UsageError("--print-submit needs a file of deliveries: -f FILE")
+    _deliveries(args)
+    further = ("--once",) if args.once else ()
+    return submit_lines(args.file, further, args.master)
+
+
+def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
+    from msgspec import to_builtins
+
+    from penstock.delivery.preview import preview
+
+    for delivery, options in checked:
+        found = preview(spark, delivery, options)
+        if as_json:
+            print(safe_json(to_builtins(found)))
+            continue
+        out = Output()
+        out.line(f"{found.stream} to {found.to}", style="bold")
+        out.line(f"leases {found.application}, checkpoint {found.checkpoint}")
+        parts = set(found.partitions)
+        out.table(
+            ["column", "type", ""],
+            [[name, kind, "partition" if name in parts else ""] for name, kind in found.columns],
+        )
+        if found.rows:
+            names = list(found.rows[0])
+            out.table(names, [[row[name] or "" for name in names] for row in found.rows])
+        for reason in found.dead:
+            out.line(f"dead letter: {reason}")
+        if found.note:
+            out.line(found.note)
+
+
+def _deliveries(args: argparse.Namespace) -> list[Delivery]:
+    from penstock.core.delivering.definition import parse_delivery
+
+    given: dict[str, Any] = {
+        name: value for name in _FLAGS if (value := getattr(args, name.replace("-", "_"))) is not None
+    }
+    given |= {
+        name.replace("_", "-"): value
+        for name in ("stream", "partition_by", "metadata")
+        if (value := getattr(args, name)) is not None
+    }
+    if args.option:
+        given["options"] = _pairs(args.option, "--option")
+    connection = {name.replace("_", "-"): value for name, value in connection_of(args).items()}
+    if args.file is None:
+        if args.stream is None:
+            raise UsageError("name a stream, or a file of deliveries with -f")
+        return [parse_delivery({**given, **connection})]
+    if given:
+        raise UsageError(
+            f"-f names a file of deliveries; {', '.join(sorted(given))} belongs into it, not onto the command line"
+        )
+    found = _read_file(Path(args.file))
+    several = found.get("deliveries")
+    documents = several if isinstance(several, list) else [found]
+    if several is not None and (len(found) > 1 or not isinstance(several, list) or not several):
+        raise OptionError(f"{args.file}: `deliveries` is a list and stands alone")
+    deliveries = []
+    for number, document in enumerate(documents, 1):
+        if not isinstance(document, Mapping):
+            raise OptionError(f"{args.file}: delivery {number} is no mapping of names and values")
+        try:
+            deliveries.append(parse_delivery({**connection, **document}))
+        except OptionError as error:
+            place = f"{args.file}: delivery {number}" if len(documents) > 1 else args.file
+            raise OptionError(f"{place}: {error}") from error
+    return deliveries
+
+
+def _read_file(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    try:
+        document = _parse_text(text, path.suffix.lower())
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from error
+    if not isinstance(document, Mapping):
+        raise UsageError(f"{path}: expected names and values of a delivery")
+    return document
+
+
+def _parse_text(text: str, ending: str) -> Any:
+    if ending == ".json":
+        return json.loads(text)
+    if ending == ".toml":
+        import tomllib
+
+        return tomllib.loads(text)
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=_yaml_loader(yaml))  # noqa: S506 - derived from the safe loader
+    except yaml.YAMLError as error:
+        raise ValueError(f"no YAML: {error}") from error
+
+
+def _yaml_loader(yaml: Any) -> Any:
+    """Return a loader that keeps dates and times as texts, so that a moment means the same as on the command line."""
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # loaded late
+        pass
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    return Loader
+
+
+def _pairs(texts: list[str], flag: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise UsageError(f"{flag} {text}: expected NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _as_line(batch: BatchReport) -> str:
+    parts = [f"{batch.row_count:,} row{'s' if batch.row_count != 1 else ''}"]
+    if batch.dead_count:
+        parts.append(f"{batch.dead_count:,} dead letter{'s' if batch.dead_count != 1 else ''}")
+    parts.append(f"{batch.file_count} file{'s' if batch.file_count != 1 else ''}")
+    parts.append(f"{batch.duration_s:.1f} s")
+    if batch.new_columns:
+        parts.append(f"new columns {', '.join(batch.new_columns)}")
+    if batch.is_repeated:
+        parts.append("was in the table already")
+    return f"{batch.delivery} batch {batch.batch.lstrip('0') or '0'}: {', '.join(parts)}"
+
+
+def _as_json(batch: BatchReport) -> str:
+    from msgspec import to_builtins
+
+    return safe_json(to_builtins(batch))

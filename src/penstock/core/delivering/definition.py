@@ -1,0 +1,213 @@
+"""The definition of a delivery: options of the command line or keys of a file, checked once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock.core.delivering.partitions import PartitionColumn, parse_partitions
+from penstock.core.keyword_options import check_names
+from penstock.core.option_table import SIZE, TEXT, Kind, duration, one_of
+from penstock.errors import OptionError
+
+FRESHNESS_MIN_S: Final = 5.0
+RAW: Final = "raw"
+SAMPLE: Final = "sample"
+METADATA: Final = {
+    "arrived": "approximateArrivalTimestamp",
+    "streamName": "streamName",
+    "shardId": "shardId",
+    "sequenceNumber": "sequenceNumber",
+    "subSequenceNumber": "subSequenceNumber",
+    "partitionKey": "partitionKey",
+    "explicitHashKey": "explicitHashKey",
+}
+"""Columns that a table of JSON records may have beside the fields, and the source's columns behind them."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}(-[A-Za-z0-9_.]{1,63}){0,7}")
+_KINDS: Final[dict[str, Kind]] = {
+    "stream": TEXT,
+    "to": TEXT,
+    "name": TEXT,
+    "format": one_of("parquet", "json"),
+    "schema": TEXT,
+    "evolve": one_of("add", "refuse"),
+    "start": TEXT,
+    "since": TEXT,
+    "until": TEXT,
+    "freshness": duration(FRESHNESS_MIN_S, 86_400),
+    "checkpoint": TEXT,
+    "application": TEXT,
+    "time-zone": TEXT,
+    "file-size": SIZE,
+    "dead-letters": TEXT,
+    "region": TEXT,
+    "endpoint-url": TEXT,
+    "profile": TEXT,
+}
+_LISTS: Final = ("partition-by", "metadata")
+KEYS: Final = (*_KINDS, *_LISTS, "options")
+_ENDS: Final = "/"
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """One delivery.
+
+    Args:
+        name: Part of the names of its files.
+        stream: Name or ARN.
+        to: The table's folder, without a slash at its end.
+        format: `parquet` or `json`.
+        schema: `raw`, `sample`, or the text of a schema.
+        evolve: `add` new fields as columns, or `refuse` records that have them.
+        partitions: In order.
+        metadata: Columns beside the fields of a JSON record.
+        start: A starting position as typed.
+        since: Begin of a backfill as typed.
+        until: End of a backfill as typed.
+        freshness_s: Time between two batches.
+        checkpoint: Spark's checkpoint location; None is the default beside the table.
+        application: Name of the leases; None is the default.
+        time_zone: Of dates and of timestamps without one.
+        file_bytes: Size at which a file is large enough.
+        dead_letters: Folder of dead letters; None is the default beside the table.
+        connection: Fields of the connection that are set, under the source's names.
+        options: Further options of the source.
+    """
+
+    name: str
+    stream: str
+    to: str
+    format: str = "parquet"
+    schema: str = SAMPLE
+    evolve: str = "add"
+    partitions: tuple[PartitionColumn, ...] = ()
+    metadata: tuple[str, ...] = ()
+    start: str = "TRIM_HORIZON"
+    since: str | None = None
+    until: str | None = None
+    freshness_s: float = 60.0
+    checkpoint: str | None = None
+    application: str | None = None
+    time_zone: str = "UTC"
+    file_bytes: int = 128 * 2**20
+    dead_letters: str | None = None
+    connection: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def state(self) -> str:
+        """The folder beside the table for everything that is not the table."""
+        return f"{self.to}.penstock/{self.name}"
+
+    @property
+    def checkpoint_location(self) -> str:
+        """Spark's checkpoint location."""
+        return self.checkpoint or f"{self.state}/checkpoint"
+
+    @property
+    def dead_letter_folder(self) -> str:
+        """The folder of dead letters."""
+        return self.dead_letters or f"{self.state}/dead-letters"
+
+
+def parse_delivery(given: Mapping[str, Any]) -> Delivery:
+    """Return the definition in a mapping, as a file or the command line has it.
+
+    Args:
+        given: By key; dashes and underscores in a key are the same.
+
+    Raises:
+        OptionError: Anything unknown, missing or out of range.
+    """
+    given = {str(key).replace("_", "-"): value for key, value in given.items()}
+    check_names(given, KEYS, "key")
+    values = {key: _read(key, kind, given[key]) for key, kind in _KINDS.items() if given.get(key) is not None}
+    for key, what in (("stream", "the stream that is read"), ("to", "the table's folder")):
+        if key not in values:
+            raise OptionError(f"{key} is missing: {what}")
+    to = values["to"].rstrip(_ENDS)
+    if not to:
+        raise OptionError(f"to={values['to']}: a table needs a folder of its own")
+    name = values.get("name") or values["stream"].rpartition("/")[2]
+    if _NAME.fullmatch(name) is None:
+        raise OptionError(
+            f"name={name}: it is part of file names: letters, digits, dots, underscores and single dashes"
+        )
+    if values.get("until") is not None and values.get("since") is None:
+        raise OptionError("until needs since: a backfill has a begin")
+    if values.get("since") is not None and values.get("start") is not None:
+        raise OptionError("start and since exclude each other: a backfill begins at since")
+    schema = values.get("schema", SAMPLE)
+    metadata = _texts("metadata", given.get("metadata"))
+    check_names(metadata, METADATA, "column in metadata")
+    if schema == RAW and metadata:
+        raise OptionError("metadata has no effect with schema=raw, whose table has all columns of the source")
+    return Delivery(
+        name=name,
+        stream=values["stream"],
+        to=to,
+        format=values.get("format", "parquet"),
+        schema=schema,
+        evolve=values.get("evolve", "add"),
+        partitions=parse_partitions(_texts("partition-by", given.get("partition-by"))),
+        metadata=metadata,
+        start=values.get("start", "TRIM_HORIZON"),
+        since=values.get("since"),
+        until=values.get("until"),
+        freshness_s=values.get("freshness", 60.0),
+        checkpoint=values.get("checkpoint", "").rstrip(_ENDS) or None,
+        application=values.get("application"),
+        time_zone=values.get("time-zone", "UTC"),
+        file_bytes=values.get("file-size", 128 * 2**20),
+        dead_letters=values.get("dead-letters", "").rstrip(_ENDS) or None,
+        connection=tuple(
+            (source, values[key])
+            for key, source in (("region", "region"), ("endpoint-url", "endpointUrl"), ("profile", "profile"))
+            if key in values
+        ),
+        options=_options(given.get("options")),
+    )
+
+
+def check_together(deliveries: tuple[Delivery, ...]) -> None:
+    """Refuse deliveries that would write the same files.
+
+    Raises:
+        OptionError: Two have the same name and table.
+    """
+    seen = set()
+    for each in deliveries:
+        if each.state in seen:
+            raise OptionError(f"two deliveries {each.name} into {each.to}: give one another name")
+        seen.add(each.state)
+
+
+def _read(key: str, kind: Kind, value: Any) -> Any:
+    if isinstance(value, bool | list | dict):
+        raise OptionError(f"{key}={value}: expected one value ({kind.form})")
+    try:
+        return kind.read(str(value))
+    except ValueError as error:
+        raise OptionError(f"{key}={value}: {error}") from error
+
+
+def _texts(key: str, value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    values = value if isinstance(value, list | tuple) else [value]
+    if any(not isinstance(each, str) or not each.strip() for each in values):
+        raise OptionError(f"{key}={value}: expected a text or a list of texts")
+    return tuple(each.strip() for each in values)
+
+
+def _options(value: Any) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping):
+        raise OptionError(f"options={value}: expected names and values of the source's options")
+    return tuple(
+        (str(key), str(each).lower() if isinstance(each, bool) else str(each)) for key, each in value.items()
+    )

@@ -1,0 +1,131 @@
+"""Fields of JSON records: types of new columns, and reasons why a record is a dead letter."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+COLUMNS_MAX: Final = 1000
+"""Columns of a table; a record with further fields is a dead letter."""
+_LONG_MAX: Final = 2**63 - 1
+_WHOLE: Final = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
+
+
+def infer_columns(texts: Iterable[str], known: Collection[str]) -> dict[str, str]:
+    """Return the new columns of records, in order of their names.
+
+    Objects and arrays become their JSON text, so that nothing in them is lost when they change. So do fields of several kinds.
+
+    Args:
+        texts: Records; those that are no JSON objects are skipped.
+        known: Columns that there are. A field that differs from one of them only in case becomes no column.
+
+    Returns:
+        Type of Spark by field: BIGINT, DOUBLE, BOOLEAN or STRING.
+    """
+    taken = {name.lower() for name in known}
+    found: dict[str, set[str]] = {}
+    for text in texts:
+        record = _parse(text)
+        if not isinstance(record, dict):
+            continue
+        for name, value in record.items():
+            if name and name not in known:
+                found.setdefault(name, set()).add(_kind_of(value))
+    columns: dict[str, str] = {}
+    for name in sorted(found):
+        if name.lower() not in taken and len(known) + len(columns) < COLUMNS_MAX:
+            taken.add(name.lower())
+            columns[name] = _merged(found[name] - {""})
+    return columns
+
+
+def _kind_of(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "BOOLEAN"
+    if isinstance(value, int):
+        return "BIGINT" if -_LONG_MAX <= value <= _LONG_MAX else "STRING"
+    return "DOUBLE" if isinstance(value, float) else "STRING"
+
+
+def _merged(kinds: set[str]) -> str:
+    if kinds == {"BIGINT", "DOUBLE"}:
+        return "DOUBLE"
+    return next(iter(kinds)) if len(kinds) == 1 else "STRING"
+
+
+def explain(data: bytes, types: Mapping[str, str]) -> str:
+    """Return why a record fits no row.
+
+    Args:
+        data: The record.
+        types: Spark's simple type by column.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8: byte {error.start}"
+    try:
+        pairs = json.loads(text, object_pairs_hook=_Pairs)
+    except RecursionError:
+        return "not JSON: nested too deeply"
+    except ValueError as error:
+        return f"not JSON: {error}"
+    if not isinstance(pairs, _Pairs):
+        return f"a JSON {_name_of(pairs)} instead of an object"
+    return _explain_fields(pairs, types) or "a field does not fit its column"
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON with its fields as written."""
+
+
+def _explain_fields(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
+    counts = Counter(name for name, _ in pairs)
+    for name, value in pairs:
+        if counts[name] > 1:
+            return f"field {name} is there twice"
+        if name in types and not _may_fit(value, types[name]):
+            return f"field {name}: {_name_of(value)} does not fit {types[name].upper()}"
+    for name, _ in pairs:
+        if name not in types:
+            near = next((each for each in types if each.lower() == name.lower()), None)
+            return f"field {name} is no column{'' if near is None else f'; column {near} differs in case'}"
+    return None
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _may_fit(value: Any, kind: str) -> bool:
+    """Return False if the value surely fits no column of the kind; Spark decides about the rest."""
+    if value is None or kind == "string":
+        return True
+    if kind in _WHOLE:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _WHOLE[kind]
+    if kind.startswith(("double", "float", "decimal")):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    wanted = {"boolean": bool, "struct": _Pairs, "map": _Pairs, "array": list}.get(kind.partition("<")[0])
+    if wanted is list:
+        return isinstance(value, list) and not isinstance(value, _Pairs)
+    return wanted is None or isinstance(value, wanted)
+
+
+def _name_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return f"number {value}" if len(str(value)) <= 30 else "number"
+    if isinstance(value, str):
+        return f"text {value!r}" if len(value) <= 30 else "text"
+    return "array" if isinstance(value, list) and not isinstance(value, _Pairs) else "object"

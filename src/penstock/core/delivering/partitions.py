@@ -1,0 +1,60 @@
+"""Partition columns of a table: an expression and the name of its folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import OptionError
+
+_COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CALL: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(\s*[A-Za-z_][A-Za-z0-9_.]*\s*\)")
+_NAMED: Final = re.compile(
+    r"(?P<expression>.*\S)\s+as\s+(?P<name>[A-Za-z_][A-Za-z0-9_]*)", re.IGNORECASE | re.DOTALL
+)
+
+
+class PartitionColumn(Struct, frozen=True):
+    """One partition column.
+
+    Args:
+        name: Name of the column, and of the folder before `=`.
+        expression: In Spark's SQL, over the source's columns, `arrived`, and the fields of the record.
+    """
+
+    name: str
+    expression: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the column is one that the row has anyway."""
+        return self.expression == self.name
+
+
+def parse_partitions(texts: Iterable[str]) -> tuple[PartitionColumn, ...]:
+    """Return partition columns as typed: `country`, `date(arrived)` or `substr(id, 1, 2) AS head`.
+
+    Raises:
+        OptionError: An expression without a name, or a name twice.
+    """
+    columns: list[PartitionColumn] = []
+    for text in texts:
+        named = _NAMED.fullmatch(text)
+        call = _CALL.fullmatch(text)
+        if named is not None:
+            column = PartitionColumn(named["name"], named["expression"])
+        elif _COLUMN.fullmatch(text):
+            column = PartitionColumn(text, text)
+        elif call is not None:
+            column = PartitionColumn(call[1].lower(), text)
+        else:
+            raise OptionError(f"partition-by={text}: name the column, for instance `{text} AS part`")
+        if column.name.lower() in {each.name.lower() for each in columns}:
+            raise OptionError(
+                f"partition-by: two columns are named {column.name}; name one with `expression AS name`"
+            )
+        columns.append(column)
+    return tuple(columns)

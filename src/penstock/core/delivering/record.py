@@ -1,0 +1,184 @@
+"""The record of a delivery beside its table: what later runs must agree with, and the ranges that two runs may deliver."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.manifest import DoneRange, overlapping
+from penstock.core.moments import describe_moment
+from penstock.core.position import LATEST, TRIM_HORIZON
+from penstock.core.starting import StartingPosition
+from penstock.errors import DeliveryFailed, OptionError
+
+_FIXED: Final = ("stream", "table_format", "partitions", "application", "checkpoint", "metadata", "is_raw")
+_KEYS: Final = {
+    "table_format": "format",
+    "partitions": "partition-by",
+    "is_raw": "schema=raw",
+}
+
+
+class DeliveryRecord(Struct, frozen=True, kw_only=True):
+    """What is fixed with the first run.
+
+    Args:
+        stream: Name or ARN.
+        table_format: Format of the files.
+        partitions: Expressions by name.
+        application: Name of the leases.
+        checkpoint: Spark's checkpoint location.
+        metadata: Columns beside the fields.
+        is_raw: Whether the table has the source's columns.
+        start: Where the running delivery began, as an option of the source; None if there are backfills only.
+        start_ms: The same as a moment; None if it is none.
+        query_id: Id of Spark's query.
+    """
+
+    stream: str
+    table_format: str
+    partitions: tuple[tuple[str, str], ...]
+    application: str
+    checkpoint: str
+    metadata: tuple[str, ...] = ()
+    is_raw: bool = False
+    start: str | None = None
+    start_ms: int | None = None
+    query_id: str | None = None
+
+    def to_json(self) -> bytes:
+        """Return it as written."""
+        return msgspec.json.encode(self)
+
+
+def record_of(delivery: Delivery, application: str) -> DeliveryRecord:
+    """Return the record of a delivery that has not run yet."""
+    return DeliveryRecord(
+        stream=delivery.stream,
+        table_format=delivery.format,
+        partitions=tuple((each.name, each.expression) for each in delivery.partitions),
+        application=application,
+        checkpoint=delivery.checkpoint_location,
+        metadata=delivery.metadata,
+        is_raw=delivery.schema == "raw",
+    )
+
+
+def read_record(text: bytes, place: str) -> DeliveryRecord:
+    """Return a record.
+
+    Raises:
+        DeliveryFailed: The file is none.
+    """
+    try:
+        return msgspec.json.decode(text, type=DeliveryRecord)
+    except msgspec.DecodeError as error:
+        raise DeliveryFailed(f"{place} is no record of a delivery: {error}") from error
+
+
+def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: DeliveryRecord) -> None:
+    """Refuse a run that differs from the earlier ones in what files and leases depend on.
+
+    Raises:
+        OptionError: The first difference.
+    """
+    for field in _FIXED:
+        before, given = getattr(earlier, field), getattr(now, field)
+        if before != given:
+            raise OptionError(
+                f"delivery {delivery.name} into {delivery.to} has run with {_KEYS.get(field, field)} {before!r}, not {given!r}: "
+                "keep it, or give the delivery another name or table"
+            )
+
+
+def plan_start(position: StartingPosition, now_ms: int, ranges: list[DoneRange]) -> tuple[str, int | None]:
+    """Return where a delivery begins: as an option of the source, and as a moment.
+
+    `LATEST` becomes the present moment, so that a backfill can end exactly there.
+
+    Args:
+        position: As typed.
+        now_ms: The present moment by the service's clock.
+        ranges: Backfills into the same table under the same name.
+
+    Raises:
+        OptionError: Records of a backfill would be delivered again.
+    """
+    start_ms = now_ms if position.default == LATEST else position.default.timestamp_ms
+    last = max(ranges, key=lambda each: each.until_ms, default=None)
+    if last is not None and (start_ms is None or start_ms < last.until_ms or position.by_shard):
+        raise OptionError(
+            f"the table has records up to {describe_moment(last.until_ms)} from a backfill: start the delivery there, with "
+            f"start AT_TIMESTAMP {describe_moment(last.until_ms)}"
+        )
+    if position.by_shard:
+        return "", None
+    if start_ms is None:
+        assert position.default == TRIM_HORIZON
+        return "TRIM_HORIZON", None
+    return f"AT_TIMESTAMP {describe_moment(start_ms)}", start_ms
+
+
+def plan_backfill(
+    wanted_ms: tuple[int, int | None], now_ms: int, running: DeliveryRecord | None, ranges: list[DoneRange]
+) -> DoneRange:
+    """Return the range of a backfill.
+
+    Args:
+        wanted_ms: Its begin, and its end if one was typed.
+        now_ms: The present moment by the service's clock.
+        running: The record of the delivery of the same name, if there is one.
+        ranges: The backfills so far.
+
+    Raises:
+        OptionError: The range is empty or in the future, or holds records that are delivered otherwise.
+    """
+    since_ms, until_ms = wanted_ms
+    is_running = running is not None and running.start is not None
+    start_ms = running.start_ms if running is not None else None
+    if is_running and start_ms is None:
+        raise OptionError(
+            "the delivery of this name began with the oldest record or with positions of single shards, so a backfill beside it "
+            "would deliver records twice; deliver the range into another table"
+        )
+    if until_ms is None:
+        until_ms = now_ms if start_ms is None else start_ms
+    if until_ms > now_ms:
+        raise OptionError(f"until={describe_moment(until_ms)} has not come yet")
+    if since_ms >= until_ms:
+        raise OptionError(
+            f"since={describe_moment(since_ms)} is not before until={describe_moment(until_ms)}"
+        )
+    if start_ms is not None and until_ms > start_ms:
+        raise OptionError(
+            f"the delivery of this name began at {describe_moment(start_ms)}, and delivers later records itself; end the backfill "
+            f"there, or leave out until"
+        )
+    wanted = DoneRange(since_ms, until_ms)
+    other = overlapping(wanted, ranges)
+    if other is not None:
+        raise OptionError(
+            f"the range from {describe_moment(other.since_ms)} to {describe_moment(other.until_ms)} is in the table already, and "
+            "shares records with this one"
+        )
+    return wanted
+
+
+def has_files_of(name: str, names: list[str]) -> bool:
+    """Return whether files of a delivery are among names."""
+    own = re.compile(rf"part-{re.escape(name)}-(\d{{9}}|range\.\d+\.\d+|redelivery\.\d+)-\d{{5}}\.\w+")
+    return any(own.fullmatch(each) for each in names)
+
+
+def with_start(record: DeliveryRecord, start: str, start_ms: int | None) -> DeliveryRecord:
+    """Return a record with the begin of the running delivery."""
+    return structs.replace(record, start=start, start_ms=start_ms)
+
+
+def with_query(record: DeliveryRecord, query_id: str) -> DeliveryRecord:
+    """Return a record with the id of Spark's query."""
+    return structs.replace(record, query_id=query_id)

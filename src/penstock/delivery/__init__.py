@@ -1,0 +1,1 @@
+"""Deliveries: a stream into a table by Spark, each record once, without a program."""

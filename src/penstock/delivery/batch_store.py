@@ -1,0 +1,159 @@
+"""The folder beside a table: manifests of batches, staged files, dead letters; and the commit of a batch."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.core.delivering.manifest import (
+    DoneRange,
+    Identity,
+    Manifest,
+    Step,
+    next_step,
+    parse_range,
+    read_manifest,
+)
+from penstock.delivery.files import Files
+from penstock.errors import AnotherDriver, DeliveryFailed
+
+_log: Final = logging.getLogger("penstock.delivery")
+_KEPT_COUNT: Final = 100
+"""Manifests of finished batches that stay, for people."""
+
+
+class BatchStore:
+    """The batches of one delivery.
+
+    Args:
+        files: The file system of the table.
+        folder: The delivery's folder beside the table.
+    """
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._batches = f"{folder}/batches"
+        self._staging = f"{folder}/staging"
+
+    def new_staging(self, label: str) -> str:
+        """Return a folder for one attempt of a batch. It does not exist yet."""
+        return f"{self._staging}/{label}/{uuid.uuid4().hex}"
+
+    def staged(self, folder: str, ending: str) -> list[tuple[str, int]]:
+        """Return the files that Spark has written into a folder."""
+        return [
+            (path, size)
+            for path, size in self._files.walk(folder)
+            if path.endswith(ending) and not path.rpartition("/")[2].startswith((".", "_"))
+        ]
+
+    def read(self, label: str) -> Manifest | None:
+        """Return a batch's manifest; None if nothing of the batch is in the table."""
+        path = self._manifest(label)
+        text = self._files.read(path)
+        return None if text is None else read_manifest(text, path)
+
+    def is_done(self, label: str) -> bool:
+        """Return whether all files of a batch are in the table."""
+        return self._files.size(self._done(label)) is not None
+
+    def is_empty(self) -> bool:
+        """Return whether no batch was ever delivered."""
+        return not any(True for _ in self._files.walk(self._batches))
+
+    def labels(self) -> list[str]:
+        """Return the labels of the batches that have a manifest, in order."""
+        names = (path.rpartition("/")[2] for path, _ in self._files.walk(self._batches))
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+    def ranges(self) -> list[DoneRange]:
+        """Return the ranges of all backfills that have a manifest."""
+        return [found for label in self.labels() if (found := parse_range(label)) is not None]
+
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Make a staged batch part of the table, once.
+
+        Returns:
+            The manifest that counts: another attempt's if that was first.
+
+        Raises:
+            AnotherDriver: Another attempt of the batch had other records.
+            DeliveryFailed: A staged file has gone, or a name is taken by another file.
+        """
+        if not self._files.create(self._manifest(manifest.batch), manifest.to_json()):
+            first = self.read(manifest.batch)
+            if first is None:
+                raise AnotherDriver(f"batch {manifest.batch}: its manifest has come and gone")
+            self.check_same(first, manifest.identity)
+            manifest = first
+        self.finish(manifest)
+        return manifest
+
+    def finish(self, manifest: Manifest) -> None:
+        """Move the files of a batch that are left, and note that it is done."""
+        if not self.is_done(manifest.batch):
+            for move in manifest.moves:
+                match next_step(move, self._files.size(move.source), self._files.size(move.target)):
+                    case Step.MOVE:
+                        self._move(move.source, move.target)
+                    case Step.DROP_SOURCE:
+                        self._files.remove(move.source)
+                    case Step.LOST:
+                        if not self.is_done(manifest.batch):
+                            raise DeliveryFailed(
+                                f"batch {manifest.batch}: {move.source} has gone before it was moved to {move.target}"
+                            )
+                    case Step.FOREIGN:
+                        raise DeliveryFailed(
+                            f"batch {manifest.batch}: {move.target} is there already, with another size"
+                        )
+                    case Step.DONE:
+                        pass
+            for path in manifest.removes:
+                self._files.remove(path)
+            self._files.replace(self._done(manifest.batch), b"")
+        self._files.remove(f"{self._staging}/{manifest.batch}")
+
+    def check_same(self, manifest: Manifest, identity: Identity) -> None:
+        """Refuse a batch that has another batch's number.
+
+        Raises:
+            AnotherDriver: The records differ.
+        """
+        if manifest.identity != identity:
+            raise AnotherDriver(
+                f"batch {manifest.batch} is in the table already, with other records (sequence numbers "
+                f"{manifest.identity.first} to {manifest.identity.last}; now {identity.first} to {identity.last}): the checkpoint "
+                "location was replaced or restored, or another program uses it; start a delivery with another name"
+            )
+
+    def forget(self, current: int) -> None:
+        """Remove the manifest of a batch of the query that was done long ago."""
+        label = f"{current - _KEPT_COUNT:09d}"
+        if current >= _KEPT_COUNT and self.is_done(label):
+            self._files.remove(self._manifest(label))
+            self._files.remove(self._done(label))
+
+    def unfinished(self) -> Iterable[Manifest]:
+        """Return the manifests of batches whose files are not all moved."""
+        for label in self.labels():
+            manifest = None if self.is_done(label) else self.read(label)
+            if manifest is not None:
+                yield manifest
+
+    def _move(self, source: str, target: str) -> None:
+        try:
+            self._files.rename(source, target)
+        except OSError:
+            # A second driver may have moved it since: the sizes were asked for before.
+            if self._files.size(target) is None:
+                raise
+            _log.warning("%s was moved by another program", target)
+
+    def _manifest(self, label: str) -> str:
+        return f"{self._batches}/{label}.json"
+
+    def _done(self, label: str) -> str:
+        return f"{self._batches}/{label}.done"

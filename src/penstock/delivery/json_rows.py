@@ -1,0 +1,142 @@
+"""JSON records as rows: parsed by Spark, each with a verdict, so that nothing of a record is lost in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructField, StructType
+
+from penstock.core.delivering.json_fields import explain, infer_columns
+
+SAMPLE_COUNT: Final = 1000
+"""Records of a batch whose new fields are looked at in one round."""
+_CORRUPT: Final = "_penstock_corrupt"
+_RECORD: Final = "_penstock_record"
+_END: Final = "_penstock_end"
+_OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+VERDICT: Final = "_penstock_verdict"
+"""The column of each row's verdict."""
+FITS: Final = "fits"
+UNKNOWN: Final = "unknown field"
+
+
+def with_verdict(batch: DataFrame, schema: StructType) -> DataFrame:
+    """Return the source's rows with `_penstock_fields`, the parsed record, and `_penstock_verdict`.
+
+    `from_json` ignores everything behind the first value. So the record stands inside an object with a field behind it, and that
+    object must have both fields and no other one.
+    """
+    text = F.col("data").cast("string")
+    wrapped = F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit(f',"{_END}":1}}'))
+    # Spark refuses a struct without fields. Without columns every field is an unknown one anyway.
+    record = schema if schema.fields else columns_of(f"{_RECORD}_none STRING")
+    outer = StructType([StructField(_RECORD, record), *columns_of(f"{_END} INT, {_CORRUPT} STRING").fields])
+    parsed = F.from_json(wrapped, outer, _OPTIONS)
+    rows = batch.withColumn("_penstock_parsed", parsed).withColumn("_penstock_keys", F.json_object_keys(text))
+    known = F.array(*(F.lit(name) for name in schema.names)).cast("array<string>")
+    is_whole = (
+        F.col(f"_penstock_parsed.{_CORRUPT}").isNull()
+        & F.col(f"_penstock_parsed.{_RECORD}").isNotNull()
+        & (F.col(f"_penstock_parsed.{_END}") == 1)
+        & (F.size(F.json_object_keys(wrapped)) == 2)
+        & F.expr("is_valid_utf8(CAST(data AS STRING))")
+    )
+    is_unknown = F.size(F.array_except("_penstock_keys", known)) > 0
+    for path, names in _structs(schema):
+        inner = F.json_object_keys(F.get_json_object(text, path))
+        beyond = F.array_except(inner, F.array(*(F.lit(name) for name in names)).cast("array<string>"))
+        is_unknown = is_unknown | (F.coalesce(F.size(beyond), F.lit(0)) > 0)
+    verdict = (
+        F.when(F.col("_penstock_keys").isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit("conflict"))
+        .when(F.size(F.array_distinct("_penstock_keys")) != F.size("_penstock_keys"), F.lit("field twice"))
+        .when(is_unknown, F.lit(UNKNOWN))
+        .otherwise(F.lit(FITS))
+    )
+    return rows.withColumn(VERDICT, verdict).withColumn(
+        "_penstock_fields", F.col(f"_penstock_parsed.{_RECORD}")
+    )
+
+
+def columns_of(ddl: str) -> StructType:
+    """Return a schema written as columns in SQL."""
+    found = StructType.fromDDL(ddl)
+    if not isinstance(found, StructType):
+        raise ValueError(f"{ddl} is one type instead of columns")  # noqa: TRY004 - a user's text
+    return found
+
+
+def fields_of(schema: StructType) -> list[Column]:
+    """Return the columns of a record that fits."""
+    return [F.col("_penstock_fields").getField(name).alias(name) for name in schema.names]
+
+
+def new_columns(verdicts: DataFrame, schema: StructType) -> dict[str, str]:
+    """Return the new columns of the records with unknown fields, by name."""
+    rows = verdicts.where(F.col(VERDICT) == UNKNOWN).select("data").limit(SAMPLE_COUNT).collect()
+    return infer_columns((bytes(row.data).decode() for row in rows), schema.names)
+
+
+def extended(schema: StructType, columns: Mapping[str, str]) -> StructType:
+    """Return a schema with further columns."""
+    added = [StructField(name, columns_of(f"c {kind}").fields[0].dataType) for name, kind in columns.items()]
+    return StructType([*schema.fields, *added])
+
+
+def dead_letters(rows: DataFrame, schema: StructType, delivery: str, label: str) -> DataFrame:
+    """Return dead letters as they are written, from source rows that fit no row of the table."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+
+    def reason_of(data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
+        return explain(bytes(data or b""), types)
+
+    return rows.select(
+        F.lit(delivery).alias("delivery"),
+        F.lit(label).alias("batch"),
+        F.udf(reason_of, "string")("data").alias("reason"),
+        "streamName",
+        "shardId",
+        "sequenceNumber",
+        "subSequenceNumber",
+        "partitionKey",
+        "explicitHashKey",
+        F.unix_micros("approximateArrivalTimestamp").alias("arrivedMicros"),
+        F.date_format(
+            F.to_utc_timestamp("approximateArrivalTimestamp", F.current_timezone()),
+            "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'",
+        ).alias("arrived"),
+        F.base64("data").alias("data"),
+    )
+
+
+DEAD_LETTER_DDL: Final = (
+    "delivery STRING, batch STRING, reason STRING, streamName STRING, shardId STRING, sequenceNumber STRING, "
+    "subSequenceNumber BIGINT, partitionKey STRING, explicitHashKey STRING, arrivedMicros BIGINT, arrived STRING, data STRING"
+)
+
+
+def source_rows(letters: DataFrame) -> DataFrame:
+    """Return dead letters as the source's rows, as they were."""
+    return letters.select(
+        "streamName",
+        "shardId",
+        "sequenceNumber",
+        "subSequenceNumber",
+        "partitionKey",
+        "explicitHashKey",
+        F.timestamp_micros("arrivedMicros").alias("approximateArrivalTimestamp"),
+        F.unbase64("data").alias("data"),
+    )
+
+
+def _structs(schema: StructType, path: str = "$") -> list[tuple[str, list[str]]]:
+    """Return the JSON path of each object in a record that has columns of its own, with their names."""
+    found: list[tuple[str, list[str]]] = []
+    for field in schema.fields:
+        kind: Any = field.dataType
+        if isinstance(kind, StructType) and "'" not in field.name:
+            inner = f"{path}['{field.name}']"
+            found += [(inner, kind.names), *_structs(kind, inner)]
+    return found

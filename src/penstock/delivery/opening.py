@@ -1,0 +1,322 @@
+"""Open a delivery: every check before the first write, and the record of its first run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct, structs
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from penstock import wiring
+from penstock.core.delivering.definition import RAW, SAMPLE, Delivery
+from penstock.core.delivering.manifest import DoneRange
+from penstock.core.delivering.record import (
+    DeliveryRecord,
+    check_same_delivery,
+    has_files_of,
+    plan_backfill,
+    plan_start,
+    read_record,
+    record_of,
+    with_query,
+    with_start,
+)
+from penstock.core.moments import parse_moment
+from penstock.core.reading.service_clock import service_now_ms
+from penstock.core.starting import check_has_come, parse_starting
+from penstock.delivery.batch_store import BatchStore
+from penstock.delivery.files import Files, local_path, open_files
+from penstock.delivery.json_rows import columns_of
+from penstock.delivery.table_writer import check_columns, save_schema, saved_schema
+from penstock.errors import DeliveryFailed, OptionError
+from penstock.runtime.system_clock import SystemClock
+from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_source
+from penstock.spark.options.time_zones import read_time_zone
+
+_PATH_LENGTH_MAX: Final = 255
+_PROBE: Final = ".penstock-probe"
+_APPLICATION_HASH_LENGTH: Final = 8
+
+
+def with_absolute_paths(delivery: Delivery) -> Delivery:
+    """Return a delivery whose folders on this machine are absolute paths."""
+
+    def absolute(place: str | None) -> str | None:
+        return None if place is None else local_path(place) or place
+
+    to = absolute(delivery.to)
+    assert to is not None
+    if to == "/":
+        raise OptionError(f"to={delivery.to}: a table needs a folder of its own")
+    return structs.replace(
+        delivery,
+        to=to,
+        checkpoint=absolute(delivery.checkpoint),
+        dead_letters=absolute(delivery.dead_letters),
+    )
+
+
+def application_of(delivery: Delivery) -> str:
+    """Return the name of the leases: of stream, delivery and table, since two deliveries that shared it would share the shards."""
+    if delivery.application is not None:
+        return delivery.application
+    told = f"{delivery.stream}\n{delivery.state}".encode()
+    return f"penstock-deliver-{delivery.name}-{hashlib.sha256(told).hexdigest()[:_APPLICATION_HASH_LENGTH]}"
+
+
+def source_options(delivery: Delivery) -> dict[str, str]:
+    """Return the options of the source, without where it starts."""
+    named = {"streamARN" if delivery.stream.startswith("arn:") else "streamName": delivery.stream}
+    return {
+        **named,
+        "applicationName": application_of(delivery),
+        **dict(delivery.connection),
+        **dict(delivery.options),
+    }
+
+
+def check_options(delivery: Delivery) -> SourceOptions:
+    """Refuse what can be refused without the service and without Spark.
+
+    Raises:
+        OptionError, PositionError: A wrong value.
+    """
+    zone = time_zone_of(delivery)
+    for name in ("startingPosition", "startingTimestamp", "streamName", "streamARN", "applicationName"):
+        if any(name.lower() == key.lower() for key, _ in delivery.options):
+            raise OptionError(f"options: {name} is set by stream, start and application of the delivery")
+    options, _ = parse_source(source_options(delivery))
+    parse_starting(delivery.start, "start", zone)
+    for name, text in (("since", delivery.since), ("until", delivery.until)):
+        if text is not None:
+            parse_moment(text, name, zone)
+    return options
+
+
+def batch_options(delivery: Delivery) -> dict[str, str]:
+    """Return the options of a batch read: those of the source that it has, too."""
+    known = {key.lower() for option in OPTIONS if "batch" in option.scopes for key, _ in option.spellings()}
+    return {name: value for name, value in source_options(delivery).items() if name.lower() in known}
+
+
+class OpenDelivery(Struct, frozen=True, kw_only=True):
+    """A delivery that may run.
+
+    Args:
+        delivery: The definition.
+        files: The file system of the table.
+        schema: Schema of the records; None for `raw`.
+        record: As of this run.
+        wanted: The range of a backfill; None for a running delivery.
+        starting: The source's starting position.
+    """
+
+    delivery: Delivery
+    files: Any
+    schema: Any
+    record: DeliveryRecord
+    wanted: DoneRange | None
+    starting: str
+
+
+def open_delivery(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> OpenDelivery:
+    """Check a delivery against the service, the table and its earlier runs, and note that it runs.
+
+    Raises:
+        OptionError: It contradicts an earlier run, or the schema is none.
+        NotFound: There is no such stream.
+        DeliveryFailed: The table or the checkpoint location is another delivery's, or cannot be written.
+    """
+    kinesis = wiring.open_kinesis(options.connection)
+    kinesis.fetch_summary(delivery.stream)
+    files = open_files(spark, delivery.to)
+    schema = parse_schema(spark, delivery)
+    grown = saved_schema(files, delivery)
+    if grown is not None and schema is not None:
+        schema = _merged(schema, grown, delivery)
+    check_columns(delivery, schema)
+    _check_expressions(spark, delivery, schema)
+    store = BatchStore(files, delivery.state)
+    place = f"{delivery.state}/delivery.json"
+    text = files.read(place)
+    fresh = record_of(delivery, options.application)
+    earlier = None if text is None else read_record(text, place)
+    if earlier is not None:
+        check_same_delivery(delivery, earlier, fresh)
+    else:
+        _check_new(files, delivery, store)
+    now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
+    record = earlier or fresh
+    wanted = None
+    zone = time_zone_of(delivery)
+    if delivery.since is not None:
+        until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
+        since_ms = parse_moment(delivery.since, "since", zone)
+        wanted = plan_backfill((since_ms, until_ms), now_ms, earlier, store.ranges())
+    elif record.start is None:
+        position = parse_starting(delivery.start, "start", zone)
+        check_has_come(position, now_ms, f"start={delivery.start}")
+        start, start_ms = plan_start(position, now_ms, store.ranges())
+        record = with_start(record, start or delivery.start, start_ms)
+    _check_checkpoint(
+        open_files(spark, delivery.checkpoint_location), delivery, record, is_backfill=wanted is not None
+    )
+    _check_writable(files, delivery)
+    if record != earlier:
+        files.replace(place, record.to_json())
+    if schema is not None and schema.fields:
+        save_schema(files, delivery, schema)
+    return OpenDelivery(
+        delivery=delivery,
+        files=files,
+        schema=schema,
+        record=record,
+        wanted=wanted,
+        starting=record.start or "",
+    )
+
+
+def note_query(opened: OpenDelivery, query_id: str) -> None:
+    """Keep the id of Spark's query, by which the checkpoint location is recognised."""
+    if opened.record.query_id != query_id:
+        opened.files.replace(
+            f"{opened.delivery.state}/delivery.json", with_query(opened.record, query_id).to_json()
+        )
+
+
+def parse_schema(spark: SparkSession, delivery: Delivery) -> StructType | None:
+    """Return the schema of a delivery's records: None for `raw`, empty for `sample`.
+
+    Raises:
+        OptionError: The text, or the file that it names, is no schema.
+    """
+    del spark  # Spark's parser of DDL needs a session
+    if delivery.schema == RAW:
+        return None
+    if delivery.schema == SAMPLE:
+        return StructType([])
+    text = delivery.schema
+    shown = "schema"
+    if len(text) < _PATH_LENGTH_MAX and Path(text).is_file():
+        shown = f"schema file {text}"
+        text = Path(text).read_text(encoding="utf-8")
+    elif "/" in text or text.endswith((".json", ".ddl", ".sql", ".txt")):
+        raise OptionError(f"schema={text}: there is no such file")
+    try:
+        return _read_schema(text.strip())
+    except (PySparkException, ValueError, KeyError, TypeError) as error:
+        raise OptionError(
+            f"{shown} is no schema: {str(error).strip().splitlines()[0]}; expected columns as in SQL (`id BIGINT, price DOUBLE`), "
+            "an object of names and types, or Spark's own JSON"
+        ) from error
+
+
+def _read_schema(text: str) -> StructType:
+    if not text.startswith("{"):
+        schema = columns_of(text)
+    else:
+        document = json.loads(text)
+        if isinstance(document.get("fields"), list):
+            schema = StructType.fromJson(document)
+        elif "properties" in document:
+            raise ValueError("JSON Schema is not read; name columns and types")
+        else:
+            schema = columns_of(", ".join(f"`{name}` {kind}" for name, kind in document.items()))
+    if not schema.fields:
+        raise ValueError("it has no columns")
+    return schema
+
+
+def _merged(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
+    """Return the given columns, then those that the table has beyond them."""
+    known = {field.name: field.dataType for field in grown.fields}
+    for field in schema.fields:
+        if field.name in known and known[field.name] != field.dataType and delivery.format == "parquet":
+            is_wider = (known[field.name].simpleString(), field.dataType.simpleString()) in {
+                ("int", "bigint"),
+                ("smallint", "int"),
+                ("smallint", "bigint"),
+                ("float", "double"),
+            }
+            if not is_wider:
+                raise OptionError(
+                    f"schema: column {field.name} is {known[field.name].simpleString().upper()} in the table's files, and cannot "
+                    f"become {field.dataType.simpleString().upper()}"
+                )
+    names = set(schema.names)
+    return StructType([*schema.fields, *(field for field in grown.fields if field.name not in names)])
+
+
+def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructType | None) -> None:
+    from penstock.delivery.table_writer import table_rows
+    from penstock.spark.schema import SCHEMA_DDL
+
+    if not delivery.partitions or (schema is not None and not schema.fields):
+        return  # sampled columns are not known yet
+    rows = spark.createDataFrame([], SCHEMA_DDL)
+    try:
+        if schema is not None:
+            from penstock.delivery.json_rows import with_verdict
+
+            rows = with_verdict(rows, schema)
+        columns = table_rows(rows, delivery, schema).columns
+    except PySparkException as error:
+        raise OptionError(f"partition-by: {str(error).strip().splitlines()[0]}") from error
+    if len(columns) == len(delivery.partitions):
+        raise OptionError(
+            "partition-by: no column is left for the files; partition by expressions of columns"
+        )
+
+
+def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
+    if delivery.to.startswith("/") and Path(delivery.to).is_file():
+        raise DeliveryFailed(f"to={delivery.to} is a file; a table is a folder")
+    names = [path.rpartition("/")[2] for path, _ in files.walk(delivery.to)]
+    if has_files_of(delivery.name, names) or not store.is_empty():
+        raise DeliveryFailed(
+            f"{delivery.to} has files of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, "
+            "or give the delivery another name"
+        )
+
+
+def _check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, *, is_backfill: bool) -> None:
+    if is_backfill:
+        return
+    location = delivery.checkpoint_location
+    text = files.read(f"{location}/metadata")
+    found = None if text is None else str(json.loads(text).get("id"))
+    if record.query_id is None and found is not None and not location.startswith(f"{delivery.state}/"):
+        raise DeliveryFailed(f"checkpoint {location} is that of another query")
+    if record.query_id is not None and found != record.query_id:
+        raise DeliveryFailed(
+            f"checkpoint {location} "
+            f"{'has gone' if found is None else f'is not that of delivery {delivery.name} into {delivery.to}'}: restore it, or "
+            "give the delivery another name"
+        )
+
+
+def _check_writable(files: Files, delivery: Delivery) -> None:
+    for folder in (delivery.state, delivery.to):
+        path = f"{folder}/{_PROBE}"
+        try:
+            files.replace(path, b"")
+            files.remove(path)
+        except OSError as error:
+            raise DeliveryFailed(f"{folder} cannot be written: {error}") from error
+
+
+def time_zone_of(delivery: Delivery) -> Any:
+    """Return the time zone of a delivery's dates.
+
+    Raises:
+        OptionError: There is none of its name.
+    """
+    try:
+        return read_time_zone(delivery.time_zone)
+    except ValueError as error:
+        raise OptionError(f"time-zone={delivery.time_zone}: {error}") from error

@@ -1,0 +1,117 @@
+"""What a delivery would do: its columns, partitions and first rows, without a write."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from penstock import wiring
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.json_fields import explain, infer_columns
+from penstock.core.position import LATEST
+from penstock.core.starting import parse_starting
+from penstock.delivery import json_rows
+from penstock.delivery.files import open_files
+from penstock.delivery.opening import application_of, batch_options, parse_schema, time_zone_of
+from penstock.delivery.table_writer import check_columns, saved_schema, settle_session, table_rows
+from penstock.spark.options.spark_options import SourceOptions
+
+ROW_COUNT: Final = 10
+
+
+class Preview(Struct, frozen=True, kw_only=True):
+    """A delivery that has not run.
+
+    Args:
+        delivery: Its name.
+        stream: Its stream.
+        to: Its table.
+        application: Name of its leases.
+        checkpoint: Spark's checkpoint location.
+        columns: Name and type of each column; those of partitions last.
+        partitions: Names of the partition columns.
+        rows: The first rows, as texts by column.
+        dead: Reasons of dead letters among the records that were looked at.
+        note: Why there are no rows; empty if there are.
+    """
+
+    delivery: str
+    stream: str
+    to: str
+    application: str
+    checkpoint: str
+    columns: tuple[tuple[str, str], ...]
+    partitions: tuple[str, ...]
+    rows: tuple[dict[str, str | None], ...]
+    dead: tuple[str, ...]
+    note: str
+
+
+def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> Preview:
+    """Read the first records of a delivery, and return the rows that they would become.
+
+    Raises:
+        OptionError: As `open_delivery`.
+        NotFound: There is no such stream.
+    """
+    wiring.open_kinesis(options.connection).fetch_summary(delivery.stream)
+    schema = parse_schema(spark, delivery)
+    if schema is not None and not schema.fields:
+        schema = saved_schema(open_files(spark, delivery.to), delivery) or schema
+    check_columns(delivery, schema)
+    records, note = _first_records(spark, delivery)
+    settle_session(spark, delivery)
+    dead: list[str] = []
+    if schema is not None:
+        texts = [bytes(row.data) for row in records.collect()]
+        if delivery.evolve == "add" or not schema.fields:
+            readable = (text.decode(errors="replace") for text in texts)
+            schema = json_rows.extended(schema, infer_columns(readable, schema.names))
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        rows = json_rows.with_verdict(records, schema)
+        unfit = rows.where(F.col(json_rows.VERDICT) != json_rows.FITS).select("data").limit(ROW_COUNT)
+        dead = [explain(bytes(row.data), types) for row in unfit.collect()]
+        rows = rows.where(F.col(json_rows.VERDICT) == json_rows.FITS)
+    else:
+        rows = records
+    if schema is not None and not schema.fields:
+        return _preview(
+            delivery, rows.select(F.lit("").alias("_none")).limit(0), dead, note or "no record has a field"
+        )
+    return _preview(delivery, table_rows(rows, delivery, schema), dead, note)
+
+
+def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, str]:
+    from penstock.spark.schema import SCHEMA_DDL
+
+    starts_at_tip = parse_starting(delivery.start, "start", time_zone_of(delivery)).default == LATEST
+    if starts_at_tip and delivery.since is None:
+        return spark.createDataFrame([], SCHEMA_DDL), "the delivery starts with records that come from now on"
+    start = delivery.start if delivery.since is None else f"AT_TIMESTAMP {delivery.since}"
+    reader = spark.read.format("kinesis")
+    for name, value in batch_options(delivery).items():
+        reader = reader.option(name, value)
+    reader = reader.option("startingPosition", start).option("timeZone", delivery.time_zone)
+    records = reader.load().limit(json_rows.SAMPLE_COUNT).cache()
+    return records, "" if records.count() else "the stream has no records there"
+
+
+def _preview(delivery: Delivery, rows: DataFrame, dead: list[str], note: str) -> Preview:
+    shown: list[dict[str, Any]] = [row.asDict() for row in rows.limit(ROW_COUNT).collect()]
+    return Preview(
+        delivery=delivery.name,
+        stream=delivery.stream,
+        to=delivery.to,
+        application=application_of(delivery),
+        checkpoint=delivery.checkpoint_location,
+        columns=tuple((field.name, field.dataType.simpleString().upper()) for field in rows.schema.fields),
+        partitions=tuple(each.name for each in delivery.partitions),
+        rows=tuple(
+            {name: None if value is None else str(value) for name, value in row.items()} for row in shown
+        ),
+        dead=tuple(dead),
+        note=note,
+    )

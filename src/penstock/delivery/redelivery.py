@@ -1,0 +1,46 @@
+"""Dead letters back into the table, once the schema takes them; those that still fit no row stay dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from penstock.core.delivering.manifest import next_redelivery, redelivery_label
+from penstock.delivery import json_rows
+from penstock.delivery.opening import OpenDelivery
+from penstock.delivery.table_writer import BatchReport, TableWriter
+from penstock.errors import OptionError
+
+_ENDING: Final = ".jsonl"
+
+
+def redeliver(
+    spark: SparkSession,
+    opened: OpenDelivery,
+    report: Callable[[BatchReport], None],
+    at_step: Callable[[str], None] = lambda _step: None,
+) -> None:
+    """Deliver the dead letters of a delivery again, as one batch that also removes their files.
+
+    It may run beside the delivery, which only adds files. Of two redeliveries at a time the second adopts the first one's batch.
+
+    Raises:
+        OptionError: The table has the source's columns, and thus no dead letters.
+    """
+    if opened.schema is None:
+        raise OptionError("schema=raw has no dead letters")
+    delivery = opened.delivery
+    writer = TableWriter(delivery, opened.files, opened.schema, report, at_step)
+    for manifest in writer.store.unfinished():
+        writer.store.finish(manifest)
+    # The label first: another redelivery that ends in between has the same one, and that one counts.
+    label = redelivery_label(next_redelivery(writer.store.labels()))
+    paths = [path for path, _ in opened.files.walk(delivery.dead_letter_folder) if path.endswith(_ENDING)]
+    if not paths:
+        return
+    letters = spark.read.schema(json_rows.DEAD_LETTER_DDL).json(
+        [f"file://{path}" if path.startswith("/") else path for path in paths]
+    )
+    writer.write(json_rows.source_rows(letters), label, removes=paths)

@@ -1,0 +1,242 @@
+"""Run deliveries in one Spark session until they are stopped, or until all is read that had arrived."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.core.delivering.definition import Delivery, check_together
+from penstock.core.delivering.manifest import range_label
+from penstock.core.moments import describe_moment
+from penstock.delivery.opening import (
+    OpenDelivery,
+    batch_options,
+    check_options,
+    note_query,
+    open_delivery,
+    source_options,
+    with_absolute_paths,
+)
+from penstock.delivery.redelivery import redeliver
+from penstock.delivery.table_writer import BatchReport, TableWriter
+from penstock.errors import DeliveryFailed, PenstockError
+from penstock.spark.engine import PASSES_START, check_version
+from penstock.spark.options.spark_options import SourceOptions
+
+_log: Final = logging.getLogger("penstock.delivery")
+_POLL_S: Final = 0.2
+_STOP_PATIENCE_S: Final = 60.0
+"""How long an orderly stop waits for the batch under way."""
+
+
+def open_session(master: str | None, settings: Mapping[str, str], *, is_verbose: bool) -> SparkSession:
+    """Return a Spark session: the one of spark-submit, or a new one on this machine or a cluster.
+
+    Args:
+        master: Spark's master; None is spark-submit's, or all cores of this machine.
+        settings: Further settings of Spark.
+        is_verbose: Whether Spark logs more than errors.
+    """
+    check_version()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    conf = SparkConf()
+    chosen = {"spark.app.name": "penstock deliver", "spark.ui.showConsoleProgress": "false"}
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is not None or not is_submitted:
+        chosen["spark.master"] = master or "local[*,4]"  # a task may fail three times
+    if not is_submitted and chosen.get("spark.master", "").startswith("local"):
+        chosen |= {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "16",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    for name, value in {**chosen, **settings}.items():
+        conf.set(name, value)
+    if SparkContext._active_spark_context is None and not is_submitted:  # noqa: SLF001 - it has no public name
+        # Ctrl-C reaches a whole process group. In a session of their own Spark's processes finish the batch under way.
+        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]  # pyspark's
+        SparkContext(conf=conf, gateway=gateway)
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    if not is_verbose:
+        # An error ends the query and is raised; Spark would show it several times, with the traces of two languages.
+        spark.sparkContext.setLogLevel("OFF")
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    return spark
+
+
+def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, SourceOptions]]:
+    """Return deliveries with absolute paths and their options, checked as far as that needs no service.
+
+    Raises:
+        OptionError, PositionError: A wrong value.
+    """
+    found = [with_absolute_paths(each) for each in deliveries]
+    check_together(tuple(found))
+    return [(each, check_options(each)) for each in found]
+
+
+class DeliveryRun:
+    """Deliveries in one Spark session.
+
+    Args:
+        spark: The session.
+        deliveries: Checked by `check_deliveries`.
+        report: Called after each batch, on another thread.
+        at_step: Called before each step of a batch; for tests.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        deliveries: Sequence[tuple[Delivery, SourceOptions]],
+        report: Callable[[BatchReport], None],
+        at_step: Callable[[str], None] = lambda _step: None,
+    ) -> None:
+        self._spark = spark
+        self._report = report
+        self._at_step = at_step
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self.opened = [open_delivery(spark, each, options) for each, options in deliveries]
+
+    def stop(self) -> None:
+        """Let the batch under way finish, and end. Safe in a signal handler."""
+        self._stop.set()
+
+    def redeliver(self) -> None:
+        """Deliver the dead letters again."""
+        for each in self.opened:
+            redeliver(self._spark, each, self._report, self._at_step)
+
+    def run(self, *, once: bool) -> None:
+        """Deliver until `stop`, or, with `once`, until all is read that had arrived.
+
+        Raises:
+            PenstockError: A delivery failed; the others were stopped in order.
+        """
+        running = [each for each in self.opened if each.wanted is None]
+        for each in self.opened:
+            if each.wanted is not None:
+                self._backfill(each)
+        if once:
+            self._run_once(running)
+        elif running:
+            self._run_on(running)
+
+    def _run_on(self, running: Sequence[OpenDelivery]) -> None:
+        queries = [
+            self._start(each, {"processingTime": f"{each.delivery.freshness_s} seconds"}) for each in running
+        ]
+        try:
+            while all(each.isActive for each in queries) and not self._stop.wait(_POLL_S):
+                pass
+        finally:
+            self._end(queries)
+        self._raise_failure(queries)
+
+    def _run_once(self, running: Sequence[OpenDelivery]) -> None:
+        left = list(running)
+        while left and not self._stop.is_set():
+            queries = [self._start(each, {"availableNow": True}) for each in left]
+            try:
+                while any(each.isActive for each in queries) and not self._has_failed(queries):
+                    if self._stop.wait(_POLL_S):
+                        break
+            finally:
+                self._end(queries)
+            self._raise_failure(queries)
+            # Spark 4.0 and 4.1 end after one batch, so they are asked until a run finds nothing.
+            left = [
+                each
+                for each, query in zip(left, queries, strict=True)
+                if not PASSES_START and any(progress["numInputRows"] for progress in query.recentProgress)
+            ]
+
+    def _start(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
+        delivery = opened.delivery
+        reader = self._spark.readStream.format("kinesis")
+        for name, value in {**source_options(delivery), "startingPosition": opened.starting}.items():
+            reader = reader.option(name, value)
+        writer = TableWriter(delivery, opened.files, opened.schema, self._report, self._at_step)
+        for manifest in writer.store.unfinished():
+            writer.store.finish(manifest)
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            try:
+                writer.write_batch(batch, batch_id)
+            except BaseException as error:
+                self._error = self._error or error
+                raise
+
+        query = (
+            reader.load()
+            .writeStream.foreachBatch(write)
+            .queryName(delivery.name if len(self.opened) == 1 else f"{delivery.name} to {delivery.to}")
+            .option("checkpointLocation", _uri(delivery.checkpoint_location))
+            .trigger(**trigger)
+            .start()
+        )
+        note_query(opened, str(query.id))
+        return query
+
+    def _backfill(self, opened: OpenDelivery) -> None:
+        delivery, wanted = opened.delivery, opened.wanted
+        assert wanted is not None
+        writer = TableWriter(delivery, opened.files, opened.schema, self._report, self._at_step)
+        label = range_label(wanted.since_ms, wanted.until_ms)
+        if writer.store.is_done(label):
+            _log.warning("%s: this range is in the table already", delivery.name)
+            return
+        reader = self._spark.read.format("kinesis")
+        for name, value in batch_options(delivery).items():
+            reader = reader.option(name, value)
+        rows = (
+            reader.option("startingPosition", f"AT_TIMESTAMP {describe_moment(wanted.since_ms)}")
+            .option("endingPosition", f"AT_TIMESTAMP {describe_moment(wanted.until_ms)}")
+            .load()
+        )
+        writer.write(rows, label)
+
+    def _end(self, queries: Sequence[Any]) -> None:
+        """Stop the queries, each when its batch is done."""
+        end_s = time.monotonic() + _STOP_PATIENCE_S
+        for query in queries:
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end_s:
+                time.sleep(_POLL_S)
+            if query.isActive:
+                query.stop()
+
+    @staticmethod
+    def _has_failed(queries: Sequence[Any]) -> bool:
+        return any(not each.isActive and each.exception() is not None for each in queries)
+
+    def _raise_failure(self, queries: Sequence[Any]) -> None:
+        errors = [(query.name, query.exception()) for query in queries]
+        failed = [(name, error) for name, error in errors if error is not None]
+        if not failed:
+            return
+        name, error = failed[0]
+        if isinstance(self._error, PenstockError):
+            raise self._error
+        raise DeliveryFailed(f"{name}: {_first_line(self._error or error)}") from error
+
+
+def _first_line(error: Any) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("penstock.errors.")]
+    return own[-1].partition(": ")[2] if own else lines[0] if lines else type(error).__name__
+
+
+def _uri(path: str) -> str:
+    return f"file://{path}" if path.startswith("/") else path

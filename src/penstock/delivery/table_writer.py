@@ -1,0 +1,322 @@
+"""A batch into a table of plain files: staged beside the table, then committed by its manifest."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructType
+
+from penstock.core.delivering.definition import METADATA, Delivery
+from penstock.core.delivering.manifest import Identity, Manifest, batch_label, plan_moves
+from penstock.delivery import json_rows
+from penstock.delivery.batch_store import BatchStore
+from penstock.delivery.files import Files
+from penstock.errors import OptionError
+
+_ENDINGS: Final = {"parquet": "parquet", "json": "json"}
+_ROUNDS_MAX: Final = 10
+"""How often the new fields of one batch are looked for: each round finds those of a sample."""
+_PROPAGATES_EMPTY: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+_BEGIN: Final[Callable[[str], None]] = lambda _step: None  # noqa: E731
+
+
+class BatchReport(Struct, frozen=True):
+    """A batch that was delivered.
+
+    Args:
+        delivery: Name of the delivery.
+        batch: Its label.
+        row_count: Rows in the table's files.
+        dead_count: Dead letters.
+        file_count: Files.
+        duration_s: Time that it took.
+        is_repeated: Whether it was in the table already.
+        new_columns: Columns that were added.
+        last_arrival_ms: Arrival of its newest record; None if unknown.
+    """
+
+    delivery: str
+    batch: str
+    row_count: int
+    dead_count: int
+    file_count: int
+    duration_s: float
+    is_repeated: bool
+    new_columns: tuple[str, ...] = ()
+    last_arrival_ms: int | None = None
+
+
+class TableWriter:
+    """Writes the batches of one delivery.
+
+    Args:
+        delivery: The definition.
+        files: The file system of the table.
+        schema: Schema of the records; None for `raw`.
+        report: Called after each batch.
+        at_step: Called with the name of each step before it begins; for tests.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        files: Files,
+        schema: StructType | None,
+        report: Callable[[BatchReport], None],
+        at_step: Callable[[str], None] = _BEGIN,
+    ) -> None:
+        self._delivery = delivery
+        self._files = files
+        self._schema = schema
+        self._report = report
+        self._at_step = at_step
+        self.store = BatchStore(files, delivery.state)
+
+    def write_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Deliver a batch of the query; the function for `foreachBatch`."""
+        self.write(batch, batch_label(batch_id))
+        self.store.forget(batch_id)
+
+    def write(self, batch: DataFrame, label: str, removes: Sequence[str] = ()) -> BatchReport:
+        """Deliver rows of the source under a label, once.
+
+        Args:
+            batch: The rows, the same ones whenever the label is the same.
+            label: Of the batch.
+            removes: Files that are removed when the rows are in the table.
+        """
+        began_s = time.monotonic()
+        self._at_step("begin")
+        earlier = self.store.read(label)
+        if earlier is not None:
+            self.store.check_same(
+                earlier, _identity_of(batch.agg(*_identity_columns()).collect()[0].asDict())
+            )
+            self.store.finish(earlier)
+            return self._done(earlier, began_s, is_repeated=True)
+        settle_session(batch.sparkSession, self._delivery)
+        manifest, added, last_ms = self._stage(batch, label, tuple(removes))
+        self._at_step("commit")
+        manifest = self.store.commit(manifest)
+        self._at_step("end")
+        return self._done(manifest, began_s, new_columns=added, last_arrival_ms=last_ms)
+
+    def _done(self, manifest: Manifest, began_s: float, **more: Any) -> BatchReport:
+        report = BatchReport(
+            delivery=self._delivery.name,
+            batch=manifest.batch,
+            row_count=manifest.row_count,
+            dead_count=manifest.dead_count,
+            file_count=len(manifest.moves),
+            duration_s=time.monotonic() - began_s,
+            **{"is_repeated": False, **more},
+        )
+        self._report(report)
+        return report
+
+    def _stage(
+        self, batch: DataFrame, label: str, removes: tuple[str, ...]
+    ) -> tuple[Manifest, tuple[str, ...], int | None]:
+        delivery = self._delivery
+        added = [*self._grow(_with_verdict(batch, self._schema))] if self._is_unknown else []
+        for _ in range(_ROUNDS_MAX):
+            folder = self.store.new_staging(label)
+            verdicts = _with_verdict(batch, self._schema)
+            seen = self._write_rows(verdicts, f"{folder}/rows")
+            columns = self._grow(verdicts) if seen["unknown"] else ()
+            if not columns:
+                break
+            added += columns
+            self._files.remove(folder)
+        is_row = F.col(json_rows.VERDICT) == json_rows.FITS
+        moves = plan_moves(
+            delivery.name,
+            label,
+            self.store.staged(f"{folder}/rows", _ENDINGS[delivery.format])
+            if seen["count"] > seen["dead"]
+            else (),
+            root=f"{folder}/rows",
+            to=delivery.to,
+            ending=_ENDINGS[delivery.format],
+        )
+        if seen["dead"]:
+            self._at_step("dead letters")
+            assert self._schema is not None
+            letters = json_rows.dead_letters(verdicts.where(~is_row), self._schema, delivery.name, label)
+            letters.coalesce(1).write.json(_uri(f"{folder}/dead"))
+            moves += plan_moves(
+                delivery.name,
+                label,
+                self.store.staged(f"{folder}/dead", ".json"),
+                root=f"{folder}/dead",
+                to=delivery.dead_letter_folder,
+                ending="jsonl",
+            )
+        manifest = Manifest(
+            delivery=delivery.name,
+            batch=label,
+            identity=_identity_of(seen),
+            row_count=seen["count"] - seen["dead"],
+            dead_count=seen["dead"],
+            moves=moves,
+            removes=removes,
+        )
+        return manifest, tuple(added), seen["last_ms"]
+
+    @property
+    def _is_unknown(self) -> bool:
+        """Whether no column is known yet."""
+        return self._schema is not None and not self._schema.fields
+
+    def _write_rows(self, verdicts: DataFrame, folder: str) -> dict[str, Any]:
+        """Stage the rows that fit; return the counts and the identity of the batch."""
+        self._at_step("write")
+        is_row = F.col(json_rows.VERDICT) == json_rows.FITS
+        columns = [
+            *_identity_columns(),
+            F.count(F.lit(1)).alias("count"),
+            F.count_if(~is_row).alias("dead"),
+            F.count_if(F.col(json_rows.VERDICT) == json_rows.UNKNOWN).alias("unknown"),
+            F.max(F.unix_millis("approximateArrivalTimestamp")).alias("last_ms"),
+        ]
+        if self._is_unknown:  # no record has a field, so there is no row to write
+            return dict(verdicts.agg(*columns).collect()[0].asDict())
+        observation = Observation()
+        observed = verdicts.observe(observation, *columns)
+        _write_rows(table_rows(observed.where(is_row), self._delivery, self._schema), self._delivery, folder)
+        return dict(observation.get)
+
+    def _grow(self, verdicts: DataFrame) -> tuple[str, ...]:
+        """Add columns for unknown fields, if that is the policy; return their names."""
+        assert self._schema is not None
+        if self._delivery.evolve != "add" and not self._is_unknown:
+            return ()
+        grown = saved_schema(
+            self._files, self._delivery
+        )  # a redelivery beside this program may have added columns
+        if grown is not None:
+            added = {field.name: field.dataType.simpleString() for field in grown.fields}
+            taken = {name.lower() for name in self._schema.names}
+            columns = {name: kind for name, kind in added.items() if name.lower() not in taken}
+            self._schema = json_rows.extended(self._schema, columns)
+        columns = json_rows.new_columns(verdicts, self._schema)
+        if columns:
+            self._schema = json_rows.extended(self._schema, columns)
+            check_columns(self._delivery, self._schema)
+            save_schema(self._files, self._delivery, self._schema)
+        return tuple(columns)
+
+
+def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
+    """Return the table's columns of rows that fit."""
+    arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
+    if schema is None:
+        names = [*METADATA.values(), "data"]
+    else:
+        metadata = [F.col(METADATA[name]).alias(f"_{name}") for name in delivery.metadata]
+        names = [*schema.names, *(f"_{name}" for name in delivery.metadata)]
+        # Partition expressions may use the source's columns beside the fields; a field hides a column of its name.
+        hidden = {name.lower() for name in schema.names}
+        beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
+        arrived = arrived.select(*beside, *metadata, *json_rows.fields_of(schema))
+    parts = [
+        F.expr(each.expression).alias(each.name) for each in delivery.partitions if each.name not in names
+    ]
+    return arrived.select(*(F.col(_quoted(name)) for name in names), *parts)
+
+
+def check_columns(delivery: Delivery, schema: StructType | None) -> None:
+    """Refuse a table in which two columns have one name.
+
+    Raises:
+        OptionError: A partition column, or one of `metadata`, has the name of another column.
+    """
+    names = [*METADATA.values(), "data"] if schema is None else [*schema.names]
+    names += [f"_{name}" for name in delivery.metadata] if schema is not None else []
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in seen:
+            raise OptionError(f"schema: columns {seen[name.lower()]} and {name} have the same name for Spark")
+        seen[name.lower()] = name
+    for each in delivery.partitions:
+        if each.name.lower() in seen and not each.is_plain:
+            raise OptionError(
+                f"partition-by={each.expression}: the table has a column {seen[each.name.lower()]} already; name the partition "
+                f"column otherwise, for instance `{each.expression} AS {each.name}_part`"
+            )
+
+
+def saved_schema(files: Files, delivery: Delivery) -> StructType | None:
+    """Return the schema to which the table has grown; None if it has not yet."""
+    text = files.read(f"{delivery.state}/schema.json")
+    return None if text is None else StructType.fromJson(json.loads(text))
+
+
+def save_schema(files: Files, delivery: Delivery, schema: StructType) -> None:
+    """Keep a schema for the next batches; before the first file that has it."""
+    files.replace(f"{delivery.state}/schema.json", schema.json().encode())
+
+
+def _with_verdict(batch: DataFrame, schema: StructType | None) -> DataFrame:
+    if schema is None:
+        return batch.withColumn(json_rows.VERDICT, F.lit(json_rows.FITS))
+    return json_rows.with_verdict(batch, schema)
+
+
+def _write_rows(rows: DataFrame, delivery: Delivery, folder: str) -> None:
+    names = [each.name for each in delivery.partitions]
+    # Without it every task would write a file into every folder. Spark chooses the number of files by their size.
+    balanced = rows.hint("rebalance", *names)
+    writer = balanced.write.mode("overwrite").option("mergeSchema", "false")
+    if names:
+        writer = writer.partitionBy(*names)
+    if delivery.format == "parquet":
+        writer.parquet(_uri(folder))
+    else:
+        writer.json(_uri(folder))
+
+
+def settle_session(spark: SparkSession, delivery: Delivery) -> None:
+    """Set a session, which is a batch's own, as the files of a delivery need it."""
+    conf = spark.conf
+    conf.set("spark.sql.session.timeZone", delivery.time_zone)
+    conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    conf.set("spark.sql.adaptive.enabled", "true")
+    conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(delivery.file_bytes))
+    conf.set("spark.sql.caseSensitive", "false")
+    # It would take the observation away with a batch in which no record fits.
+    conf.set("spark.sql.adaptive.optimizer.excludedRules", _PROPAGATES_EMPTY)
+
+
+def _identity_columns() -> list[Any]:
+    number = F.lpad("sequenceNumber", 60, "0")
+    position = F.xxhash64("shardId", "sequenceNumber", "subSequenceNumber")
+    return [
+        F.min(number).alias("first"),
+        F.max(number).alias("last"),
+        F.min(position).alias("hash_min"),
+        F.max(position).alias("hash_max"),
+    ]
+
+
+def _identity_of(seen: dict[str, Any]) -> Identity:
+    return Identity(
+        first=None if seen["first"] is None else seen["first"].lstrip("0"),
+        last=None if seen["last"] is None else seen["last"].lstrip("0"),
+        hash_min=seen["hash_min"],
+        hash_max=seen["hash_max"],
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _uri(path: str) -> str:
+    return f"file://{path}" if path.startswith("/") else path

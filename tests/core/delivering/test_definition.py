@@ -1,0 +1,77 @@
+"""Definitions of deliveries: what a file or the command line may say, and the answer to each mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.delivering.definition import check_together, parse_delivery
+from penstock.core.delivering.partitions import PartitionColumn
+from penstock.errors import OptionError
+
+
+def test_a_stream_and_a_folder_are_enough():
+    found = parse_delivery({"stream": "orders", "to": "s3://lake/orders/"})
+    assert (found.name, found.to, found.format, found.schema, found.freshness_s) == (
+        "orders",
+        "s3://lake/orders",
+        "parquet",
+        "sample",
+        60.0,
+    )
+    assert found.checkpoint_location == "s3://lake/orders.penstock/orders/checkpoint"
+    assert found.dead_letter_folder == "s3://lake/orders.penstock/orders/dead-letters"
+
+
+def test_the_name_of_an_arn_is_the_streams():
+    found = parse_delivery({"stream": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "to": "/lake"})
+    assert found.name == "orders"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"strem": "orders"}, "unknown key strem: did you mean stream?"),
+        ({"stream": "orders"}, "to is missing"),
+        ({"to": "/lake"}, "stream is missing"),
+        ({"stream": "orders", "to": "/"}, "a table needs a folder of its own"),
+        ({"stream": "orders", "to": "/l", "freshness": "1s"}, "from 5s to 86400s"),
+        ({"stream": "orders", "to": "/l", "freshness": True}, "expected one value"),
+        ({"stream": "orders", "to": "/l", "format": "csv"}, "expected one of parquet, json"),
+        ({"stream": "orders", "to": "/l", "name": "a/b"}, "part of file names"),
+        ({"stream": "orders", "to": "/l", "until": "2026-01-01"}, "until needs since"),
+        ({"stream": "orders", "to": "/l", "since": "2026-01-01", "start": "LATEST"}, "exclude each other"),
+        ({"stream": "orders", "to": "/l", "metadata": "arived"}, "did you mean arrived?"),
+        ({"stream": "orders", "to": "/l", "schema": "raw", "metadata": "arrived"}, "no effect"),
+        ({"stream": "orders", "to": "/l", "partition-by": 5}, "a text or a list"),
+        ({"stream": "orders", "to": "/l", "partition-by": "a + b"}, "`a + b AS part`"),
+        (
+            {"stream": "orders", "to": "/l", "partition-by": ["date(a)", "date(b)"]},
+            "two columns are named date",
+        ),
+        ({"stream": "orders", "to": "/l", "options": "x"}, "names and values"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_remedy(given, message):
+    with pytest.raises(OptionError) as error:
+        parse_delivery(given)
+    assert message in str(error.value)
+
+
+def test_dashes_and_underscores_in_a_key_are_the_same():
+    given = {
+        "stream": "orders",
+        "to": "/l",
+        "partition_by": ["date(arrived)", "substr(id, 1, 2) as head", "country"],
+    }
+    assert parse_delivery(given).partitions == (
+        PartitionColumn("date", "date(arrived)"),
+        PartitionColumn("head", "substr(id, 1, 2)"),
+        PartitionColumn("country", "country"),
+    )
+
+
+def test_two_deliveries_with_one_name_and_table_are_refused():
+    orders = parse_delivery({"stream": "orders", "to": "/l"})
+    check_together((orders, parse_delivery({"stream": "orders", "to": "/l", "name": "other"})))
+    with pytest.raises(OptionError, match="give one another name"):
+        check_together((orders, parse_delivery({"stream": "returns", "to": "/l", "name": "orders"})))

@@ -1,0 +1,125 @@
+"""What a later run of a delivery must agree with, and which ranges may be delivered beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.delivering.definition import parse_delivery
+from penstock.core.delivering.manifest import (
+    DoneRange,
+    Move,
+    Step,
+    next_step,
+    parse_range,
+    plan_moves,
+    range_label,
+)
+from penstock.core.delivering.record import (
+    check_same_delivery,
+    has_files_of,
+    plan_backfill,
+    plan_start,
+    record_of,
+    with_start,
+)
+from penstock.core.starting import parse_starting
+from penstock.errors import OptionError
+
+NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
+HOUR_MS = 3_600_000
+
+
+def record(**changed):
+    return record_of(parse_delivery({"stream": "orders", "to": "/lake", **changed}), "app")
+
+
+def test_a_run_with_another_layout_is_refused():
+    delivery = parse_delivery({"stream": "orders", "to": "/lake", "format": "json"})
+    with pytest.raises(OptionError, match="has run with format 'parquet', not 'json'"):
+        check_same_delivery(delivery, record(), record(format="json"))
+
+
+@pytest.mark.parametrize(
+    ("start", "planned"),
+    [
+        ("TRIM_HORIZON", ("TRIM_HORIZON", None)),
+        ("LATEST", ("AT_TIMESTAMP 2026-01-01T00:00:00Z", NOW_MS)),
+        ("AT_TIMESTAMP 2025-12-31T23:00:00Z", ("AT_TIMESTAMP 2025-12-31T23:00:00Z", NOW_MS - HOUR_MS)),
+        ('{"shardId-000000000000": "5"}', ("", None)),
+    ],
+)
+def test_a_delivery_begins_at_one_moment(start, planned):
+    assert plan_start(parse_starting(start), NOW_MS, []) == planned
+
+
+def test_a_delivery_does_not_begin_in_a_backfill():
+    ranges = [DoneRange(NOW_MS - 2 * HOUR_MS, NOW_MS - HOUR_MS)]
+    with pytest.raises(OptionError, match="AT_TIMESTAMP 2025-12-31T23:00:00Z"):
+        plan_start(parse_starting("TRIM_HORIZON"), NOW_MS, ranges)
+    assert plan_start(parse_starting("LATEST"), NOW_MS, ranges)[1] == NOW_MS
+
+
+def test_a_backfill_ends_where_the_delivery_began():
+    running = with_start(record(), "AT_TIMESTAMP ...", NOW_MS - HOUR_MS)
+    began = (NOW_MS - 5 * HOUR_MS, None)
+    assert plan_backfill(began, NOW_MS, running, []) == DoneRange(NOW_MS - 5 * HOUR_MS, NOW_MS - HOUR_MS)
+    assert plan_backfill(began, NOW_MS, None, []) == DoneRange(NOW_MS - 5 * HOUR_MS, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "message"),
+    [
+        (-5, 0, "delivers later records itself"),
+        (-5, 1, "has not come yet"),
+        (-1, -2, "is not before"),
+        (-4, -2, "is in the table already"),
+    ],
+)
+def test_a_backfill_that_would_double_records_is_refused(since, until, message):
+    running = with_start(record(), "AT_TIMESTAMP ...", NOW_MS - HOUR_MS)
+    ranges = [DoneRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
+    wanted = (NOW_MS + since * HOUR_MS, NOW_MS + until * HOUR_MS)
+    with pytest.raises(OptionError, match=message):
+        plan_backfill(wanted, NOW_MS, running, ranges)
+
+
+def test_the_same_backfill_may_run_again():
+    ranges = [DoneRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
+    assert plan_backfill((ranges[0].since_ms, ranges[0].until_ms), NOW_MS, None, ranges) == ranges[0]
+    assert parse_range(range_label(5, 7)) == DoneRange(5, 7)
+    assert parse_range("000000001") is None
+
+
+def test_a_backfill_beside_a_delivery_from_the_oldest_record_is_refused():
+    running = with_start(record(), "TRIM_HORIZON", None)
+    with pytest.raises(OptionError, match="began with the oldest record"):
+        plan_backfill((NOW_MS - HOUR_MS, NOW_MS), NOW_MS, running, [])
+
+
+def test_files_of_another_delivery_are_told_apart_by_the_whole_name():
+    assert has_files_of("orders", ["part-orders-000000000-00000.parquet"])
+    assert has_files_of("orders", ["part-orders-range.1.2-00000.parquet"])
+    assert not has_files_of("orders", ["part-orders-eu-000000000-00000.parquet", "part-00000-uuid.parquet"])
+
+
+def test_files_keep_their_folders_and_get_names_by_batch_and_number():
+    staged = [("/s/rows/date=2026-01-02/b.parquet", 7), ("/s/rows/date=2026-01-01/a.parquet", 5)]
+    assert plan_moves("orders", "000000003", staged, root="/s/rows", to="/lake", ending="parquet") == (
+        Move(staged[1][0], "/lake/date=2026-01-01/part-orders-000000003-00000.parquet", 5),
+        Move(staged[0][0], "/lake/date=2026-01-02/part-orders-000000003-00001.parquet", 7),
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "step"),
+    [
+        (5, None, Step.MOVE),
+        (5, 5, Step.DROP_SOURCE),
+        (None, 5, Step.DONE),
+        (None, None, Step.LOST),
+        (5, 6, Step.FOREIGN),
+        (None, 6, Step.FOREIGN),
+    ],
+)
+def test_each_file_has_one_next_step(source, target, step):
+    assert next_step(Move("a", "b", 5), source, target) is step

@@ -1,0 +1,108 @@
+"""The commit of a batch into a table of plain files: once, whatever is killed, and whoever else commits it."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from killed_batches import MortalFiles, World, run
+from penstock.core.delivering.manifest import Identity, Manifest, Move
+from penstock.delivery.batch_store import BatchStore
+from penstock.delivery.files import LocalFiles, local_path
+from penstock.errors import AnotherDriver, DeliveryFailed
+
+
+def test_each_row_is_there_once_for_pyarrow_and_duckdb_whatever_is_killed(tmp_path):
+    kills = sum(run(f"{tmp_path}/{seed}", seed, 3) for seed in range(6))
+    assert kills > 10
+
+
+def test_a_second_driver_adopts_the_batch_of_the_first(tmp_path):
+    world = World(tmp_path, 1)
+    world.batches.append([1, 2, 3])
+    first, second = (BatchStore(LocalFiles(), world.state) for _ in range(2))
+    manifests = []
+    for store in (first, second):
+        folder = store.new_staging("000000000")
+        world.stage(f"{folder}/rows", [1, 2, 3])
+        staged = store.staged(folder, ".parquet")
+        moves = tuple(
+            Move(path, f"{world.table}/part-{number}-{len(manifests)}.parquet", size)
+            for number, (path, size) in enumerate(staged)
+        )
+        manifests.append(
+            Manifest(
+                delivery="orders",
+                batch="000000000",
+                identity=Identity("1", "3", 1, 3),
+                row_count=3,
+                dead_count=0,
+                moves=moves,
+            )
+        )
+    assert first.commit(manifests[0]) == manifests[0]
+    assert second.commit(manifests[1]) == manifests[0]
+    assert duckdb.sql(f"SELECT id FROM read_parquet('{world.table}/*.parquet') ORDER BY id").fetchall() == [
+        (1,),
+        (2,),
+        (3,),
+    ]
+
+
+def manifest(tmp_path, **changed):
+    values = {
+        "delivery": "orders",
+        "batch": "000000000",
+        "identity": Identity("1", "3", 1, 3),
+        "row_count": 3,
+        "dead_count": 0,
+        "moves": (Move(f"{tmp_path}/staged", f"{tmp_path}/lake/file", 3),),
+    }
+    return Manifest(**{**values, **changed})
+
+
+def test_other_records_under_the_number_of_a_batch_are_refused(tmp_path):
+    store = BatchStore(LocalFiles(), f"{tmp_path}/state")
+    (tmp_path / "staged").write_bytes(b"abc")
+    store.commit(manifest(tmp_path))
+    with pytest.raises(AnotherDriver, match="with other records"):
+        store.commit(manifest(tmp_path, identity=Identity("1", "4", 1, 4)))
+
+
+def test_a_file_of_others_is_never_overwritten(tmp_path):
+    store = BatchStore(LocalFiles(), f"{tmp_path}/state")
+    (tmp_path / "staged").write_bytes(b"abc")
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "file").write_bytes(b"other")
+    with pytest.raises(DeliveryFailed, match="with another size"):
+        store.commit(manifest(tmp_path))
+
+
+def test_a_staged_file_that_has_gone_is_an_error(tmp_path):
+    store = BatchStore(LocalFiles(), f"{tmp_path}/state")
+    with pytest.raises(DeliveryFailed, match="has gone before it was moved"):
+        store.commit(manifest(tmp_path))
+
+
+def test_a_finished_batch_may_be_compacted_by_others(tmp_path):
+    store = BatchStore(LocalFiles(), f"{tmp_path}/state")
+    (tmp_path / "staged").write_bytes(b"abc")
+    store.commit(manifest(tmp_path))
+    (tmp_path / "lake" / "file").unlink()
+    assert store.commit(manifest(tmp_path)) == manifest(tmp_path)
+
+
+def test_manifests_of_old_batches_are_forgotten(tmp_path):
+    files = MortalFiles()
+    store = BatchStore(files, f"{tmp_path}/state")
+    for number in range(103):
+        store.commit(manifest(tmp_path, batch=f"{number:09d}", moves=()))
+        store.forget(number)
+    assert store.labels() == [f"{number:09d}" for number in range(3, 103)]
+
+
+def test_places_of_this_machine_are_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert local_path("lake/orders") == f"{tmp_path}/lake/orders"
+    assert local_path("file:///lake/a%20b") == "/lake/a b"
+    assert local_path("s3://lake/orders") is None

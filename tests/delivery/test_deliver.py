@@ -1,0 +1,160 @@
+"""Deliveries by Spark: from the newcomer's first lines to a batch that is killed at every step."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import duckdb
+import pyarrow.dataset as ds
+import pytest
+
+from penstock.core.delivering.definition import parse_delivery
+from penstock.errors import DeliveryFailed, OptionError
+from waiting import DEADLINE_S, wait_until
+
+STEPS = ("dead letters", "commit", "end")
+"""Before dead letters are staged, before the manifest, and before Spark's own commit."""
+
+
+def put(kinesis, stream, lines):
+    answer = kinesis.client("kinesis").put_records(
+        StreamName=stream,
+        Records=[{"PartitionKey": str(number), "Data": line} for number, line in enumerate(lines)],
+    )
+    assert answer["FailedRecordCount"] == 0
+
+
+def orders(first, count, **more):
+    return [
+        json.dumps({"id": number, "price": number / 2, **more}).encode()
+        for number in range(first, first + count)
+    ]
+
+
+def ids(table):
+    """The rows of a table, which both readers must agree on."""
+    by_duckdb = duckdb.sql(
+        f"SELECT id FROM read_parquet('{table}/**/*.parquet', union_by_name=true) ORDER BY id"
+    ).fetchall()
+    by_pyarrow = sorted(ds.dataset(table, partitioning="hive").to_table(columns=["id"])["id"].to_pylist())
+    assert [row[0] for row in by_duckdb] == by_pyarrow
+    return by_pyarrow
+
+
+def kill_at(killed):
+    def kill(step):
+        if step == killed:
+            raise DeliveryFailed(f"killed at {step}")
+
+    return kill
+
+
+def letters(table):
+    found = Path(f"{table}.penstock").glob("*/dead-letters/*.jsonl")
+    return [json.loads(line) for path in sorted(found) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def deliver(kinesis, running_spark, tmp_path):
+    """Runs a delivery of a new stream into a new table, once; `stream` and `table` are its names."""
+    from penstock.delivery.running import DeliveryRun, check_deliveries
+
+    stream = f"s-{uuid.uuid4().hex[:10]}"
+    kinesis.create_stream(stream, shards=2)
+
+    def run(at_step=lambda _step: None, *, redelivers=False, **given):
+        reports = []
+        fast = {"fetchInterval": "0ms", "probeInterval": "200ms"}
+        delivery = parse_delivery({"stream": stream, "to": f"{tmp_path}/orders", "options": fast, **given})
+        prepared = DeliveryRun(running_spark, check_deliveries([delivery]), reports.append, at_step)
+        prepared.redeliver() if redelivers else prepared.run(once=True)
+        return reports
+
+    run.stream, run.table = stream, f"{tmp_path}/orders"
+    return run
+
+
+@pytest.mark.timeout(900)
+def test_every_record_is_a_row_or_a_dead_letter_once_whatever_step_is_killed(kinesis, deliver):
+    layout = {"partition-by": ["date(arrived)", "id % 2 AS odd"]}
+    put(kinesis, deliver.stream, orders(0, 20))
+    deliver(**layout)
+    bad = [
+        b"no JSON",
+        b'{"id": "q"}',
+        b'{"id": 1} x',
+        b'{"id": 1, "note": "\xff"}',
+        b'{"id": 1, "ID": 2}',
+        b"[1]",
+    ]
+    put(kinesis, deliver.stream, [*orders(20, 10, note="new"), *bad])
+    kinesis.client("kinesis").split_shard(
+        StreamName=deliver.stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
+    )
+
+    for killed in STEPS:
+        with pytest.raises(DeliveryFailed, match=f"killed at {killed}"):
+            deliver(at_step=kill_at(killed), **layout)
+        assert ids(deliver.table) in (list(range(20)), list(range(30)))
+    put(kinesis, deliver.stream, orders(30, 5))
+    deliver(**layout)
+    assert ids(deliver.table) == list(range(35))
+    assert sorted(base64.b64decode(letter["data"]) for letter in letters(deliver.table)) == sorted(bad)
+    notes = duckdb.sql(
+        f"SELECT count(note) FROM read_parquet('{deliver.table}/**/*.parquet', union_by_name=true)"
+    )
+    assert notes.fetchall() == [(10,)]
+
+    with pytest.raises(DeliveryFailed, match="killed at commit"):
+        deliver(redelivers=True, at_step=kill_at("commit"), **layout)
+    deliver(redelivers=True, **layout)
+    assert ids(deliver.table) == list(range(35))
+    assert len(letters(deliver.table)) == len(bad)
+
+
+@pytest.mark.timeout(900)
+def test_a_backfill_ends_where_the_delivery_began(kinesis, deliver):
+    put(kinesis, deliver.stream, orders(0, 10))
+    wait_until(lambda: kinesis.client("kinesis").list_shards(StreamName=deliver.stream), "an answer")
+    deliver(start="LATEST", schema="id BIGINT, price DOUBLE")
+    assert not Path(deliver.table).exists() or ids(deliver.table) == []
+    deliver(since="2026-01-01", schema="id BIGINT, price DOUBLE")
+    deliver(since="2026-01-01", schema="id BIGINT, price DOUBLE")
+    assert ids(deliver.table) == list(range(10))
+    with pytest.raises(OptionError, match="has run with format 'parquet', not 'json'"):
+        deliver(format="json")
+
+
+def test_a_newcomer_reads_the_table_and_stops_the_delivery_in_order(kinesis, tmp_path):
+    stream = f"s-{uuid.uuid4().hex[:10]}"
+    environment = {**os.environ, **kinesis.environ()}
+    penstock = [sys.executable, "-m", "penstock"]
+    subprocess.run([*penstock, "streams", "create", stream], env=environment, check=True)
+    lines = b"\n".join(orders(0, 10))
+    subprocess.run([*penstock, "put", stream], env=environment, check=True, input=lines)
+    file = tmp_path / "orders.yml"
+    file.write_text(
+        f"stream: {stream}\nto: {tmp_path}/orders\npartition-by: date(arrived)\nfreshness: 5s\nstart: TRIM_HORIZON\n"
+    )
+    delivery = subprocess.Popen(
+        [*penstock, "deliver", "-f", str(file), "--json", "--master", "local[2,4]"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        first = json.loads(delivery.stdout.readline())
+        assert first["row_count"] == 10
+        delivery.send_signal(signal.SIGTERM)
+        assert delivery.wait(DEADLINE_S) == 0
+    finally:
+        delivery.kill()
+        delivery.wait()
+    assert ids(f"{tmp_path}/orders") == list(range(10))
