@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             _show_previews(spark, checked, as_json=args.json)
             return 0
-        deliver = DeliveryRun(spark, checked, report)
+        deliver = DeliveryRun(spark, checked, report, is_redelivery=args.redeliver)
         for each in deliver.opened:
             warn(
                 f"penstock deliver: {each.delivery.stream} to {each.delivery.to} (leases: {each.record.application})"
@@ -149,7 +149,7 @@ def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
             continue
         out = Output()
         out.line(f"{found.stream} to {found.to}", style="bold")
-        out.line(f"leases {found.application}, checkpoint {found.checkpoint}")
+        out.line(f"checkpoint {found.checkpoint}")
         parts = set(found.partitions)
         out.table(
             ["column", "type", ""],

@@ -61,20 +61,24 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
     )
 
 
-def application_of(delivery: Delivery) -> str:
-    """Return the name of the leases: of stream, delivery and table, since two deliveries that shared it would share the shards."""
+def new_application(delivery: Delivery, now_ms: int) -> str:
+    """Return the name of the leases of a delivery's first run.
+
+    Two deliveries that shared leases would share the shards. So would a delivery into a table that was removed and begins anew: it
+    would go on at the old leases.
+    """
     if delivery.application is not None:
         return delivery.application
-    told = f"{delivery.stream}\n{delivery.state}".encode()
+    told = f"{delivery.stream}\n{delivery.state}\n{now_ms}".encode()
     return f"penstock-deliver-{delivery.name}-{hashlib.sha256(told).hexdigest()[:_APPLICATION_HASH_LENGTH]}"
 
 
-def source_options(delivery: Delivery) -> dict[str, str]:
+def source_options(delivery: Delivery, application: str) -> dict[str, str]:
     """Return the options of the source, without where it starts."""
     named = {"streamARN" if delivery.stream.startswith("arn:") else "streamName": delivery.stream}
     return {
         **named,
-        "applicationName": application_of(delivery),
+        "applicationName": application,
         **dict(delivery.connection),
         **dict(delivery.options),
     }
@@ -90,7 +94,7 @@ def check_options(delivery: Delivery) -> SourceOptions:
     for name in ("startingPosition", "startingTimestamp", "streamName", "streamARN", "applicationName"):
         if any(name.lower() == key.lower() for key, _ in delivery.options):
             raise OptionError(f"options: {name} is set by stream, start and application of the delivery")
-    options, _ = parse_source(source_options(delivery))
+    options, _ = parse_source(source_options(delivery, delivery.application or delivery.name))
     parse_starting(delivery.start, "start", zone)
     for name, text in (("since", delivery.since), ("until", delivery.until)):
         if text is not None:
@@ -101,7 +105,7 @@ def check_options(delivery: Delivery) -> SourceOptions:
 def batch_options(delivery: Delivery) -> dict[str, str]:
     """Return the options of a batch read: those of the source that it has, too."""
     known = {key.lower() for option in OPTIONS if "batch" in option.scopes for key, _ in option.spellings()}
-    return {name: value for name, value in source_options(delivery).items() if name.lower() in known}
+    return {name: value for name, value in source_options(delivery, "").items() if name.lower() in known}
 
 
 class OpenDelivery(Struct, frozen=True, kw_only=True):
@@ -124,7 +128,9 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     starting: str
 
 
-def open_delivery(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> OpenDelivery:
+def open_delivery(
+    spark: SparkSession, delivery: Delivery, options: SourceOptions, *, is_redelivery: bool = False
+) -> OpenDelivery:
     """Check a delivery against the service, the table and its earlier runs, and note that it runs.
 
     Raises:
@@ -144,28 +150,35 @@ def open_delivery(spark: SparkSession, delivery: Delivery, options: SourceOption
     store = BatchStore(files, delivery.state)
     place = f"{delivery.state}/delivery.json"
     text = files.read(place)
-    fresh = record_of(delivery, options.application)
     earlier = None if text is None else read_record(text, place)
+    now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
     if earlier is not None:
-        check_same_delivery(delivery, earlier, fresh)
+        check_same_delivery(
+            delivery, earlier, record_of(delivery, delivery.application or earlier.application)
+        )
+    elif is_redelivery:
+        raise DeliveryFailed(
+            f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
+        )
     else:
         _check_new(files, delivery, store)
-    now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
-    record = earlier or fresh
+    record = earlier or record_of(delivery, new_application(delivery, now_ms))
     wanted = None
     zone = time_zone_of(delivery)
     if delivery.since is not None:
         until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
         since_ms = parse_moment(delivery.since, "since", zone)
         wanted = plan_backfill((since_ms, until_ms), now_ms, earlier, store.ranges())
-    elif record.start is None:
+    elif record.start is None and not is_redelivery:
         position = parse_starting(delivery.start, "start", zone)
         check_has_come(position, now_ms, f"start={delivery.start}")
         start, start_ms = plan_start(position, now_ms, store.ranges())
         record = with_start(record, start or delivery.start, start_ms)
-    _check_checkpoint(
-        open_files(spark, delivery.checkpoint_location), delivery, record, is_backfill=wanted is not None
-    )
+    if wanted is None and not is_redelivery:
+        is_first = earlier is None or earlier.start is None
+        _check_checkpoint(
+            open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first
+        )
     _check_writable(files, delivery)
     if record != earlier:
         files.replace(place, record.to_json())
@@ -284,13 +297,11 @@ def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
         )
 
 
-def _check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, *, is_backfill: bool) -> None:
-    if is_backfill:
-        return
+def _check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, *, is_first: bool) -> None:
     location = delivery.checkpoint_location
     text = files.read(f"{location}/metadata")
     found = None if text is None else str(json.loads(text).get("id"))
-    if record.query_id is None and found is not None and not location.startswith(f"{delivery.state}/"):
+    if is_first and found is not None:
         raise DeliveryFailed(f"checkpoint {location} is that of another query")
     if record.query_id is not None and found != record.query_id:
         raise DeliveryFailed(

@@ -15,7 +15,7 @@ from penstock.core.position import LATEST
 from penstock.core.starting import parse_starting
 from penstock.delivery import json_rows
 from penstock.delivery.files import open_files
-from penstock.delivery.opening import application_of, batch_options, parse_schema, time_zone_of
+from penstock.delivery.opening import batch_options, parse_schema, time_zone_of
 from penstock.delivery.table_writer import check_columns, saved_schema, settle_session, table_rows
 from penstock.spark.options.spark_options import SourceOptions
 
@@ -29,7 +29,6 @@ class Preview(Struct, frozen=True, kw_only=True):
         delivery: Its name.
         stream: Its stream.
         to: Its table.
-        application: Name of its leases.
         checkpoint: Spark's checkpoint location.
         columns: Name and type of each column; those of partitions last.
         partitions: Names of the partition columns.
@@ -41,7 +40,6 @@ class Preview(Struct, frozen=True, kw_only=True):
     delivery: str
     stream: str
     to: str
-    application: str
     checkpoint: str
     columns: tuple[tuple[str, str], ...]
     partitions: tuple[str, ...]
@@ -105,7 +103,6 @@ def _preview(delivery: Delivery, rows: DataFrame, dead: list[str], note: str) ->
         delivery=delivery.name,
         stream=delivery.stream,
         to=delivery.to,
-        application=application_of(delivery),
         checkpoint=delivery.checkpoint_location,
         columns=tuple((field.name, field.dataType.simpleString().upper()) for field in rows.schema.fields),
         partitions=tuple(each.name for each in delivery.partitions),

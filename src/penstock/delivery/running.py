@@ -94,6 +94,7 @@ class DeliveryRun:
         deliveries: Checked by `check_deliveries`.
         report: Called after each batch, on another thread.
         at_step: Called before each step of a batch; for tests.
+        is_redelivery: Whether only `redeliver` will be called.
     """
 
     def __init__(
@@ -102,13 +103,17 @@ class DeliveryRun:
         deliveries: Sequence[tuple[Delivery, SourceOptions]],
         report: Callable[[BatchReport], None],
         at_step: Callable[[str], None] = lambda _step: None,
+        *,
+        is_redelivery: bool = False,
     ) -> None:
         self._spark = spark
         self._report = report
         self._at_step = at_step
         self._stop = threading.Event()
         self._error: BaseException | None = None
-        self.opened = [open_delivery(spark, each, options) for each, options in deliveries]
+        self.opened = [
+            open_delivery(spark, each, options, is_redelivery=is_redelivery) for each, options in deliveries
+        ]
 
     def stop(self) -> None:
         """Let the batch under way finish, and end. Safe in a signal handler."""
@@ -166,7 +171,10 @@ class DeliveryRun:
     def _start(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
         delivery = opened.delivery
         reader = self._spark.readStream.format("kinesis")
-        for name, value in {**source_options(delivery), "startingPosition": opened.starting}.items():
+        for name, value in {
+            **source_options(delivery, opened.record.application),
+            "startingPosition": opened.starting,
+        }.items():
             reader = reader.option(name, value)
         writer = TableWriter(delivery, opened.files, opened.schema, self._report, self._at_step)
         for manifest in writer.store.unfinished():

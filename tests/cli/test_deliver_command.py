@@ -1,0 +1,94 @@
+"""`penstock deliver`: its files, and its answers to mistakes, which need neither a service nor Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.cli.deliver_command import _deliveries
+from penstock.cli.main import build_parser, main
+
+ONE = "stream: orders\nto: /lake/orders\npartition-by: date(arrived)\nsince: 2026-01-01\n"
+TWO = "deliveries:\n- {stream: orders, to: /lake/a}\n- {stream: returns, to: /lake/b, schema: raw, options: {deaggregate: false}}\n"
+
+
+def read(*words):
+    return _deliveries(build_parser()[0].parse_args(["deliver", *words]))
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="orders.yml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_a_file_and_options_give_the_same_delivery(file):
+    options = ("orders", "--to", "/lake/orders", "--partition-by", "date(arrived)", "--since", "2026-01-01")
+    as_toml = 'stream = "orders"\nto = "/lake/orders"\npartition-by = "date(arrived)"\nsince = "2026-01-01"\n'
+    as_json = json.dumps(
+        {"stream": "orders", "to": "/lake/orders", "partition-by": ["date(arrived)"], "since": "2026-01-01"}
+    )
+    found = [
+        read(*options),
+        read("-f", file(ONE)),
+        read("-f", file(as_toml, "a.toml")),
+        read("-f", file(as_json, "a.json")),
+    ]
+    assert all(each == found[0] for each in found)
+
+
+def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(file):
+    first, second = read("-f", file(TWO), "--region", "eu-west-1")
+    assert (first.stream, second.schema, second.options) == ("orders", "raw", (("deaggregate", "false"),))
+    assert first.connection == (("region", "eu-west-1"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stream: orders\nto: /l\nfreshnes: 5s\n", "did you mean freshness?"),
+        ("- a\n- b\n", "expected names and values"),
+        ("stream: [\n", "no YAML"),
+        ("deliveries: []\n", "is a list and stands alone"),
+        ("deliveries:\n- {stream: a, to: /l}\n- {stream: b}\n", "delivery 2: to is missing"),
+        ("deliveries:\n- text\n", "delivery 1 is no mapping"),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_place(file, capsys, text, message):
+    assert main(["deliver", "-f", file(text)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "name a stream, or a file"),
+        (("orders",), "to is missing"),
+        (("-f", "/nowhere.yml"), "cannot be read"),
+        (("orders", "--to", "/l", "--option", "region"), "--option region: expected NAME=VALUE"),
+        (("orders", "--to", "/l", "--print-submit"), "needs a file"),
+        (("orders", "--to", "/l", "--freshness", "1s"), "from 5s"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_answered(capsys, words, message):
+    assert main(["deliver", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_options_of_a_delivery_beside_a_file_are_refused(file, capsys):
+    assert main(["deliver", "-f", file(ONE), "--to", "/other"]) == 2
+    assert "to belongs into it" in capsys.readouterr().err
+
+
+def test_the_lines_for_a_cluster_are_printed(file, capsys):
+    assert (
+        main(["deliver", "-f", file(ONE), "--print-submit", "--once", "--master", "spark://host:7077"]) == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].endswith(f"--archives 'environment.tar.gz#environment' --files {file(ONE)} \\")
+    assert lines[-1] == "  deliver.py deliver -f orders.yml --once"
