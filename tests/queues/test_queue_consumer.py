@@ -452,3 +452,25 @@ def test_a_queue_whose_dead_letters_are_switched_off_under_way_is_not_asked_in_a
     assert (second, third) == (0, 1), "at once at its last receive, and then after a back-off"
     assert first == (1 if failure is ValueError else 0)
     assert world.left == ["never"]
+
+
+def test_a_memory_that_fails_slowly_is_left_alone_for_a_while(world):
+    """Its calls are made on the threads of the acknowledgements: these would pile up until visibility timeouts end."""
+    world.put(*(f"r{n}" for n in range(300)))
+    calls = []
+
+    class Away:
+        def fetch_finished(self, record_ids):
+            return self.put_finished(record_ids)
+
+        def put_finished(self, record_ids):
+            calls.append(record_ids)
+            threading.Event().wait(1.1)
+            raise TimeoutError("no answer")
+
+    handled, tally = [], MetricsTally()
+    with consumer(world, handled.append, finished=Away(), metrics=tally, receives_max=2):
+        wait_until(lambda: not world.left)
+    assert len(handled) == 300
+    assert len(calls) <= 2 + 4, "those that were under way on each thread when the first one failed"
+    assert counters(tally)[("queue_memory_failures",)] > len(calls), "calls that are left out are counted too"

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from traceback import TracebackException
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -51,11 +51,15 @@ from penstock.runtime.user_code import UnusableHandlerError
 log: logging.Logger = logging.getLogger("penstock.queues")
 
 QueueEvent: TypeAlias = Callable[[float], None]
+_Answer = TypeVar("_Answer")
 _RECEIVE_BACKOFF: Final = Backoff(0.2, 20.0)
 _LAST_CALLS_S: Final = 5.0
 """Time to return the remaining records after `shutdown_timeout_s` has passed."""
 _IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
+_SLOW_MEMORY_S: Final = 1.0
+_MEMORY_PAUSE_S: Final = 10.0
+"""After a call of `finished` that failed slowly, none is made for so long. The calls hold up acknowledgements, whose visibility timeouts run."""
 
 
 class QueuePools(Struct, frozen=True):
@@ -116,6 +120,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._chance = chance
         self._metrics = metrics
         self._finished = finished
+        self._memory_resumes_s = float("-inf")  # set by several threads: the last one counts
         machine = options.queueing_options(queue)
         self._visibility_s = machine.visibility_s
         self._delivery = QueueDelivery(machine)
@@ -236,16 +241,32 @@ class QueueLoop(Loop[QueueEvent]):
         ), records
 
     def _fetch_finished(self, record_ids: list[str]) -> frozenset[str]:
-        if self._finished is None or not record_ids:
+        memory = self._finished
+        if memory is None or not record_ids:
             return frozenset()
-        try:
-            return frozenset(self._finished.fetch_finished(record_ids))
-        except Exception as error:  # noqa: BLE001 - without the memory records may be handled twice, and are not lost
+        return self._ask_memory(lambda: frozenset(memory.fetch_finished(record_ids))) or frozenset()
+
+    def _ask_memory(self, ask: Callable[[], _Answer]) -> _Answer | None:
+        """Call the durable memory; return None if that fails, or if it failed slowly a short time ago."""
+        began_s = self._clock.monotonic_s()
+        if began_s < self._memory_resumes_s:
             self._metrics.count("queue_memory_failures")
+            return None
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001 - without the memory records may be handled twice, and are not lost
+            ended_s = self._clock.monotonic_s()
+            self._metrics.count("queue_memory_failures")
+            is_slow = ended_s - began_s >= _SLOW_MEMORY_S
+            if is_slow:
+                self._memory_resumes_s = ended_s + _MEMORY_PAUSE_S
             log.warning(
-                "queue %s: the memory of finished records failed: %s", self._queue.name, describe_error(error)
+                "queue %s: the memory of finished records failed%s: %s",
+                self._queue.name,
+                f", and is not used for {_MEMORY_PAUSE_S:.0f} s" if is_slow else "",
+                describe_error(error),
             )
-            return frozenset()
+            return None
 
     def _return_records(self, handles: Sequence[str]) -> None:
         try:
@@ -374,15 +395,9 @@ class QueueLoop(Loop[QueueEvent]):
         self.post(partial(self._on_answered, call, outcomes, failure, text))
 
     def _put_finished(self, record_ids: tuple[str, ...]) -> None:
-        if self._finished is None:
-            return
-        try:
-            self._finished.put_finished(record_ids)
-        except Exception as error:  # noqa: BLE001 - without the memory records may be handled twice, and are not lost
-            self._metrics.count("queue_memory_failures")
-            log.warning(
-                "queue %s: the memory of finished records failed: %s", self._queue.name, describe_error(error)
-            )
+        memory = self._finished
+        if memory is not None:
+            self._ask_memory(lambda: memory.put_finished(record_ids))
 
     def _on_answered(
         self,
