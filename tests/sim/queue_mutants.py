@@ -6,6 +6,7 @@ from penstock.core.queueing.held_record import HeldRecord, Phase
 from penstock.core.queueing.queue_delivery import QueueDelivery
 from penstock.core.queueing.queue_events import EntryOutcome, Settled
 from penstock.core.queueing.receive_pace import ReceivePace
+from penstock.core.queueing.visibility_order import VisibilityOrder
 from sim.mutants import Mutant
 
 
@@ -38,7 +39,7 @@ def keeps_its_records_at_the_stop(self, now_s):
     for held in list(self._held.values()):
         if held.phase is Phase.OPEN and not held.running:
             held.phase = Phase.ENDED
-            self._visible.pop(held.number, None)
+            self._valid.discard(held)
             self._forget(held)
 
 
@@ -70,7 +71,7 @@ def uses_handles_that_have_ended(self, number, phase, now_s):
 
 def sorts_by_the_answer(self, renewed):
     """The oldest visibility is not the first one: the loop wakes for the one, and looks at the other."""
-    self._visible.move_to_end(renewed.number)
+    self._held.move_to_end(renewed.number)
 
 
 RESULT = HeldRecord.result
@@ -154,6 +155,6 @@ QUEUE_MUTANTS = (
         uses_handles_that_have_ended,
     ),
     Mutant(
-        "renewals are ordered by their answers", OWN, 0, QueueDelivery, "_put_in_order", sorts_by_the_answer
+        "renewals are ordered by their answers", OWN, 0, VisibilityOrder, "on_renewed", sorts_by_the_answer
     ),
 )

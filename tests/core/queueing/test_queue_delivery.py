@@ -467,7 +467,7 @@ def test_every_received_record_ends_once_and_no_handle_is_used_after_its_end(
     assert run.delivery.in_hand_count == 0
     assert (run.delivery._waiting_count, run.delivery._running_parts) == (0, 0)
     assert not run.delivery._in_handler
-    assert not run.delivery._visible
+    assert not list(run.delivery._valid)
 
 
 @pytest.mark.parametrize(

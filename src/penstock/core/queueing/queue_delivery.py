@@ -35,6 +35,7 @@ from penstock.core.queueing.queue_events import (
 )
 from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX, VISIBILITY_S_MAX
 from penstock.core.queueing.queueing_options import QueueingOptions
+from penstock.core.queueing.visibility_order import VisibilityOrder
 
 RENEWAL_SHARE: Final = 0.5
 """A visibility timeout is renewed when this share of it has passed. This leaves a sixth of it for late timers
@@ -79,8 +80,7 @@ class QueueDelivery:
         self._acknowledgements: deque[tuple[float, int]] = deque()  # when it was queued, delivery
         self._returns: deque[int] = deque()
         self._retries: list[tuple[float, int]] = []
-        # Ordered by the start of their visibility.
-        self._visible: OrderedDict[int, HeldRecord] = OrderedDict()
+        self._valid = VisibilityOrder()
         self._delayed: list[float] = []
         self._ends: list[Ended] = []
         self._bytes = 0
@@ -167,7 +167,7 @@ class QueueDelivery:
         held = HeldRecord(number, arrival, now_s, now_s, now_s + self._options.visibility_s)
         self._held[number] = held
         self._bytes += arrival.memory_bytes
-        self._visible[number] = held
+        self._valid.add(held)
         earlier = self._in_handler.get(arrival.record_id)
         if arrival.is_finished or arrival.record_id in self._finished:
             self._act(held, Settled.DONE, now_s, 0.0)
@@ -386,7 +386,7 @@ class QueueDelivery:
         due: list[HeldRecord] = []
         if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
             return due
-        for held in list(self._visible.values()):
+        for held in list(self._valid):
             if held.visible_from_s + visibility_s * _EARLY_SHARE > now_s:
                 break
             is_due = held.visible_from_s + visibility_s * RENEWAL_SHARE <= now_s
@@ -469,7 +469,7 @@ class QueueDelivery:
             held.visible_from_s = sent_s
             held.expires_s = sent_s + self._options.visibility_s
             held.not_before_s = float("-inf")
-            self._put_in_order(held)
+            self._valid.on_renewed(held)
         if outcome is EntryOutcome.VOID or held.expires_s <= now_s:
             self._end(held, End.VOID, now_s)
         elif held.phase is not Phase.OPEN:  # handled meanwhile
@@ -479,30 +479,18 @@ class QueueDelivery:
             held.attempts += 1
             held.not_before_s = now_s + self._options.call_backoff.delay_s(held.attempts, u)
 
-    def _put_in_order(self, renewed: HeldRecord) -> None:
-        """Move a renewed delivery behind those whose visibility began earlier: it counts from the request, and others arrived since."""
-        self._visible.move_to_end(renewed.number)
-        later: list[int] = []
-        for held in reversed(self._visible.values()):
-            if held is not renewed:
-                if held.visible_from_s <= renewed.visible_from_s:
-                    break
-                later.append(held.number)
-        for number in reversed(later):
-            self._visible.move_to_end(number)
-
     # --- the ends -------------------------------------------------------------------------------------
 
     def _has_passed(self, share_s: float, now_s: float) -> bool:
         """Return whether the oldest visibility timeout has lasted for `share_s` seconds."""
-        oldest = next(iter(self._visible.values()), None)
+        oldest = self._valid.oldest
         # Compare the same sum that `next_wake_s` returns: a difference could round to less, and the loop would wake again at once.
         return oldest is not None and oldest.visible_from_s + share_s <= now_s
 
     def _expire(self, now_s: float) -> None:
         if not self._has_passed(self._options.visibility_s, now_s):
             return
-        for held in list(self._visible.values()):
+        for held in list(self._valid):
             if held.visible_from_s + self._options.visibility_s > now_s:
                 break
             if held.call is None:  # a delivery in a call waits for the answer
@@ -513,7 +501,7 @@ class QueueDelivery:
             return
         assert held.call is None, "a delivery in a call ends by its answer"
         was_open = held.phase is Phase.OPEN
-        self._visible.pop(held.number, None)
+        self._valid.discard(held)
         held.phase = Phase.ENDED
         if end is End.RETURNED and held.return_s:
             heapq.heappush(self._delayed, now_s + held.return_s)
@@ -586,7 +574,7 @@ class QueueDelivery:
             return float("-inf")
         times = [self._retries[0][0]] if self._retries else []
         visibility_s = self._options.visibility_s
-        for held in self._visible.values():
+        for held in self._valid:
             if held.call is not None:
                 continue  # nothing happens to it before its answer
             times.append(held.visible_from_s + visibility_s)

@@ -1,0 +1,46 @@
+"""Deliveries in the order in which their visibility began."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from penstock.core.queueing.held_record import HeldRecord
+
+
+class VisibilityOrder:
+    """The deliveries whose handles are valid, the oldest visibility first.
+
+    A renewal counts from its request, and its answer comes later. Deliveries that arrive between the two stay behind it.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, HeldRecord] = OrderedDict()
+
+    def __iter__(self) -> Iterator[HeldRecord]:
+        return iter(self._held.values())
+
+    @property
+    def oldest(self) -> HeldRecord | None:
+        """The delivery whose visibility began first, or None."""
+        return next(iter(self), None)
+
+    def add(self, held: HeldRecord) -> None:
+        """Add a delivery that has just arrived."""
+        self._held[held.number] = held
+
+    def discard(self, held: HeldRecord) -> None:
+        """Remove a delivery, if it is there."""
+        self._held.pop(held.number, None)
+
+    def on_renewed(self, renewed: HeldRecord) -> None:
+        """Move a delivery behind those whose visibility began before its renewal."""
+        self._held.move_to_end(renewed.number)
+        later: list[int] = []
+        for held in reversed(self._held.values()):
+            if held is not renewed:
+                if held.visible_from_s <= renewed.visible_from_s:
+                    break
+                later.append(held.number)
+        for number in reversed(later):
+            self._held.move_to_end(number)
