@@ -48,10 +48,13 @@ from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
 from penstock.recording.arrow import SCHEMA, pa
 from penstock.recording.parts import PartFolder, Progress, create_parts, open_parts
 
-_THREADS_MAX: Final = 8  # each holds a page of up to 10 MiB in a few forms
-_BUFFERS_BYTES: Final = 128 * 1024 * 1024
+_THREADS_MAX: Final = 4  # each holds a page in a few forms
+_PAGE_BYTES: Final = 2 * 1024 * 1024
+_FIRST_PAGE_COUNT: Final = 100
+_PAGE_COUNT_MIN: Final = 10
+_BUFFERS_BYTES: Final = 64 * 1024 * 1024
 _BATCH_BYTES_MIN: Final = 1024 * 1024
-_BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 _DEADLINE_S: Final = 300.0
 _ROUNDS_MAX: Final = (
     10  # listings after which new shards are left out: each round of a recording that follows reshards
@@ -130,6 +133,7 @@ class _ShardRecording:
     reader: ShardReader
     tables: list[pa.RecordBatch] = field(default_factory=list)
     bytes: int = 0
+    page_count: int = _FIRST_PAGE_COUNT  # records of the next page: the service's own bound is 10 MiB of them
 
 
 class Recorder:
@@ -357,12 +361,16 @@ class Recorder:
     def _fetch_page(self, recording: _ShardRecording, step: FetchPage) -> float | None:
         reader, started_s = recording.reader, time.monotonic()
         asked_ms = self._clock.now_ms(self._now_ms())
-        page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
+        count = min(step.record_count_max, recording.page_count)
+        page = self._kinesis.fetch_records(self._stream, step.iterator, count)
         self._clock.on_answer(self._now_ms(), page.server_ms)
         whole = _whole_page(page)
         kept = reader.on_page(whole, started_s, time.monotonic(), random.random())
         if kept.loss is not None:
             raise kept.loss.error
+        if page.records:
+            average_bytes = whole.read_bytes // len(page.records) + 1
+            recording.page_count = max(_PAGE_COUNT_MIN, _PAGE_BYTES // average_bytes)
         self.state.read_bytes += whole.read_bytes
         self.state.lag_ms = page.millis_behind_latest
         rows = kept.rows or ()

@@ -54,7 +54,7 @@ class ReplayedShard(Shard):
         arrivals = (moment for i in self._indexes for moment in file.arrivals_ms(i))
         self._arrivals = array("q", accumulate(arrivals, max))
 
-    # --- what has appeared ---
+    # --- records so far ---
 
     def __len__(self) -> int:
         return bisect_right(self._arrivals, self._now_ms())
