@@ -60,6 +60,8 @@ MARKS: dict[str, tuple[str, ...]] = {
     "sim/test_simulator.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
     "sim/test_streams.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
     "site": ("slow",),
+    "sim/test_load_shapes.py::test_over_a_load_shape_the_size_follows": ("slow",),
+    "sizing/test_autoscaler.py": ("slow",),
     "sizing/test_planned_streams.py": ("slow",),
     "spark/queries": ("slow",),
     "spark/session": ("spark", "slow"),

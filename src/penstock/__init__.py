@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         QueueRecord,
         Reject,
     )
+    from penstock.sizing.autoscaler import AutoscaleEvent, AutoscaleOptions, Autoscaler
 
 _HOMES: Final = {
     "Acknowledgement": "penstock.producer",
@@ -55,6 +56,9 @@ _HOMES: Final = {
     "AsyncQueueConsumer": "penstock.queues",
     "AsyncShardCheckpointer": "penstock.consumer",
     "AsyncShardProcessor": "penstock.consumer",
+    "AutoscaleEvent": "penstock.sizing.autoscaler",
+    "AutoscaleOptions": "penstock.sizing.autoscaler",
+    "Autoscaler": "penstock.sizing.autoscaler",
     "Batch": "penstock.consumer",
     "Consumer": "penstock.consumer",
     "ConsumerKeywords": "penstock.consumer",
@@ -92,6 +96,9 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncShardCheckpointer",
     "AsyncShardProcessor",
+    "AutoscaleEvent",
+    "AutoscaleOptions",
+    "Autoscaler",
     "Batch",
     "Consumer",
     "ConsumerKeywords",

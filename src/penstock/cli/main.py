@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "shards": "penstock.cli.shards_command",
     "streams": "penstock.cli.streams_command",
     "plan": "penstock.cli.plan_command",
+    "autoscale": "penstock.cli.autoscale_command",
     "queues": "penstock.cli.queues_command",
     "leases": "penstock.cli.leases_command",
     "deliver": "penstock.cli.deliver_command",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.core.limits import KIB, MIB
 from penstock.core.shard import Shard
 from penstock.core.sizing.samples import ShardSample, sample_of
 from penstock.errors import ServiceError, Throttled
@@ -12,12 +13,19 @@ from penstock.ports.clock import Clock
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RawRecord, RecordPage, ShardFilter
 from penstock.runtime.threads import map_on_daemons
 
-_THREADS: Final = 16
-_RECORDS_TOTAL: Final = 40_000
-_RECORDS_MAX: Final = 1000
-_RECORDS_MIN: Final = 60
+_THREADS: Final = 32
 _PROBES: Final = 3
-_EMPTY_PAGES_MAX: Final = 4
+_SLICE_MS: Final = (500.0, 1000.0)
+"""A slice that is read: the shortest, if there are many shards, and the longest."""
+_FULL_SLICES: Final = 100
+"""So many shards are read with the longest slice."""
+_LONG_READ: Final = 5
+_FIRST_PAGE_RECORDS: Final = 50
+_PAGE_RECORDS_MAX: Final = 1000
+_PAGE_BYTES: Final = 512 * KIB
+_PAGES_MAX: Final = 8
+_BYTES_PER_S: Final = MIB
+"""Half of a shard's read quota: the other readers keep theirs."""
 _THROTTLED_MAX: Final = 5
 
 
@@ -29,11 +37,12 @@ def sample_shards(
     Returns:
         The samples, in the order of the shards; the shards that could not be read, a sentence each.
     """
-    count = max(_RECORDS_MIN, min(_RECORDS_MAX, _RECORDS_TOTAL // max(1, len(shards))))
+    low_ms, high_ms = _SLICE_MS
+    slice_ms = max(low_ms, min(high_ms, high_ms * _FULL_SLICES / max(1, len(shards))))
 
     def sample(shard: Shard) -> ShardSample | ServiceError:
         try:
-            return _Probe(kinesis, stream, shard, clock).sample(now_ms, window_s, count // _PROBES)
+            return _Probe(kinesis, stream, shard, clock).sample(now_ms, window_s, slice_ms)
         except ServiceError as error:
             return error
 
@@ -79,36 +88,51 @@ class _Probe:
         self._shard = shard
         self._clock = clock
 
-    def sample(self, now_ms: int, window_s: float, count: int) -> ShardSample:
+    def sample(self, now_ms: int, window_s: float, slice_ms: float) -> ShardSample:
+        """Read a slice of time at each moment; a quiet shard is read on to the tip."""
         records: list[RawRecord] = []
         covered_ms, reached_ms = 0.0, 0.0
         for number in range(_PROBES):
             began_ms = max(reached_ms, now_ms - window_s * 1000 * (_PROBES - number) / _PROBES)
-            found, is_at_tip = self._read(round(began_ms), count)
-            found = [each for each in found if each.arrival_s * 1000 < now_ms]
-            records += found
-            reached_ms = now_ms if is_at_tip or not found else found[-1].arrival_s * 1000
+            found, is_at_tip = self._read(round(began_ms), began_ms + slice_ms)
+            slice_end_ms = began_ms + slice_ms
+            last_ms = found[-1].arrival_s * 1000 if found else slice_end_ms
+            # Records often come in bursts. A whole slice has all of its bursts; of a longer read only the last one may be cut.
+            is_whole = slice_end_ms <= last_ms < began_ms + _LONG_READ * slice_ms
+            whole_ms = slice_end_ms if is_whole else last_ms
+            reached_ms = now_ms if is_at_tip else min(whole_ms, now_ms)
+            records += [each for each in found if each.arrival_s * 1000 < reached_ms]
             covered_ms += max(1.0, reached_ms - began_ms)
             if reached_ms >= now_ms:
                 break
         return sample_of(self._shard, records, covered_ms / 1000)
 
-    def _read(self, began_ms: int, count: int) -> tuple[list[RawRecord], bool]:
+    def _read(self, began_ms: int, end_ms: float) -> tuple[list[RawRecord], bool]:
+        """Return the records from a moment until at least another one, and whether the shard has no more."""
         start = IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=began_ms)
         iterator = self._kinesis.fetch_iterator(self._stream, self._shard.shard_id, start)
-        for _ in range(_EMPTY_PAGES_MAX):
-            page = self._page(iterator, count)
-            if page.records or page.next_iterator is None or page.millis_behind_latest == 0:
-                at_tip = page.next_iterator is None or page.millis_behind_latest == 0
-                return list(page.records), at_tip
+        records: list[RawRecord] = []
+        limit = _FIRST_PAGE_RECORDS
+        for _ in range(_PAGES_MAX):
+            page = self._page(iterator, limit)
+            records += page.records
+            size = sum(len(each.data) for each in page.records)
+            if page.records:
+                mean = max(1, size // len(page.records))
+                limit = max(1, min(_PAGE_RECORDS_MAX, _PAGE_BYTES // mean))
+            self._clock.sleep(size / _BYTES_PER_S)
+            if page.next_iterator is None or page.millis_behind_latest == 0:
+                return records, True
+            if records and records[-1].arrival_s * 1000 >= end_ms:
+                break
             iterator = page.next_iterator
-        return [], False
+        return records, False
 
-    def _page(self, iterator: str, count: int) -> RecordPage:
+    def _page(self, iterator: str, limit: int) -> RecordPage:
         attempt = 1
         while True:
             try:
-                return self._kinesis.fetch_records(self._stream, iterator, count)
+                return self._kinesis.fetch_records(self._stream, iterator, limit)
             except Throttled:
                 if attempt >= _THROTTLED_MAX:
                     raise

@@ -24,6 +24,7 @@ COMMANDS = {
     "tail": ["tail", "{stream}", "--from", "TRIM_HORIZON", "--until-end"],
     "tail --json": ["tail", "{stream}", "--from", "TRIM_HORIZON", "--until-end", "--json"],
     "shards": ["shards", "{stream}"],
+    "autoscale": ["autoscale", "{stream}", "--min", "1", "--max", "9", "--once"],
     "plan": ["plan", "{stream}", "--application", "{application}"],
     "shards --json": ["shards", "{stream}", "--json"],
     "streams list": ["streams", "list"],

@@ -68,6 +68,7 @@ CHECKED = {
     "top",
     "lease reset",
     "plan",
+    "autoscale",
 }
 
 
@@ -369,3 +370,7 @@ def test_the_commands_call_what_their_policies_allow(server, client, command, tm
     restore = [*look, "--restore", str(tmp_path / "backup"), "--backup", str(tmp_path / "second")]
     check("lease reset", command(reset, restore))
     check("plan", command(["plan", "told"]))
+    server.create_stream("scaled", shards=2)
+    server.clock.advance(120)
+    rounds = [["autoscale", "scaled", "--min", str(least), "--max", "4", "--once"] for least in (2, 3)]
+    check("autoscale", command(*rounds))

@@ -9,9 +9,9 @@ from typing import Final
 from penstock.core.hash_key import HashRange
 from penstock.core.sizing.load_map import Cut, LoadMap
 
-PEAK_S: Final = 900.0
+PEAK_S: Final = 3600.0
 """Shrinking counts by the highest load of so many seconds."""
-_MAPS_MAX: Final = 30
+_MAPS_MAX: Final = 70
 
 
 class PeakLoad:

@@ -20,7 +20,7 @@ from penstock.core.shard import Shard
 from penstock.core.sizing.load_map import Cut, LoadMap
 from penstock.errors import OptionError
 
-_WINDOW_MAX: Final = 5
+_WINDOW_MAX: Final = 8
 """Neighbours whose load one goal shares anew."""
 _URGENT: Final = 0.97
 """A shard that uses more of its quota is split in halves at once: one action instead of several."""

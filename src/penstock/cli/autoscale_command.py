@@ -1,0 +1,130 @@
+"""`penstock autoscale`: keep the size of a stream by splits and merges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.service_options import add_connection_arguments, connection_of
+from penstock.cli.terminal import escape_text, safe_json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from penstock.cli.service_options import Subparsers
+    from penstock.sizing.autoscaler import AutoscaleEvent
+
+DESCRIPTION = (
+    "Keep the size of a provisioned stream: split and merge shards by the measured load of their hash keys."
+)
+OPTION_FLAGS: Final = {
+    "shards_min": "--min",
+    "shards_max": "--max",
+    "target": "--target",
+    "interval_s": "--interval",
+    "steps_max": "--steps",
+    "closed_lag_max_s": "--closed-lag-max",
+}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "autoscale", help=DESCRIPTION, description=f"{DESCRIPTION} Runs until Ctrl-C or SIGTERM."
+    )
+    parser.add_argument("stream", metavar="STREAM", help="name or ARN")
+    parser.add_argument("--min", type=int, required=True, metavar="N", help="never fewer shards")
+    parser.add_argument("--max", type=int, required=True, metavar="N", help="never more shards")
+    parser.add_argument(
+        "--target",
+        type=float,
+        default=0.85,
+        metavar="PART",
+        help="grow above this mean use of the write quota, 0.3 to 0.9 (default: 0.85)",
+    )
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="time between two measurements (default: 60)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=5,
+        metavar="N",
+        help="splits and merges between two measurements at most (default: 5)",
+    )
+    parser.add_argument(
+        "--reader",
+        metavar="APPLICATION",
+        action="append",
+        default=[],
+        help="an application (its lease table) that must not be behind in closed shards; may be repeated",
+    )
+    parser.add_argument(
+        "--closed-lag-max",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="change nothing while a reader is further behind in a closed shard (default: 300)",
+    )
+    parser.add_argument(
+        "--lease-table",
+        default="penstock-autoscale",
+        metavar="NAME",
+        help="where the lease is by which one autoscaler acts at a time: a DynamoDB table, s3://bucket/prefix or file:///folder "
+        "(default: penstock-autoscale)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="change nothing: print each action that would be next"
+    )
+    parser.add_argument("--once", action="store_true", help="measure once, act and end")
+    parser.add_argument("--json", action="store_true", help="print one JSON document to a line")
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Keep the size until a signal; return the exit status."""
+    from penstock.runtime.stop_signals import StopSignals
+    from penstock.sizing.autoscaler import Autoscaler
+
+    def show(event: AutoscaleEvent) -> None:
+        if args.json:
+            document = {
+                "stream": event.stream,
+                "action": event.action,
+                "done": event.done,
+                "shards": event.shards,
+                "text": event.text,
+            }
+            print(safe_json(document), flush=True)
+        else:
+            print(escape_text(f"{_now()} {event.stream}, {event.shards} shards: {event.text}"), flush=True)
+
+    autoscaler = Autoscaler(
+        args.stream,
+        shards_min=args.min,
+        shards_max=args.max,
+        target=args.target,
+        interval_s=args.interval,
+        steps_max=args.steps,
+        closed_lag_max_s=args.closed_lag_max,
+        dry_run=args.dry_run,
+        readers=args.reader,
+        lease_table=args.lease_table,
+        connection=connection_of(args),
+        on_event=show,
+    )
+    with StopSignals(autoscaler.stop):
+        if args.once:
+            autoscaler.run_once()
+        else:
+            autoscaler.run()
+    return 0
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

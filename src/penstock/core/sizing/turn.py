@@ -1,0 +1,68 @@
+"""Whose turn it is to change a stream: one lease row, which one autoscaler at a time holds. Pure.
+
+The row is a lease like that of a shard, in a table of the same format, so every lease store serves. Its holder renews it;
+another autoscaler takes it when its counter has not changed for the lease's duration.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Applied, Create, Outcome, Release, Renew, Take
+
+TURN_S: Final = 90.0
+"""A lease whose counter has not changed for so long is taken."""
+_SAFE_PART: Final = 0.5
+"""The holder acts only within this part of the duration after its last renewal was sent."""
+
+
+class Turn:
+    """One autoscaler's view of the row.
+
+    Args:
+        key: Of the row.
+        worker: This autoscaler.
+        duration_s: The lease's duration, the same for all.
+    """
+
+    def __init__(self, key: str, worker: str, duration_s: float = TURN_S) -> None:
+        self.key = key
+        self._worker = worker
+        self._duration_s = duration_s
+        self._seen: tuple[int, str | None] | None = None
+        self._seen_s = 0.0
+        self._renewed_s: float | None = None
+        self.holder: str | None = None
+        """Who held it when it was last read."""
+
+    def plan_write(self, row: Lease | None, now_s: float) -> Create | Renew | Take | None:
+        """Return the write for a row as it was read; None while another one holds it."""
+        self.holder = None if row is None else row.reader
+        if row is None:
+            return Create(Lease(self.key, counter=1, owner=self._worker))
+        if row.reader == self._worker:
+            return Renew(self.key, row.counter, self._worker)
+        self._renewed_s = None
+        mark = (row.counter, row.reader)
+        if self._seen != mark:
+            self._seen, self._seen_s = mark, now_s
+        if row.reader is None or now_s - self._seen_s >= self._duration_s:
+            return Take(self.key, row.counter, self._worker)
+        return None
+
+    def on_outcome(self, outcome: Outcome, sent_s: float) -> None:
+        """Note how a write ended that was sent at a moment."""
+        self._renewed_s = sent_s if isinstance(outcome, Applied) else None
+        if self._renewed_s is not None:
+            self.holder = self._worker
+
+    def may_act(self, now_s: float) -> bool:
+        """Return whether this autoscaler holds the row for long enough to act."""
+        return self._renewed_s is not None and now_s - self._renewed_s < self._duration_s * _SAFE_PART
+
+    def release_of(self, row: Lease | None) -> Release | None:
+        """Return the write that gives the row back; None if it is not this autoscaler's."""
+        if row is None or row.reader != self._worker:
+            return None
+        return Release(self.key, row.counter, self._worker)

@@ -1,0 +1,431 @@
+"""`Autoscaler`: keeps the size of a stream by splits and merges.
+
+::
+
+    Autoscaler("orders", shards_min=2, shards_max=40, readers=["billing"]).run()
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
+from penstock.core.shard import Shard, StreamSummary
+from penstock.core.sizing.load_history import LoadHistory
+from penstock.core.sizing.load_map import LoadMap
+from penstock.core.sizing.resharding import Decision, Hold, Resharder, Split, StreamView, limits_for, place_of
+from penstock.core.sizing.samples import load_map_of
+from penstock.core.sizing.turn import TURN_S, Turn
+from penstock.errors import (
+    NotFound,
+    OptionError,
+    Rejected,
+    ResourceBusy,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+    UsageError,
+)
+from penstock.ports.clock import Clock
+from penstock.ports.kinesis import Kinesis, ShardFilter
+from penstock.ports.lease_table import LeaseTable
+from penstock.ports.sizing import Resharding
+from penstock.runtime.shard_lags import measure_lags
+from penstock.runtime.system_clock import SystemClock
+from penstock.sizing.sampling import choose_window_s, sample_shards
+
+log: logging.Logger = logging.getLogger("penstock.sizing")
+
+_WINDOWS_S: Final = (60.0, 30.0, 15.0)
+_ACTIVE_WAIT_S: Final = 600.0
+_ACTIVE_CHECK_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscaleOptions:
+    """How a stream's size is kept.
+
+    Args:
+        shards_min: Never fewer shards.
+        shards_max: Never more shards.
+        target: Grow if the shards use more of their write quota on average, 0.3 to 0.9.
+        interval_s: Time from one measurement to the next, 20 or more.
+        steps_max: Splits and merges between two measurements, 1 to 20.
+        closed_lag_max_s: Do nothing while a reader is further behind in a closed shard.
+        dry_run: Change nothing, and take no lease.
+
+    Raises:
+        OptionError: A value is out of its range, or two contradict each other.
+    """
+
+    shards_min: int
+    shards_max: int
+    target: float = 0.85
+    interval_s: float = 60.0
+    steps_max: int = 5
+    closed_lag_max_s: float = 300.0
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        limits_for(self.shards_min, self.shards_max, self.target)
+        if self.interval_s < 20:
+            raise OptionError(f"interval_s={self.interval_s:g}: expected 20 or more")
+        if not 1 <= self.steps_max <= 20:
+            raise OptionError(f"steps_max={self.steps_max}: expected 1 to 20")
+        if self.closed_lag_max_s < 0:
+            raise OptionError(f"closed_lag_max_s={self.closed_lag_max_s:g}: expected 0 or more")
+
+
+class AutoscalePorts(Struct, frozen=True):
+    """The ports through which an autoscaler makes its calls.
+
+    Args:
+        kinesis: Describes the stream and reads samples.
+        control: Splits and merges.
+        turns: Has the lease row by which one autoscaler acts at a time.
+        readers: The lease tables of applications by name.
+        clock: The clock.
+    """
+
+    kinesis: Kinesis
+    control: Resharding
+    turns: LeaseTable
+    readers: Mapping[str, LeaseTable]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscaleEvent:
+    """One decision of an autoscaler.
+
+    Args:
+        stream: The stream's name.
+        action: `split`, `merge` or `hold`.
+        text: The action with its reason, or why nothing is done.
+        done: Whether the service has been told to do it.
+        shards: Open shards before it.
+    """
+
+    stream: str
+    action: str
+    text: str
+    done: bool
+    shards: int
+
+
+class Autoscaler:
+    """Keeps the size of one provisioned stream: splits and merges shards by the measured load of their hash keys.
+
+    Several may run for one stream, in any processes: a lease lets one act at a time.
+
+    Args:
+        stream: Name or ARN.
+        options: How; or its fields as keywords.
+        readers: Names of applications (of their lease tables) that must not be behind in closed shards.
+        lease_table: Where the lease is: the name of a DynamoDB table, `s3://bucket/prefix` or `file:///folder`.
+        connection: Fields of the connection: `region`, `endpoint_url`, `profile` and others.
+        on_event: Called with each decision; the log has them too.
+        ports: Instead of the service, for tests.
+        keywords: Fields of `AutoscaleOptions`.
+
+    Raises:
+        OptionError: An option is unknown or out of its range.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        options: AutoscaleOptions | None = None,
+        *,
+        readers: Sequence[str] = (),
+        lease_table: str = "penstock-autoscale",
+        connection: Mapping[str, Any] | None = None,
+        on_event: Callable[[AutoscaleEvent], object] = lambda _: None,
+        ports: AutoscalePorts | None = None,
+        **keywords: Any,
+    ) -> None:
+        if options is not None and keywords:
+            raise UsageError("give options or their fields as keywords, not both")
+        self.options = AutoscaleOptions(**keywords) if options is None else options
+        self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._stream = stream
+        self._on_event = on_event
+        self._ports = _open(connection or {}, readers, lease_table) if ports is None else ports
+        self._limits = limits_for(self.options.shards_min, self.options.shards_max, self.options.target)
+        self._resharder = Resharder(self._limits)
+        self._history = LoadHistory()
+        self._turn: Turn | None = None
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Keep the size until `stop` is called. Throttled and unavailable services are tried again at the next interval.
+
+        Raises:
+            UsageError: The stream is on-demand.
+            ServiceError: A call was refused: the stream is gone, or a permission is missing.
+        """
+        try:
+            while not self._stop.is_set():
+                began_s = self._ports.clock.monotonic_s()
+                try:
+                    self.run_round()
+                except (Throttled, Unavailable, UnknownOutcome) as error:
+                    log.warning("%s: nothing is done in this round: %s", self._stream, error)
+                self._wait(began_s + self.options.interval_s - self._ports.clock.monotonic_s())
+        finally:
+            self._give_back()
+
+    def run_once(self) -> list[AutoscaleEvent]:
+        """Do one round and give the lease back; return the decisions.
+
+        Raises:
+            UsageError: The stream is on-demand.
+            ServiceError: A call failed.
+        """
+        try:
+            return self.run_round()
+        finally:
+            self._give_back()
+
+    def stop(self) -> None:
+        """End `run` after the action under way. Safe in signal handlers and from other threads."""
+        self._stop.set()
+
+    def run_round(self) -> list[AutoscaleEvent]:
+        """Measure once and act; return the decisions, the last of which is the reason for doing no more.
+
+        Raises:
+            UsageError: The stream is on-demand.
+            ServiceError: A call failed.
+        """
+        summary = self._ports.kinesis.fetch_summary(self._stream)
+        if summary.on_demand:
+            raise UsageError(
+                f"{summary.name} is on-demand: the service sizes it; `penstock streams mode {summary.name} provisioned` changes that"
+            )
+        if not self._take_turn(summary):
+            holder = None if self._turn is None else self._turn.holder
+            return [self._held(summary, f"another autoscaler has the lease ({holder})", 0)]
+        if summary.status != "ACTIVE":
+            return [self._held(summary, f"the stream is {summary.status}", summary.open_shard_count)]
+        return self._act(summary)
+
+    # -- one round ------------------------------------------------------------------------------------------
+
+    def _act(self, summary: StreamSummary) -> list[AutoscaleEvent]:
+        shards, closed, now_ms = self._list()
+        load = self._measure(summary, shards, now_ms)
+        if isinstance(load, str):
+            return [self._held(summary, load, len(shards))]
+        self._history.add(self._ports.clock.monotonic_s(), load)
+        young = self._young_boundaries(summary, shards, now_ms)
+        events: list[AutoscaleEvent] = []
+        while len(events) < self.options.steps_max and not self._stop.is_set():
+            event, made = self._step(summary, shards, closed, load, young)
+            events.append(event)
+            if not event.done or not self._wait_until_active(summary):
+                break
+            young |= made
+            shards, closed, _ = self._list()
+        return events
+
+    def _step(
+        self,
+        summary: StreamSummary,
+        shards: Sequence[Shard],
+        closed: set[str],
+        load: LoadMap,
+        young: frozenset[int],
+    ) -> tuple[AutoscaleEvent, frozenset[int]]:
+        """Decide and act; return the decision, and the boundary that it made."""
+        now_s, made = self._ports.clock.monotonic_s(), frozenset[int]()
+        peak = self._history.peak if self._history.is_whole(now_s) else None
+        decision = self._resharder.decide(StreamView(shards, load, peak, young))
+        why_not = ""
+        if not isinstance(decision, Hold):
+            why_not = self._reader_behind(summary, closed)
+            if not why_not and not self.options.dry_run:
+                why_not = self._carry_out(summary, decision)
+            if why_not:
+                decision = Hold(f"{why_not}; put off: {_said(decision)}")
+            if why_not or self.options.dry_run:
+                self._resharder.forget_goal()
+        if isinstance(decision, Split):
+            made = frozenset({decision.at})
+        done = not isinstance(decision, Hold) and not self.options.dry_run
+        return self._event(summary, decision, len(shards), done=done), made
+
+    def _list(self) -> tuple[list[Shard], set[str], int]:
+        """Return the open shards, the ids of the closed ones, and the service's time."""
+        listing = self._ports.kinesis.fetch_shards(self._stream)
+        # The service answers in whole seconds, and the newest records belong to the running one.
+        now_ms = self._ports.clock.wall_ms() if listing.server_ms is None else listing.server_ms + 1000
+        return (
+            [each for each in listing.shards if each.is_open],
+            {each.shard_id for each in listing.shards if not each.is_open},
+            now_ms,
+        )
+
+    def _measure(self, summary: StreamSummary, shards: Sequence[Shard], now_ms: int) -> LoadMap | str:
+        """Return the load, or why it is not known."""
+        window_s = choose_window_s(
+            self._ports.kinesis,
+            self._stream,
+            shards,
+            now_ms=now_ms,
+            created_ms=summary.created_ms,
+            windows_s=_WINDOWS_S,
+        )
+        if window_s is None:
+            return f"the shards are younger than {min(_WINDOWS_S):.0f} s: their load is not known yet"
+        samples, problems = sample_shards(
+            self._ports.kinesis, self._stream, shards, self._ports.clock, window_s=window_s, now_ms=now_ms
+        )
+        if problems:
+            return f"the load is not known: {problems[0]}"
+        return load_map_of(samples)
+
+    def _young_boundaries(
+        self, summary: StreamSummary, shards: Sequence[Shard], now_ms: int
+    ) -> frozenset[int]:
+        """Return the boundaries that the stream did not have `boundary_age_s` ago; those of its creation are old."""
+        before_ms = round(now_ms - self._limits.boundary_age_s * 1000)
+        if before_ms <= summary.created_ms:
+            listing = self._ports.kinesis.fetch_shards(self._stream, ShardFilter("AT_TRIM_HORIZON"))
+            old = {each.hash_range.start for each in listing.shards if not each.parents}
+        else:
+            listing = self._ports.kinesis.fetch_shards(
+                self._stream, ShardFilter("AT_TIMESTAMP", timestamp_ms=before_ms)
+            )
+            old = {each.hash_range.start for each in listing.shards}
+        return frozenset(each.hash_range.start for each in shards) - old
+
+    def _reader_behind(self, summary: StreamSummary, closed: set[str]) -> str:
+        """Return which reader is too far behind in a closed shard, in a sentence; empty if none is."""
+        for name, table in self._ports.readers.items():
+            try:
+                leases = table.scan().leases
+            except NotFound as error:
+                raise UsageError(f"--reader {name}: {error}") from error
+            unfinished = [
+                each
+                for each in leases
+                if not each.is_ended
+                and shard_id_of(each.key) in closed
+                and stream_name_of(stream_id_of(each.key)) in ("", summary.name)
+            ]
+            streams = {stream_id_of(each.key): self._stream for each in unfinished}
+            for lag in measure_lags(self._ports.kinesis, streams, unfinished, self._ports.clock):
+                if lag.lag_ms is None:
+                    return f"it is not known how far {name} is behind in {lag.key}: {lag.why_unknown}"
+                if lag.lag_ms > self.options.closed_lag_max_s * 1000:
+                    return (
+                        f"{name} is {lag.lag_ms / 1000:.0f} s behind in the closed shard {lag.key}, more than "
+                        f"{self.options.closed_lag_max_s:g} s"
+                    )
+        return ""
+
+    def _carry_out(self, summary: StreamSummary, decision: Decision) -> str:
+        """Make the call; return why it was refused, or an empty text."""
+        if not self._take_turn(summary):
+            return "another autoscaler has taken the lease"
+        try:
+            if isinstance(decision, Split):
+                self._ports.control.split(self._stream, decision.shard_id, decision.at)
+            elif not isinstance(decision, Hold):
+                self._ports.control.merge(self._stream, decision.shard_id, decision.adjacent_id)
+        except (ResourceBusy, Rejected, Throttled) as error:
+            return f"refused: {error}"
+        except UnknownOutcome as error:  # the next listing shows it
+            return f"no answer, so the shards are listed again: {error}"
+        return ""
+
+    def _wait_until_active(self, summary: StreamSummary) -> bool:
+        """Return whether the stream is active again within the bound. A stop does not end the wait for the action under way."""
+        clock = self._ports.clock
+        end_s = clock.monotonic_s() + _ACTIVE_WAIT_S
+        while clock.monotonic_s() < end_s:
+            if self._ports.kinesis.fetch_summary(self._stream).status == "ACTIVE":
+                return True
+            if not self._take_turn(summary):
+                return False
+            if self._stop.wait(_ACTIVE_CHECK_S):
+                return False
+        log.warning("%s is not ACTIVE after %.0f s", summary.name, _ACTIVE_WAIT_S)
+        return False
+
+    # -- the lease ------------------------------------------------------------------------------------------
+
+    def _take_turn(self, summary: StreamSummary) -> bool:
+        if self.options.dry_run:
+            return True
+        table, clock = self._ports.turns, self._ports.clock
+        if self._turn is None:
+            table.ensure_exists()
+            self._turn = Turn(
+                f"autoscale-{summary.name}", self.worker_id, max(TURN_S, 3 * self.options.interval_s)
+            )
+        sent_s = clock.monotonic_s()
+        write = self._turn.plan_write(table.fetch(self._turn.key), sent_s)
+        if write is not None:
+            self._turn.on_outcome(table.write(write), sent_s)
+        return self._turn.may_act(clock.monotonic_s())
+
+    def _give_back(self) -> None:
+        if self._turn is None:
+            return
+        try:
+            write = self._turn.release_of(self._ports.turns.fetch(self._turn.key))
+            if write is not None:
+                self._ports.turns.write(write)
+        except (Throttled, Unavailable, UnknownOutcome) as error:
+            log.warning("the lease is not given back, and ends by itself: %s", error)
+
+    # -- what is said ---------------------------------------------------------------------------------------
+
+    def _event(
+        self, summary: StreamSummary, decision: Decision, shards: int, *, done: bool
+    ) -> AutoscaleEvent:
+        name = type(decision).__name__.lower()
+        text = f"{'' if done or isinstance(decision, Hold) else 'would '}{_said(decision)}"
+        event = AutoscaleEvent(summary.name, name, text, done, shards)
+        log.info("%s (%d open shards): %s", event.stream, shards, text)
+        self._on_event(event)
+        return event
+
+    def _held(self, summary: StreamSummary, reason: str, shards: int) -> AutoscaleEvent:
+        return self._event(summary, Hold(reason), shards, done=False)
+
+    def _wait(self, duration_s: float) -> None:
+        if duration_s > 0:
+            self._stop.wait(duration_s)
+
+
+def _said(decision: Decision) -> str:
+    if isinstance(decision, Hold):
+        return decision.reason
+    if isinstance(decision, Split):
+        return f"split {decision.shard_id} at {decision.at} ({place_of(decision.at)} of the hash keys): {decision.reason}"
+    return f"merge {decision.shard_id} and {decision.adjacent_id}: {decision.reason}"
+
+
+def _open(connection: Mapping[str, Any], readers: Sequence[str], lease_table: str) -> AutoscalePorts:
+    from penstock import wiring
+
+    options = wiring.parse_connection(connection)
+    return AutoscalePorts(
+        wiring.open_kinesis(options),
+        wiring.open_stream_control(options),
+        wiring.open_lease_table(lease_table, options),
+        {name: wiring.open_lease_table(name, options) for name in readers},
+        SystemClock(),
+    )
