@@ -1,4 +1,4 @@
-"""Write records and wait for every acknowledgement: Penstock's producers, boto3 and async-kinesis.
+"""Write records and wait for every acknowledgement: Penstock's producers, boto3, async-kinesis and aiokpl.
 
 Every writer sends the same records (one of 10,000 keys) after a thousand that warm it up. What arrived is counted afterwards.
 """
@@ -87,6 +87,29 @@ def write_async_kinesis(url: str, stream: str, count: int) -> None:
     asyncio.run(write())
 
 
+def write_aiokpl(url: str, stream: str, count: int) -> None:
+    """Its own rate limits are lifted, so that its work is measured."""
+    import aiokpl
+
+    async def write() -> None:
+        config = aiokpl.Config(
+            region="us-east-1",
+            endpoint_url=url,
+            rate_limit_records_per_sec_per_shard=1e9,
+            rate_limit_bytes_per_sec_per_shard=1e12,
+        )
+        async with aiokpl.Producer(config) as producer:
+            outcomes = [
+                await producer.put_record(stream=stream, partition_key=key, data=data)
+                for data, key in records(count)
+            ]
+            await producer.flush()
+            for outcome in outcomes:
+                assert (await outcome.wait()).success
+
+    asyncio.run(write())
+
+
 Write = Callable[..., None]
 
 
@@ -120,5 +143,6 @@ if __name__ == "__main__":
             "task-aggregated": program(write_task, aggregation=True),
             "boto3": program(write_boto3),
             "async-kinesis": program(write_async_kinesis),
+            "aiokpl": program(write_aiokpl),
         }
     )

@@ -286,5 +286,6 @@ if __name__ == "__main__":
             "penstock-state": lambda seconds: penstock(seconds, keeps=True),
             "moto": lambda seconds: peer("moto", seconds),
             "kinesis-local": lambda seconds: peer("kinesis-local", seconds),
+            "ministack": lambda seconds: peer("ministack", seconds),
         }
     )
