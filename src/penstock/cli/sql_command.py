@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
 from penstock.cli.sql_follow import add_follow_arguments, check_follow, follow_query
-from penstock.cli.sql_output import FORMATS, format_of, open_writer
+from penstock.cli.sql_output import FORMATS, format_of, open_writer, print_not_utf8
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, NotFound, OptionError
 
@@ -220,10 +220,7 @@ def _write(query: Query, name: str, output: str | None) -> None:
         raise
     if path is not None and part is not None:
         part.replace(path)
-    if query.not_utf8_count:
-        warn(
-            f"penstock sql: {query.not_utf8_count} of the records read are not UTF-8: their text and json are null"
-        )
+    print_not_utf8(query.not_utf8_count)
 
 
 class _Progress:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.output_reader import while_output_is_read
-from penstock.cli.sql_output import ResultWriter, json_rows, open_writer
+from penstock.cli.sql_output import ResultWriter, json_rows, open_writer, print_not_utf8
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
         results.join(_END_WAIT_S)
         if writer is not None:
             writer.close()
+        print_not_utf8(followed.not_utf8_count)
 
 
 def _write(refresh: Refresh, writer: ResultWriter) -> None:

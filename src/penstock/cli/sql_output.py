@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 from zoneinfo import ZoneInfo
 
-from penstock.cli.terminal import escape_text, safe_json_text
+from penstock.cli.terminal import escape_text, safe_json_text, warn
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -78,6 +78,12 @@ def open_writer(name: str, path: Path | None) -> ResultWriter:
         return kind(sys.stdout, _flush)
     file = path.open("w", encoding="utf-8", newline="")
     return kind(file, file.close)
+
+
+def print_not_utf8(count: int) -> None:
+    """Print how many records have no text, if there are any."""
+    if count:
+        warn(f"penstock sql: {count} of the records read are not UTF-8: their text and json are null")
 
 
 def _flush() -> None:

@@ -105,6 +105,12 @@ class FollowedQuery:
         """Remove all rows; after the results have ended."""
         self._database.close()
 
+    @property
+    def not_utf8_count(self) -> int:
+        """Records that were read and whose `text` is null because their data is not UTF-8; 0 if no text is used."""
+        pairs = zip(self._texts, self._planned.tables, strict=True)
+        return sum(text.not_utf8_count for text, table in pairs if table.uses_text)
+
     def results(self) -> Iterator[Refresh]:
         """Yield each changed result; the first one has no rows and shows the columns.
 
