@@ -7,6 +7,7 @@ import json
 import pytest
 
 pytest.importorskip("httptools")
+pytest.importorskip("pyarrow")
 
 from penstock import Consumer, ConsumerOptions, testing
 from penstock.cli import main as cli

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("httptools")
+pytest.importorskip("pyarrow")
 
 from docs_blocks import blocks
 from penstock.cli import main as cli

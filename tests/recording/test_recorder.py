@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("httptools")
+pytest.importorskip("pyarrow")
 
 from penstock.cli import main as cli
 from penstock.core.aggregation import AggregateBuilder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("httptools")
+pytest.importorskip("pyarrow")
 
 from penstock import testing
 from penstock.cli import main as cli
