@@ -38,6 +38,9 @@ from penstock_sim.queue_checkers import (
 from penstock_sim.queue_presets import draw_queue_scenario
 from penstock_sim.run import run_queue_seed, run_scenario
 
+FAILED_BEFORE = [
+    30034,  # graceful stops repeated the user records of aggregates that a handler had begun
+]
 SEEDS = 6  # test_many_seeds.py runs the following ones
 
 
@@ -50,6 +53,11 @@ def test_no_promise_is_broken(runs):
     for result in runs:
         told = "\n".join(result.story(60))
         assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+
+
+@pytest.mark.parametrize("seed", FAILED_BEFORE)
+def test_a_seed_that_failed_once_stays_clean(seed):
+    assert run_queue_seed(seed).violation is None
 
 
 def test_the_same_seed_gives_the_same_history(runs):

@@ -302,6 +302,41 @@ def test_a_stop_gives_waiting_records_back_at_once_and_lets_the_handler_finish()
     assert ends(delivery) == [("b", End.RETURNED), ("a", End.ACKNOWLEDGED)]
 
 
+def test_a_stop_finishes_an_aggregate_that_the_handler_has_begun():
+    delivery = machine(concurrency=1)
+    delivery.on_received([arrival("a", part_count=3), arrival("b", part_count=2)], 0.0)
+    first = delivery.take(0.0)
+    delivery.on_stop(0.5)
+    (returned,) = delivery.due(0.5)
+    assert (returned.handles, returned.seconds) == (("h-b",), (0,))
+    delivery.on_call_ended(first.number, Settled.DONE, 1.0, 0.5)
+    handle_one(delivery, Settled.DONE)
+    assert not delivery.is_idle
+    handle_one(delivery, Settled.DONE)
+    assert delivery.take(1.0) is None
+    assert [call.handles for call in delivery.due(1.0)] == [("h-a",)]
+
+
+def test_an_aggregate_that_has_begun_is_returned_when_the_stop_takes_too_long():
+    delivery = machine(concurrency=1)
+    delivery.on_received([arrival("a", part_count=3)], 0.0)
+    handle_one(delivery, Settled.DONE)
+    delivery.on_stop(1.5)
+    delivery.on_abandon(2.0)
+    assert delivery.take(2.0) is None
+    assert [(call.handles, call.seconds) for call in delivery.due(2.0)] == [(("h-a",), (0,))]
+    assert delivery.is_starving
+
+
+def test_a_stop_begins_no_more_of_an_aggregate_that_failed_in_part():
+    delivery = machine(concurrency=1)
+    delivery.on_received([arrival("a", part_count=3)], 0.0)
+    handle_one(delivery, Settled.FAILED)
+    delivery.take(1.0)
+    delivery.on_stop(1.5)
+    assert delivery.take(1.5) is None
+
+
 def test_an_abandoned_handler_gives_its_records_to_others_at_once():
     delivery = machine()
     received(delivery, "a")

@@ -196,7 +196,7 @@ class QueueDelivery:
 
     def take(self, now_s: float) -> HandlerCall | None:
         """Return the next call of the handler, or None if no record waits or no slot is free."""
-        if self.running_calls >= self._options.concurrency or self._is_stopping:
+        if self.running_calls >= self._options.concurrency:
             return None
         parts: list[Part] = []
         while self._waiting and len(parts) < self._options.batch_records_max:
@@ -542,11 +542,14 @@ class QueueDelivery:
     # --- the end of the consumer ----------------------------------------------------------------------
 
     def on_stop(self, now_s: float) -> None:
-        """Stop calling the handler, and return the records that it does not have. Calls under way are finished."""
+        """Return the records that the handler does not have. Calls under way and aggregates that have begun are finished."""
         self._is_stopping = True
         for held in list(self._held.values()):
             if held.phase is not Phase.OPEN:
                 continue
+            is_failed = bool(held.results & {Settled.FAILED, Settled.UNHANDLED})
+            if held.handler_began_s is not None and not is_failed:
+                continue  # returned now, the user records that are done would be repeated
             if held.running:
                 self._drop_waiting(held)
                 continue
@@ -565,8 +568,13 @@ class QueueDelivery:
         if not self._is_stopping:
             self.on_stop(now_s)
         for held in list(self._held.values()):
-            if held.phase is Phase.OPEN:
+            if held.phase is not Phase.OPEN:
+                continue
+            self._drop_waiting(held)
+            if held.running:
                 self._act(held, Settled.UNHANDLED, now_s, 0.0)
+            else:
+                self._conclude(held, now_s, 0.0)
 
     def next_wake_s(self) -> float | None:
         """Return when `due` has something to do next, or None."""
