@@ -10,7 +10,7 @@ pytest.importorskip("httptools")
 from penstock import Autoscaler, wiring
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create
-from penstock.errors import OptionError, UsageError
+from penstock.errors import NotFound, OptionError, UsageError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.sizing.autoscaler import AutoscalePorts
 from penstock_local import LocalKinesis
@@ -165,6 +165,31 @@ def test_a_load_that_is_not_known_changes_nothing(kinesis):
     kinesis.clock.advance(3)
     (event,) = scaler(kinesis).run_round()
     assert event.action == "hold"
+
+
+class MissingTable(MemoryLeaseTable):
+    """A lease table that was never made."""
+
+    def scan(self, part=None):
+        raise NotFound("Scan on table billing: not found", operation="Scan", resource="billing")
+
+
+def test_a_reader_without_a_lease_table_is_named_at_once(kinesis):
+    kinesis.create_stream("orders", 1)
+    kinesis.clock.advance(60)
+    with pytest.raises(UsageError, match="reader billing has no lease table"):
+        scaler(kinesis, readers={"billing": MissingTable()}).run_round()
+
+
+def test_an_action_that_the_service_refuses_is_told_and_dropped(kinesis):
+    kinesis.create_stream("orders", 1)
+    kinesis.clock.advance(60)
+    kinesis.faults.error("SplitShard", code="InvalidArgumentException", status=400, count=1)
+    autoscaler = scaler(kinesis, shards_min=2)
+    (event,) = autoscaler.run_round()
+    assert (event.action, event.done) == ("hold", False)
+    assert "refused: " in event.text
+    assert autoscaler.run_round()[0].action == "split"
 
 
 def test_an_on_demand_stream_is_refused(kinesis):

@@ -100,7 +100,10 @@ def run(args: argparse.Namespace) -> int:
             }
             print(safe_json(document), flush=True)
         else:
-            print(escape_text(f"{_now()} {event.stream}, {event.shards} shards: {event.text}"), flush=True)
+            print(
+                escape_text(f"{_now()} {event.stream}, {event.shards} {_noun(event.shards)}: {event.text}"),
+                flush=True,
+            )
 
     autoscaler = Autoscaler(
         args.stream,
@@ -122,6 +125,10 @@ def run(args: argparse.Namespace) -> int:
         else:
             autoscaler.run()
     return 0
+
+
+def _noun(count: int) -> str:
+    return "shard" if count == 1 else "shards"
 
 
 def _now() -> str:

@@ -165,6 +165,7 @@ class Autoscaler:
         self._history = LoadHistory()
         self._turn: Turn | None = None
         self._stop = threading.Event()
+        self._has_checked_readers = False
 
     def run(self) -> None:
         """Keep the size until `stop` is called. Throttled and unavailable services are tried again at the next interval.
@@ -215,6 +216,9 @@ class Autoscaler:
         if not self._take_turn(summary):
             holder = None if self._turn is None else self._turn.holder
             return [self._held(summary, f"another autoscaler has the lease ({holder})", 0)]
+        if not self._has_checked_readers:
+            self._reader_behind(summary, set())
+            self._has_checked_readers = True
         if summary.status != "ACTIVE":
             return [self._held(summary, f"the stream is {summary.status}", summary.open_shard_count)]
         return self._act(summary)
@@ -315,7 +319,7 @@ class Autoscaler:
             try:
                 leases = table.scan().leases
             except NotFound as error:
-                raise UsageError(f"--reader {name}: {error}") from error
+                raise UsageError(f"reader {name} has no lease table: {error}") from error
             unfinished = [
                 each
                 for each in leases

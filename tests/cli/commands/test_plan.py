@@ -35,6 +35,12 @@ def test_json_has_every_sum(kinesis, stream, capsys):
     assert [bill["monthly"] for bill in plan["bills"]] == sorted(bill["monthly"] for bill in plan["bills"])
 
 
+def test_a_stream_without_a_record_keeps_its_mode(stream, capsys):
+    plan = json.loads(penstock(capsys, "plan", stream, "--json")[1])
+    assert plan["mode"]["advised"] == "provisioned"
+    assert "nothing is known of its load" in plan["mode"]["reason"]
+
+
 def test_an_on_demand_stream_is_sized_by_the_service(kinesis, capsys):
     kinesis.client("kinesis").create_stream(
         StreamName="free_size", StreamModeDetails={"StreamMode": "ON_DEMAND"}

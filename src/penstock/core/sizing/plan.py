@@ -192,6 +192,8 @@ def plan_size(given: PlanInput) -> SizingPlan:
     bills = sorted(_bills(given, usage, needed, followed), key=lambda bill: bill.amount)
     now = "on-demand standard" if given.summary.on_demand else "provisioned"
     advised, why = _mode(bills, now)
+    if not uses and sampled_use == 0:
+        advised, why = now, "nothing is known of its load: the sums hold for an idle stream"
     return SizingPlan(
         stream=given.summary.name,
         now=now,

@@ -268,7 +268,9 @@ class Resharder:
         limits, stand, count = self._limits, _stand_of(view, self._limits.high), len(view.shards)
         if count < limits.shards_min:
             place = max(range(count), key=lambda each: (stand.uses[each], view.shards[each].hash_range.size))
-            return self._halve(view, place, f"{count} shards, at least {limits.shards_min} are asked for")
+            return self._halve(
+                view, place, f"{count} {_shards(count)}, at least {limits.shards_min} are asked for"
+            )
         hottest = max(stand.fit, key=lambda place: stand.uses[place], default=None)
         if hottest is not None and (stand.uses[hottest] > limits.high or stand.mean > limits.target):
             return self._relieve(view, stand, hottest)
@@ -463,6 +465,10 @@ def apply_action(shards: Sequence[Shard], action: Split | Merge, number: int) ->
         for place, child in enumerate(children)
     ]
     return sorted(left, key=lambda shard: shard.hash_range), made
+
+
+def _shards(count: int) -> str:
+    return "shard" if count == 1 else "shards"
 
 
 def place_of(hash_key: int) -> str:
