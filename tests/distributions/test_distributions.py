@@ -104,9 +104,11 @@ def test_the_library_alone_can_be_imported_and_has_its_commands(built, tmp_path)
         ("local", "pip install 'penstock[local]'"),
         ("demo", "part of the repository"),
         ("simulate", "part of the repository"),
+        ("sql x", "pip install 'penstock[sql]'"),
+        ("record orders --since 1h -o file --region us-east-1", "pip install 'penstock[arrow]'"),
     ):
         answer = subprocess.run(
-            [command, name], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60
+            [command, *name.split()], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60
         )
         assert (answer.returncode, answer.stdout) == (1, "")
         assert remedy in answer.stderr

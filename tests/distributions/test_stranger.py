@@ -15,7 +15,7 @@ import pytest
 import penstock
 from built_distributions import FOLDERS, new_environment, run
 from docs_blocks import run_blocks
-from old_version import NEW, WRITTEN, go_on_with_the_query
+from old_version import NEW, QUERY_S_MAX, WRITTEN, go_on_with_the_query
 from readme_terminal import Terminal, run_readme
 from site_index import search
 
@@ -185,5 +185,6 @@ def test_an_upgrade_refuses_the_old_state_folder_and_goes_on_from_the_old_leases
     assert sorted(line for line in consumer.said.splitlines() if line.isdigit()) == NEW
 
 
+@pytest.mark.timeout(QUERY_S_MAX + 60)
 def test_an_upgrade_goes_on_from_the_old_checkpoint_location(stranger, tmp_path):
     assert go_on_with_the_query(tmp_path, str(stranger.python)) == NEW
