@@ -360,6 +360,27 @@ PYTHON = (
     _consumer(100, 100_000),
     _producer(40_000),
     Row(
+        key="write-quotas",
+        title="four writers near the quota: 96,000 records of 300 B to 12 shards, quotas on",
+        figure="quota_percent",
+        contenders=(
+            Contender("a Spark task's writer", ("writers", "task")),
+            Contender("boto3 put_records", ("writers", "boto3"), packages=("boto3",)),
+        ),
+        aims=(
+            Aim("quota_percent", 90, is_floor=True),
+            Aim("wall_s", 1.1, "boto3 put_records"),
+            Aim("requests", 1.1, "boto3 put_records"),
+            Aim("slowest_by_fastest", 1.2),
+        ),
+        options={"record_count": 96_000, "shard_count": 12},
+        streams=Streams(12, has_limits=True, is_fresh=True),
+        turns=1,
+        budget_s=60,
+        text="The bound is the quota, 1,000 records per second for each shard, of which a shard accepts one second's worth at once at the "
+        "beginning. Each process writes to all shards and does not see the others.",
+    ),
+    Row(
         key="sink",
         title="Spark sink: 40,000 records of 1 KiB to 4 shards",
         figure="wall_s",

@@ -137,6 +137,8 @@ def _unit(name: str, text: str, digits: int = 2) -> None:
 
 
 _unit("wall_s", "s")
+_unit("requests", "requests", 0)
+_unit("slowest_by_fastest", "slowest / fastest")
 _unit("cpu_s", "CPU s")
 _unit("peak_mb", "MB at the peak", 0)
 _unit("cpu_s_per_gb", "CPU s per GB", 1)

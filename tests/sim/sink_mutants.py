@@ -152,7 +152,7 @@ SINK_MUTANTS = (
     Mutant(
         "a sink's aggregate may lie anywhere",
         "producers that keep an old shard map",
-        63,
+        195,
         PendingRecord,
         "lies_in",
         lies_anywhere,

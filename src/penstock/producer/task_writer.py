@@ -7,6 +7,7 @@ other.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,9 @@ from penstock.runtime.system_clock import SystemClock
 _SEND_BYTES: Final = 2**20
 _NO_COMPANY_S: Final = 1e9
 """A task's records linger until a request is full, the task ends, or memory runs short."""
+
+_GATHER_S: Final = 0.2
+"""While shards pause, a request that is not full waits for them so long: else each shard's records would leave alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,7 @@ class TaskWriter:
         self._record_bytes_max = 0
         self._knows_record_limit = False
         self._assumes_limit = False
+        self._due_s = -math.inf  # nothing can be sent before
         self.report = WriteReport()
 
     def write(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> None:
@@ -164,10 +169,15 @@ class TaskWriter:
         except RecordError as error:
             raise self._explained(error) from None
         before_bytes = batcher.waiting_bytes
-        batcher.add(data, partition_key, explicit_hash_key, self._ports.clock.monotonic_s())
+        now_s = self._ports.clock.monotonic_s()
+        batcher.add(data, partition_key, explicit_hash_key, now_s)
         self._memory.used_bytes += batcher.waiting_bytes - before_bytes
-        while self._is_request_full(batcher) and self._do_step(sender, flushes=False) <= 0:
-            pass  # if nothing can be sent just now, there may still be room for more
+        while now_s >= self._due_s and self._is_request_full(batcher):
+            wait_s = self._do_step(sender, flushes=False)
+            if wait_s > 0:  # nothing can be sent just now, but there may still be room for more
+                if wait_s < _NO_COMPANY_S:
+                    self._due_s = now_s + min(wait_s, _GATHER_S)
+                break
         self._memory.make_room()
 
     def finish(self) -> WriteReport:
@@ -218,6 +228,8 @@ class TaskWriter:
                 options,
                 aggregates=options.aggregation and placement.may_aggregate,
                 linger_s=_NO_COMPANY_S,
+                gather_s=_GATHER_S,
+                is_brief=True,
             ),
             predicts=placement.predicts,
             record_bytes_max=placement.record_bytes_max,

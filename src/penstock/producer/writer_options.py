@@ -46,7 +46,13 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
 
 
 def settings_of(
-    options: Any, *, aggregates: bool, linger_s: float, map_age_max_s: float = 300.0
+    options: Any,
+    *,
+    aggregates: bool,
+    linger_s: float,
+    map_age_max_s: float = 300.0,
+    gather_s: float = 0.0,
+    is_brief: bool = False,
 ) -> BatcherSettings:
     """Return the batcher's settings for checked options."""
     percent = options.rate_limit_percent
@@ -59,6 +65,8 @@ def settings_of(
         aggregate_bytes_max=options.aggregate_bytes_max,
         aggregate_count_max=options.aggregate_count_max,
         linger_s=linger_s,
+        gather_s=gather_s,
+        is_brief=is_brief,
         map_age_max_s=map_age_max_s,
         no_progress_deadline_s=options.no_progress_deadline_s,
     )

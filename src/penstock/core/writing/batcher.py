@@ -18,6 +18,7 @@ Source:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -98,6 +99,7 @@ class Batcher:
         self.waiting_count = 0
         self.waiting_bytes = 0
         self._full_bytes = 0
+        self._planned_s = -math.inf  # the last request
         self.last_error = ""
 
     # --- records in ---------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class Batcher:
             # If the shard is not known, an aggregate might fit into no shard's range: its records are sent one by one.
             queue = self._queues[shard_id] = ShardQueue(
                 shard_id,
-                ShardFlow(settings.rate_max, float(1 if shard_id else self._shard_count)),
+                ShardFlow(settings.rate_max, float(1 if shard_id else self._shard_count), settings.is_brief),
                 aggregates=self._aggregates and shard_id != _UNPREDICTED,
                 keeps_key_order=settings.keeps_key_order,
                 aggregate_bytes_max=self._aggregate_bytes_max,
@@ -225,7 +227,12 @@ class Batcher:
         if not self.waiting_count:
             return WaitUntil(None, "no record waits")
         step = self._map.plan(now_s, self._in_flight, is_needed=bool(self._misrouted))
-        return self._plan_request(now_s, flushes=flushes) if step is None else step
+        if step is not None:
+            return step
+        gather_until_s = self._planned_s + self.settings.gather_s
+        if now_s < gather_until_s and self._would_fill(now_s) is False:
+            return WaitUntil(gather_until_s, "some shards pause, and the rest fills no request")
+        return self._plan_request(now_s, flushes=flushes)
 
     def _plan_request(self, now_s: float, *, flushes: bool) -> Step:
         settings = self.settings
@@ -268,7 +275,24 @@ class Batcher:
                 self._active[queue.shard_id] = queue
         self._recount_full()
         self._in_flight += 1
+        self._planned_s = now_s
         return PutRequest(entries)
+
+    def _would_fill(self, now_s: float) -> bool | None:
+        """Return whether the shards that may be written now fill a request; None if no shard pauses."""
+        settings = self.settings
+        count = size_bytes = 0.0
+        has_pause = False
+        for queue in self._active.values():
+            if queue.flow.ready_s > now_s:
+                has_pause = True
+                continue
+            count_here, bytes_here = queue.takeable()
+            count += count_here
+            size_bytes += bytes_here
+            if count >= settings.request_record_count_max or size_bytes >= settings.request_bytes_max:
+                return True
+        return False if has_pause else None
 
     def _is_request_full(self) -> bool:
         ready = 0

@@ -23,6 +23,8 @@ class BatcherSettings(Struct, frozen=True):
         aggregate_count_max: User records in one aggregate.
         request_bytes_max: Data and keys of one request.
         linger_s: How long a record waits at most for others to share a request with.
+        is_brief: The writer has a bounded number of records: after a refusal its rate recovers within seconds.
+        gather_s: How long a request waits at most after the one before it, while some shards pause and it is not full.
         map_age_max_s: After so long the shards are listed again.
         no_progress_deadline_s: A queue has failed when its tries have failed for so long, and nothing was acknowledged.
     """
@@ -35,6 +37,8 @@ class BatcherSettings(Struct, frozen=True):
     aggregate_bytes_max: int = 51_200
     aggregate_count_max: int = 2**32 - 1
     linger_s: float = 0.1
+    gather_s: float = 0.0
+    is_brief: bool = False
     map_age_max_s: float = 300.0
     no_progress_deadline_s: float = 600.0
 

@@ -28,6 +28,14 @@ CURVE: Final = 3e-5
 use all of it, with one request in twenty refused; a writer that is alone again has no limit after 50 seconds. Steeper
 means more refusals, flatter a slower recovery."""
 
+BRIEF_DECREASE: Final = 0.75
+BRIEF_GROWTH_PER_S: Final = 2.0
+BRIEF_RATE_MIN: Final = 0.1
+"""A brief writer, such as a Spark task of some seconds, has no time for the curve. After a refusal it goes on with `BRIEF_DECREASE`
+of the rate at which records were accepted lately, which is its share of the shard, at least with `BRIEF_RATE_MIN`, and its rate
+trebles within a second. Three to twelve such writers use their shards wholly, with up to a third of the records refused at first.
+If more writers share a shard than that floor allows for, the growing pauses slow them down."""
+
 RATE_MIN: Final = 0.01
 """A writer's rate never falls below this share, ten records per second, so refusals that have nothing to do with its own
 rate cannot stop it. If more than a hundred writers share one shard, the growing pauses slow them down further."""
@@ -65,6 +73,7 @@ class ShardFlow:
     Args:
         rate_max: Share of the shard that this writer may use; None for no limit before the service refuses.
         shard_count: How many shards it covers: 1, or all of a stream if the shard cannot be predicted.
+        is_brief: The writer has a bounded number of records.
         rate: The present share; None is no limit.
         ready_s: Nothing may be sent before this moment.
         refused_streak: Refusals since something was accepted.
@@ -72,11 +81,13 @@ class ShardFlow:
 
     rate_max: float | None = None
     shard_count: float = 1.0
+    is_brief: bool = False
     rate: float | None = field(default=None, init=False)
     ready_s: float = float("-inf")
     refused_streak: int = 0
     _plateau: float = 0.0
     _decreased_s: float = float("-inf")
+    _grown_s: float = float("-inf")
     _window_began_s: float = float("-inf")
     _window_cost_s: float = 0.0
     _accepted_rate: float = 0.0
@@ -103,7 +114,7 @@ class ShardFlow:
         self._measure(cost, now_s)
         if self.rate is None or self._decreased_s == float("-inf"):
             return
-        rate = max(self.rate, self._curve(now_s - self._decreased_s))
+        rate = max(self.rate, self._grown(now_s) if self.is_brief else self._curve(now_s - self._decreased_s))
         if self.rate_max is not None:
             self.rate = min(rate, self.rate_max)
         else:
@@ -129,10 +140,24 @@ class ShardFlow:
         if present is None:
             # Without a limit there is no rate yet: the estimate is the recently accepted rate, at most the shards' capacity.
             present = min(self.shard_count, max(self._recent_rate(now_s), RATE_MIN))
+        if self.is_brief:
+            self._decrease_briefly(present, now_s)
+            return
         # Records were refused below the former rate, so there are new writers: this one leaves a part of its share to them.
         self._plateau = present * (1 + DECREASE) / 2 if present < self._plateau else present
         self.rate = max(RATE_MIN, present * DECREASE)
         self._decreased_s = now_s
+
+    def _decrease_briefly(self, present: float, now_s: float) -> None:
+        accepted = max(self._recent_rate(now_s), present * DECREASE)
+        self.rate = max(BRIEF_RATE_MIN, BRIEF_DECREASE * min(present, accepted))
+        self._decreased_s = self._grown_s = now_s
+
+    def _grown(self, now_s: float) -> float:
+        assert self.rate is not None
+        rate = self.rate * (1 + BRIEF_GROWTH_PER_S * min(1.0, now_s - self._grown_s))
+        self._grown_s = now_s
+        return rate
 
     def _pause(self, now_s: float, u: float) -> float:
         self.refused_streak += 1

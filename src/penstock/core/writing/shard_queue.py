@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from penstock.core.writing.flow_control import ShardFlow
+from penstock.core.writing.flow_control import ShardFlow, cost_s
 from penstock.core.writing.packing import PackedEntry, PendingRecord, pack_one, take_aggregate
 
 
@@ -98,6 +98,21 @@ class ShardQueue:
         if self.in_flight and self._keeps_key_order:
             return 0
         return len(self._returned) + (len(self._ready) if self._keeps_key_order else len(self._queue))
+
+    def takeable(self) -> tuple[float, float]:
+        """Estimate how many entries and bytes a request would take now, by the rate and the mean size of the records."""
+        if not self.count or (self.in_flight and self._keeps_key_order):
+            return 0.0, 0.0
+        record_bytes = self.size_bytes / self.count
+        ready: float
+        entry_bytes: float
+        if self.aggregates:
+            entry_bytes = min(self._aggregate_bytes_max, self.size_bytes)
+            ready = len(self._returned) + self.size_bytes / self._aggregate_bytes_max
+        else:
+            entry_bytes, ready = record_bytes, float(self.ready_count)
+        count = min(ready, max(1.0, self.flow.request_cost_max_s / cost_s(int(entry_bytes))))
+        return count, count * entry_bytes
 
     def due_s(self, now_s: float, linger_s: float, *, takes_all: bool) -> float:
         """Return the moment from which records may be taken; `now_s` or earlier means now."""
