@@ -6,8 +6,10 @@ import re
 from decimal import ROUND_HALF_UP, Decimal
 
 from docs_blocks import ROOT
+from penstock.sizing.price_table import load_prices
 
 _ROW = re.compile(r"^\| .+ \| ([\d. \u00d7/]+) \| \$(\d+\.\d\d) \|$", re.MULTILINE)
+NOT_PRICES = ("dated", "region", "currency", "advantage_commitment_mibps")
 _OPERATORS = {ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
@@ -27,3 +29,13 @@ def test_each_sum_is_right():
     assert [str(value_of(sum_).quantize(Decimal("0.01"), ROUND_HALF_UP)) for sum_, _ in rows] == [
         price for _, price in rows
     ]
+
+
+def test_the_prices_are_those_of_the_plan():
+    page = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
+    prices = load_prices()
+    last_factors = {re.sub(r" / 1000000$", "", sum_).rpartition(" ")[2] for sum_, _ in _ROW.findall(page)}
+    known = {f"{getattr(prices, name):g}" for name in prices.__struct_fields__ if name not in NOT_PRICES}
+    assert last_factors - {"0"} <= known
+    assert "November 2026" in page
+    assert prices.dated.startswith("2026-11")

@@ -354,14 +354,14 @@ class Autoscaler:
         return ""
 
     def _wait_until_active(self, summary: StreamSummary) -> bool:
-        """Return whether the stream is active again within the bound. A stop does not end the wait for the action under way."""
+        """Return whether the stream is active again within the bound. A stop ends the wait: the service finishes the action alone."""
         clock = self._ports.clock
         end_s = clock.monotonic_s() + _ACTIVE_WAIT_S
         while clock.monotonic_s() < end_s:
             if self._ports.kinesis.fetch_summary(self._stream).status == "ACTIVE":
                 return True
-            if not self._take_turn(summary):
-                return False
+            if self._turn is not None and not self._turn.may_act(clock.monotonic_s()):
+                self._take_turn(summary)  # the wait is longer than half of the lease
             if self._stop.wait(_ACTIVE_CHECK_S):
                 return False
         log.warning("%s is not ACTIVE after %.0f s", summary.name, _ACTIVE_WAIT_S)
