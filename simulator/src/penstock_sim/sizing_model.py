@@ -64,7 +64,7 @@ class LoadShape:
 
 @dataclass
 class SizingResult:
-    """What a run has shown.
+    """The figures of a run.
 
     Args:
         offered: Load, in quotas times seconds.
@@ -114,7 +114,7 @@ class SizingModel:
         self.result = SizingResult()
 
     def run(self) -> SizingResult:
-        """Run all hours and return what they have shown."""
+        """Run all hours and return their figures."""
         resharder, history = Resharder(self._limits), LoadHistory()
         busy_until, seen = 0.0, self._map_at(0.0)
         for now in range(0, self._shape.hours * _HOUR_S, _STEP_S):

@@ -111,7 +111,7 @@ class AutoscaleEvent:
         stream: The stream's name.
         action: `split`, `merge` or `hold`.
         text: The action with its reason, or why nothing is done.
-        done: Whether the service has been told to do it.
+        done: Whether the service has accepted it.
         shards: Open shards before it.
     """
 
@@ -394,7 +394,7 @@ class Autoscaler:
         except (Throttled, Unavailable, UnknownOutcome) as error:
             log.warning("the lease is not given back, and ends by itself: %s", error)
 
-    # -- what is said ---------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------
 
     def _event(
         self, summary: StreamSummary, decision: Decision, shards: int, *, done: bool

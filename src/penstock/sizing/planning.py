@@ -30,7 +30,7 @@ _SAMPLES_S: Final = (600.0, 60.0, 15.0)
 
 
 class PlanPorts(Struct, frozen=True):
-    """What a plan reads from."""
+    """The ports that a plan reads from."""
 
     kinesis: Kinesis
     metrics: StreamMetrics

@@ -97,7 +97,7 @@ class _Probe:
             found, is_at_tip = self._read(round(began_ms), began_ms + slice_ms)
             slice_end_ms = began_ms + slice_ms
             last_ms = found[-1].arrival_s * 1000 if found else slice_end_ms
-            # Records often come in bursts. A whole slice has all of its bursts; of a longer read only the last one may be cut.
+            # Records often arrive in bursts. A whole slice has all of its bursts; of a longer read only the last one may be cut.
             is_whole = slice_end_ms <= last_ms < began_ms + _LONG_READ * slice_ms
             whole_ms = slice_end_ms if is_whole else last_ms
             reached_ms = now_ms if is_at_tip else min(whole_ms, now_ms)

@@ -47,7 +47,7 @@ def _shown(value: float) -> str:
 
 
 class Usage(Struct, frozen=True):
-    """What a stream carries, on average over a month.
+    """The mean traffic of a stream over a month, and its settings.
 
     Args:
         put_units_per_s: PUT payload units, each up to 25 KB of a record.
@@ -72,7 +72,7 @@ class Bill(Struct, frozen=True):
     Args:
         mode: In a few words.
         sums: The items.
-        note: What the sums leave out, or a condition; empty if nothing.
+        note: A condition of the sums; empty if there is none.
     """
 
     mode: str

@@ -64,7 +64,7 @@ class LoadMap:
     """Loads by hash key, with the sum of any range in logarithmic time.
 
     Args:
-        loads: In any order; a hash key may come more than once.
+        loads: In any order; a hash key may be there more than once.
     """
 
     def __init__(self, loads: Iterable[KeyLoad]) -> None:

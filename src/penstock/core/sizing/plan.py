@@ -109,7 +109,7 @@ class SizingPlan(Struct, frozen=True):
         advised: The advised one.
         bills: A month in each mode, the cheapest first.
         mode_reason: One sentence.
-        usage: What was measured, on average over the known time.
+        usage: The measured mean over the known time.
         peak_use: The busiest period, in write quotas of one shard.
         shards_now: Open ones.
         shards_planned: After the actions.
@@ -147,7 +147,7 @@ class SizingPlan(Struct, frozen=True):
 
 
 class PlanInput(Struct, frozen=True):
-    """What a plan is made from.
+    """The measurements and settings of a plan.
 
     Args:
         summary: Of the stream.

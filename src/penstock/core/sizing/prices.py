@@ -71,7 +71,7 @@ def parse_prices(document: Mapping[str, Any], where: str) -> Prices:
 
     Args:
         document: The names of `Prices` with their values; all of them.
-        where: Where it comes from, for messages.
+        where: Its source, for messages.
 
     Raises:
         OptionError: A price is missing, unknown, negative or no number.

@@ -148,7 +148,7 @@ class RangeLoad(Protocol):
 
 
 class StreamView(Struct, frozen=True):
-    """What a decision is made from.
+    """The measurements of a decision.
 
     Args:
         shards: The open ones, in any order.
@@ -178,7 +178,7 @@ class _Goal(Struct, frozen=True):
 
 
 class _Stand(Struct, frozen=True):
-    """Where a stream stands.
+    """The use of a stream's shards.
 
     Args:
         uses: Of each shard.
