@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
-from penstock.cli.sql_follow import add_follow_arguments, check_follow, follow_query
-from penstock.cli.sql_output import FORMATS, format_of, open_writer, print_not_utf8
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, NotFound, OptionError
 
@@ -27,6 +25,7 @@ DESCRIPTION = "Ask a stream questions in SQL: a SELECT over its records, run by 
 _EXAMPLE: Final = (
     "select json->>'type', count(*) from orders where arrived > now() - interval 2 hours group by 1"
 )
+_FORMATS: Final = ("table", "csv", "json", "parquet")
 _STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}|arn:.+")
 _CLOCK_AHEAD_S_MAX: Final = 5.0
 _RECORDING_SUFFIX: Final = ".penstock"
@@ -54,7 +53,9 @@ def add_parser(subparsers: Subparsers) -> None:
         help="a recording under a name for the query; repeat for several. A table in single quotes that ends in .penstock is a "
         "recording as well",
     )
-    parser.add_argument("--format", choices=FORMATS, help="default: by the name of --output, otherwise table")
+    parser.add_argument(
+        "--format", choices=_FORMATS, help="default: by the name of --output, otherwise table"
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write the result to a file: .csv, .json, .jsonl or .parquet"
     )
@@ -70,12 +71,26 @@ def add_parser(subparsers: Subparsers) -> None:
         default="1GB",
         help="DuckDB's memory; the rest goes to a temporary folder (default: 1GB)",
     )
-    add_follow_arguments(parser)
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="go on with new records until Ctrl-C. A query over single rows prints new rows. Any other, for instance with group by, is "
+        "computed again over all records since its lower bound of arrived, and printed when its result has changed",
+    )
+    parser.add_argument(
+        "--refresh",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="with --follow: time between two results over all records (default: 2)",
+    )
     add_connection_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the query; return 0, or 2 if DuckDB refuses it."""
+    from penstock.cli.sql_follow import check_follow, follow_query
+    from penstock.cli.sql_output import format_of
     from penstock.sql.query import Query
     from penstock.sql.statement import StatementError
 
@@ -207,6 +222,8 @@ def _say_range(table: PlannedTable, *, follows: bool) -> str:
 
 def _write(query: Query, name: str, output: str | None) -> None:
     """Write the result; a file has its name only when it is whole."""
+    from penstock.cli.sql_output import open_writer, print_not_utf8
+
     path = None if output is None else Path(output)
     part = None if path is None else path.with_name(f"{path.name}.part")
     writer = open_writer(name, part)

@@ -21,23 +21,6 @@ _REFRESH_MIN_S: Final = 0.1
 _END_WAIT_S: Final = 10.0
 
 
-def add_follow_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--follow` and `--refresh`."""
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="go on with new records until Ctrl-C. A query over single rows prints new rows. Any other, for instance with group by, is "
-        "computed again over all records since its lower bound of arrived, and printed when its result has changed",
-    )
-    parser.add_argument(
-        "--refresh",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="with --follow: time between two results over all records (default: 2)",
-    )
-
-
 def check_follow(args: argparse.Namespace, name: str) -> None:
     """Check the options of `--follow`.
 

@@ -20,7 +20,6 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMATS: Final = ("table", "csv", "json", "parquet")
 _BY_SUFFIX: Final[Mapping[str, str]] = {
     ".csv": "csv",
     ".json": "json",
@@ -67,7 +66,7 @@ def open_writer(name: str, path: Path | None) -> ResultWriter:
     """Open a writer to a file, or to stdout.
 
     Args:
-        name: One of `FORMATS`.
+        name: `table`, `csv`, `json` or `parquet`.
         path: The file; None: stdout.
     """
     if name == "parquet":
