@@ -164,6 +164,18 @@ def test_a_producer_may_list_the_shards_once_more_for_each_reshard():
     assert judge([*split, *listings], "another") == "L5"
 
 
+def test_other_workers_may_list_the_shards_once_more_for_each_reshard_beyond_five():
+    suite = Suite(CoordinatorOptions())
+    suite.see(HistoryEntry(1.0, ShardCreated("s0", ())))
+    for number in range(6):
+        suite.see(HistoryEntry(2.0 + number, ShardCreated(f"s{number + 1}", (f"s{number}",))))
+    for _ in range(15):
+        suite.see(HistoryEntry(9.0, CallMade("w#1", "list shards", "")))
+    assert suite.violation is None
+    suite.see(HistoryEntry(9.0, CallMade("w#1", "list shards", "")))
+    assert suite.violation.invariant == "L5"
+
+
 # --- the command ------------------------------------------------------------------------------------------------
 
 
