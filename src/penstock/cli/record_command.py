@@ -140,8 +140,9 @@ def _report(
         }
         print(safe_json(document))
         return
+    shards = sum(shard.is_recorded for shard in metadata.shards)
     print(
-        f"{path}: {metadata.record_count:,} records of {sum(shard.is_recorded for shard in metadata.shards)} shards, "
+        f"{path}: {metadata.record_count:,} records of {shards} shard{'' if shards == 1 else 's'}, "
         f"{_mib(metadata.record_bytes)} in a file of {_mib(path.stat().st_size)}, in {seconds:.1f} s"
     )
 
@@ -182,4 +183,6 @@ def _line(recorder: Recorder, seconds: float) -> str:
 
 
 def _mib(count: int) -> str:
-    return f"{count / _MIB:,.1f} MiB" if count >= _MIB else f"{count / 1024:,.1f} KiB"
+    if count >= _MIB:
+        return f"{count / _MIB:,.1f} MiB"
+    return f"{count / 1024:,.1f} KiB" if count >= 1024 else f"{count} bytes"
