@@ -43,8 +43,10 @@ class BatchStore:
 
     def staged(self, folder: str, ending: str) -> list[tuple[str, int]]:
         """Return the files that Spark has written into a folder."""
+        # Hadoop may write the begin of a path in another way: `hdfs:///x` as `hdfs://host/x`.
+        own = folder.removeprefix(f"{self._staging}/")
         return [
-            (path, size)
+            (f"{folder}{path.partition(own)[2]}", size)
             for path, size in self._files.walk(folder)
             if path.endswith(ending) and not path.rpartition("/")[2].startswith((".", "_"))
         ]

@@ -23,6 +23,7 @@ from penstock.core.delivering.record import (
     plan_start,
     read_record,
     record_of,
+    with_layout,
     with_query,
     with_start,
 )
@@ -32,7 +33,7 @@ from penstock.core.starting import check_has_come, parse_starting
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, local_path, open_files
 from penstock.delivery.json_rows import columns_of
-from penstock.delivery.table_writer import check_columns, save_schema, saved_schema
+from penstock.delivery.table_writer import check_columns, save_schema, saved_schema, schema_place
 from penstock.errors import DeliveryFailed, OptionError
 from penstock.runtime.system_clock import SystemClock
 from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_source
@@ -141,21 +142,19 @@ def open_delivery(
     kinesis = wiring.open_kinesis(options.connection)
     kinesis.fetch_summary(delivery.stream)
     files = open_files(spark, delivery.to)
-    schema = parse_schema(spark, delivery)
-    grown = saved_schema(files, delivery)
-    if grown is not None and schema is not None:
-        schema = _merged(schema, grown, delivery)
-    check_columns(delivery, schema)
-    _check_expressions(spark, delivery, schema)
     store = BatchStore(files, delivery.state)
+    schema = _schema_now(spark, files, delivery, store)
     place = f"{delivery.state}/delivery.json"
     text = files.read(place)
     earlier = None if text is None else read_record(text, place)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
     if earlier is not None:
-        check_same_delivery(
-            delivery, earlier, record_of(delivery, delivery.application or earlier.application)
-        )
+        now = record_of(delivery, delivery.application or earlier.application)
+        if store.is_empty():
+            earlier = with_layout(earlier, now)
+        check_same_delivery(delivery, earlier, now)
+        for manifest in store.unfinished():
+            store.finish(manifest)
     elif is_redelivery:
         raise DeliveryFailed(
             f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
@@ -180,7 +179,7 @@ def open_delivery(
             open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first
         )
     _check_writable(files, delivery)
-    if record != earlier:
+    if text is None or record.to_json() != text:
         files.replace(place, record.to_json())
     if schema is not None and schema.fields:
         save_schema(files, delivery, schema)
@@ -192,6 +191,21 @@ def open_delivery(
         wanted=wanted,
         starting=record.start or "",
     )
+
+
+def _schema_now(
+    spark: SparkSession, files: Files, delivery: Delivery, store: BatchStore
+) -> StructType | None:
+    """Return the given schema with the columns that the table has beyond it, checked."""
+    schema = parse_schema(spark, delivery)
+    if store.is_empty():  # left from a run that ended before its first batch
+        files.remove(schema_place(delivery))
+    grown = saved_schema(files, delivery)
+    if grown is not None and schema is not None:
+        schema = _merged(schema, grown, delivery)
+    check_columns(delivery, schema)
+    _check_expressions(spark, delivery, schema)
+    return schema
 
 
 def note_query(opened: OpenDelivery, query_id: str) -> None:

@@ -33,8 +33,6 @@ def redeliver(
         raise OptionError("schema=raw has no dead letters")
     delivery = opened.delivery
     writer = TableWriter(delivery, opened.files, opened.schema, report, at_step)
-    for manifest in writer.store.unfinished():
-        writer.store.finish(manifest)
     # The label first: another redelivery that ends in between has the same one, and that one counts.
     label = redelivery_label(next_redelivery(writer.store.labels()))
     paths = [path for path, _ in opened.files.walk(delivery.dead_letter_folder) if path.endswith(_ENDING)]

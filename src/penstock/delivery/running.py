@@ -177,8 +177,6 @@ class DeliveryRun:
         }.items():
             reader = reader.option(name, value)
         writer = TableWriter(delivery, opened.files, opened.schema, self._report, self._at_step)
-        for manifest in writer.store.unfinished():
-            writer.store.finish(manifest)
 
         def write(batch: DataFrame, batch_id: int) -> None:
             try:

@@ -18,6 +18,7 @@ from penstock.delivery import json_rows
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files
 from penstock.errors import OptionError
+from penstock.spark.schema import COLUMNS
 
 _ENDINGS: Final = {"parquet": "parquet", "json": "json"}
 _ROUNDS_MAX: Final = 10
@@ -217,7 +218,7 @@ def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -
     """Return the table's columns of rows that fit."""
     arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
     if schema is None:
-        names = [*METADATA.values(), "data"]
+        names = [*COLUMNS]
     else:
         metadata = [F.col(METADATA[name]).alias(f"_{name}") for name in delivery.metadata]
         names = [*schema.names, *(f"_{name}" for name in delivery.metadata)]
@@ -237,7 +238,7 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
     Raises:
         OptionError: A partition column, or one of `metadata`, has the name of another column.
     """
-    names = [*METADATA.values(), "data"] if schema is None else [*schema.names]
+    names = [*COLUMNS] if schema is None else [*schema.names]
     names += [f"_{name}" for name in delivery.metadata] if schema is not None else []
     seen: dict[str, str] = {}
     for name in names:
@@ -252,15 +253,20 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
             )
 
 
+def schema_place(delivery: Delivery) -> str:
+    """Return the path of the schema to which the table has grown."""
+    return f"{delivery.state}/schema.json"
+
+
 def saved_schema(files: Files, delivery: Delivery) -> StructType | None:
     """Return the schema to which the table has grown; None if it has not yet."""
-    text = files.read(f"{delivery.state}/schema.json")
+    text = files.read(schema_place(delivery))
     return None if text is None else StructType.fromJson(json.loads(text))
 
 
 def save_schema(files: Files, delivery: Delivery, schema: StructType) -> None:
     """Keep a schema for the next batches; before the first file that has it."""
-    files.replace(f"{delivery.state}/schema.json", schema.json().encode())
+    files.replace(schema_place(delivery), schema.json().encode())
 
 
 def _with_verdict(batch: DataFrame, schema: StructType | None) -> DataFrame:

@@ -52,7 +52,10 @@ def test_columns_are_bounded():
         (b'{"inner": [1]}', "field inner: array does not fit STRUCT<A:INT>"),
         (b'{"ID": 1}', "field ID is no column; column id differs in case"),
         (b'{"note": 1}', "field note is no column"),
-        (b'{"at": "no moment"}', "a field does not fit its column"),
+        (
+            b'{"at": "no moment"}',
+            "a value does not fit its column, or an object in it has a field without one",
+        ),
     ],
 )
 def test_a_dead_letter_has_its_reason(data, reason):

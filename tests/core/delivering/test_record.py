@@ -20,6 +20,7 @@ from penstock.core.delivering.record import (
     plan_backfill,
     plan_start,
     record_of,
+    with_layout,
     with_start,
 )
 from penstock.core.starting import parse_starting
@@ -37,6 +38,12 @@ def test_a_run_with_another_layout_is_refused():
     delivery = parse_delivery({"stream": "orders", "to": "/lake", "format": "json"})
     with pytest.raises(OptionError, match="has run with format 'parquet', not 'json'"):
         check_same_delivery(delivery, record(), record(format="json"))
+
+
+def test_a_table_without_files_may_get_another_layout():
+    delivery = parse_delivery({"stream": "orders", "to": "/lake", "format": "json"})
+    now = record(format="json")
+    check_same_delivery(delivery, with_layout(record(), now), now)
 
 
 @pytest.mark.parametrize(

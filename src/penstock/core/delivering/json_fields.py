@@ -77,7 +77,10 @@ def explain(data: bytes, types: Mapping[str, str]) -> str:
         return f"not JSON: {error}"
     if not isinstance(pairs, _Pairs):
         return f"a JSON {_name_of(pairs)} instead of an object"
-    return _explain_fields(pairs, types) or "a field does not fit its column"
+    return (
+        _explain_fields(pairs, types)
+        or "a value does not fit its column, or an object in it has a field without one"
+    )
 
 
 class _Pairs(list[tuple[str, Any]]):

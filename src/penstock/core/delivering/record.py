@@ -179,6 +179,17 @@ def with_start(record: DeliveryRecord, start: str, start_ms: int | None) -> Deli
     return structs.replace(record, start=start, start_ms=start_ms)
 
 
+def with_layout(record: DeliveryRecord, now: DeliveryRecord) -> DeliveryRecord:
+    """Return a record with the layout of this run, for a table that has no files yet."""
+    return structs.replace(
+        record,
+        table_format=now.table_format,
+        partitions=now.partitions,
+        metadata=now.metadata,
+        is_raw=now.is_raw,
+    )
+
+
 def with_query(record: DeliveryRecord, query_id: str) -> DeliveryRecord:
     """Return a record with the id of Spark's query."""
     return structs.replace(record, query_id=query_id)
