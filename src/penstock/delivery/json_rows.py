@@ -107,7 +107,7 @@ def dead_letters(rows: DataFrame, schema: StructType, delivery: str, label: str)
             F.to_utc_timestamp("approximateArrivalTimestamp", F.current_timezone()),
             "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'",
         ).alias("arrived"),
-        F.base64("data").alias("data"),
+        F.regexp_replace(F.base64("data"), r"\s", "").alias("data"),  # Spark breaks it into lines
     )
 
 

@@ -71,7 +71,8 @@ def open_session(master: str | None, settings: Mapping[str, str], *, is_verbose:
     if not is_verbose:
         # An error ends the query and is raised; Spark would show it several times, with the traces of two languages.
         spark.sparkContext.setLogLevel("OFF")
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        for name in ("py4j", "SQLQueryContextLogger"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     return spark
 
 
