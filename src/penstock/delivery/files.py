@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Files(Protocol):
-    """What a delivery asks of a file system. Errors are `OSError`s; paths are texts with slashes."""
+    """The calls of a delivery on a file system. Errors are `OSError`s; paths are texts with slashes."""
 
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes; None if there is none."""

@@ -132,7 +132,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
 def open_delivery(
     spark: SparkSession, delivery: Delivery, options: SourceOptions, *, is_redelivery: bool = False
 ) -> OpenDelivery:
-    """Check a delivery against the service, the table and its earlier runs, and note that it runs.
+    """Check a delivery against the service, the table and its earlier runs.
 
     Raises:
         OptionError: It contradicts an earlier run, or the schema is none.
@@ -144,7 +144,7 @@ def open_delivery(
     files = open_files(spark, delivery.to)
     store = BatchStore(files, delivery.state)
     schema = _schema_now(spark, files, delivery, store)
-    place = f"{delivery.state}/delivery.json"
+    place = _record_place(delivery)
     text = files.read(place)
     earlier = None if text is None else read_record(text, place)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
@@ -179,10 +179,6 @@ def open_delivery(
             open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first
         )
     _check_writable(files, delivery)
-    if text is None or record.to_json() != text:
-        files.replace(place, record.to_json())
-    if schema is not None and schema.fields:
-        save_schema(files, delivery, schema)
     return OpenDelivery(
         delivery=delivery,
         files=files,
@@ -208,12 +204,21 @@ def _schema_now(
     return schema
 
 
+def begin(opened: OpenDelivery) -> None:
+    """Note that a delivery runs, before its first batch and after the checks of all deliveries."""
+    opened.files.replace(_record_place(opened.delivery), opened.record.to_json())
+    if opened.schema is not None and opened.schema.fields:
+        save_schema(opened.files, opened.delivery, opened.schema)
+
+
+def _record_place(delivery: Delivery) -> str:
+    return f"{delivery.state}/delivery.json"
+
+
 def note_query(opened: OpenDelivery, query_id: str) -> None:
     """Keep the id of Spark's query, by which the checkpoint location is recognised."""
     if opened.record.query_id != query_id:
-        opened.files.replace(
-            f"{opened.delivery.state}/delivery.json", with_query(opened.record, query_id).to_json()
-        )
+        opened.files.replace(_record_place(opened.delivery), with_query(opened.record, query_id).to_json())
 
 
 def parse_schema(spark: SparkSession, delivery: Delivery) -> StructType | None:

@@ -1,4 +1,4 @@
-"""What a delivery would do: its columns, partitions and first rows, without a write."""
+"""A delivery before its first run: its columns, partitions and first rows, without a write."""
 
 from __future__ import annotations
 

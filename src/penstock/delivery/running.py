@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -20,6 +19,7 @@ from penstock.core.moments import describe_moment
 from penstock.delivery.opening import (
     OpenDelivery,
     batch_options,
+    begin,
     check_options,
     note_query,
     open_delivery,
@@ -110,15 +110,17 @@ class DeliveryRun:
         self._spark = spark
         self._report = report
         self._at_step = at_step
-        self._stop = threading.Event()
+        self._is_stopping = False  # no event: its lock is none that a signal handler may take
         self._error: BaseException | None = None
         self.opened = [
             open_delivery(spark, each, options, is_redelivery=is_redelivery) for each, options in deliveries
         ]
+        for each in self.opened:
+            begin(each)
 
     def stop(self) -> None:
         """Let the batch under way finish, and end. Safe in a signal handler."""
-        self._stop.set()
+        self._is_stopping = True
 
     def redeliver(self) -> None:
         """Deliver the dead letters again."""
@@ -145,20 +147,19 @@ class DeliveryRun:
             self._start(each, {"processingTime": f"{each.delivery.freshness_s} seconds"}) for each in running
         ]
         try:
-            while all(each.isActive for each in queries) and not self._stop.wait(_POLL_S):
-                pass
+            while all(each.isActive for each in queries) and not self._is_stopping:
+                time.sleep(_POLL_S)
         finally:
             self._end(queries)
         self._raise_failure(queries)
 
     def _run_once(self, running: Sequence[OpenDelivery]) -> None:
         left = list(running)
-        while left and not self._stop.is_set():
+        while left and not self._is_stopping:
             queries = [self._start(each, {"availableNow": True}) for each in left]
             try:
-                while any(each.isActive for each in queries) and not self._has_failed(queries):
-                    if self._stop.wait(_POLL_S):
-                        break
+                while any(each.isActive for each in queries) and not self._must_end(queries):
+                    time.sleep(_POLL_S)
             finally:
                 self._end(queries)
             self._raise_failure(queries)
@@ -224,9 +225,9 @@ class DeliveryRun:
             if query.isActive:
                 query.stop()
 
-    @staticmethod
-    def _has_failed(queries: Sequence[Any]) -> bool:
-        return any(not each.isActive and each.exception() is not None for each in queries)
+    def _must_end(self, queries: Sequence[Any]) -> bool:
+        has_failed = any(not each.isActive and each.exception() is not None for each in queries)
+        return self._is_stopping or has_failed
 
     def _raise_failure(self, queries: Sequence[Any]) -> None:
         errors = [(query.name, query.exception()) for query in queries]
