@@ -293,7 +293,7 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 314, SimTable, "decide", last_claim_stands),
+    Mutant("the last claim stands", CLAIMS, 7, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 10, SimTable, "decide", take_clears_claims),
     Mutant("a promotion is not fenced by its batch", CLAIMS, 329, SimTable, "decide", promotes_any_batch),
     Mutant("a claim without being the reader", CLAIMS, 4, SimTable, "decide", claims_without_the_lease),
@@ -309,7 +309,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a refused claim is taken for one's own",
         CLAIMS,
-        58,
+        50,
         claimed_read,
         "judge_refused_claim",
         agrees_with_everything,
