@@ -155,8 +155,8 @@ class Autoscaler:
     ) -> None:
         if options is not None and keywords:
             raise UsageError("give options or their fields as keywords, not both")
-        self.options = AutoscaleOptions(**keywords) if options is None else options
-        self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.options: AutoscaleOptions = AutoscaleOptions(**keywords) if options is None else options
+        self.worker_id: str = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._stream = stream
         self._on_event = on_event
         self._ports = _open(connection or {}, readers, lease_table) if ports is None else ports
