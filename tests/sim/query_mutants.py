@@ -369,7 +369,7 @@ QUERY_MUTANTS = (
         "_on_last_page",
         believes_every_end,
     ),
-    Mutant("one listing without a shard ends it", "KCL 339", 89, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant("one listing without a shard ends it", "KCL 339", 143, shard_reader, "_UNLISTED_MIN", 1),
     Mutant(
         "the next batch starts at the checkpoint",
         "a driver beside the KCL",
@@ -492,7 +492,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a second driver finds its batch empty",
         "this query: second drivers",
-        112,
+        384,
         claimed_read,
         "plan_read",
         finds_its_batch_empty,
@@ -508,7 +508,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows that were left unread are offered again",
         "this query: actions that read nothing",
-        58,
+        6,
         QueryShards,
         "unclaimed",
         leaves_no_end_to_fix,
@@ -551,7 +551,7 @@ QUERY_MUTANTS = (
     Mutant(
         "two loads of one query share the shards",
         "this query: two loads under one name",
-        216,
+        443,
         batch_settling,
         "refuse_sharing_in_one_query",
         refuses_nothing,
