@@ -333,7 +333,7 @@ QUERY_MUTANTS = (
     Mutant(
         "the iterator at the last record is kept",
         "this query",
-        3374,
+        606,
         ShardReader,
         "iterator",
         property(keeps_any_iterator),

@@ -51,7 +51,7 @@ class SameReplays(Checker):
 
     Three exceptions: a row that was deleted or damaged, whose claims are gone with it; a checkpoint location that was set
     back, after which the executions of earlier drivers no longer count, since leases that others own by then are not read
-    again; and records that have left the stream. Batches of a copied location are separate batches.
+    again, and tasks that outlive such a driver have no driver that accepts their results; and records that have left the stream. Batches of a copied location are separate batches.
     """
 
     invariant = "Q1"
@@ -61,7 +61,17 @@ class SameReplays(Checker):
         self._held: dict[_Place, tuple[int, ...]] = {}
         self._parts: dict[_Place, tuple[int, ...]] = {}
         self._copies: set[str] = set()
+        self._life: dict[str, int] = {}
         self._first_life: dict[str, int] = {}
+
+    def on_process_started(self, event: ProcessStarted) -> None:
+        """Remember the latest life of each process."""
+        name, _, life = event.who.partition("#")
+        self._life[name] = int(life or 0)
+
+    def on_location_restored(self, event: LocationRestored) -> None:
+        """Ignore later reads by tasks of the drivers so far: they have ended, so Spark accepts none of their results."""
+        self._first_life[event.query] = self._life.get(event.query, 0) + 1
 
     def on_message_logged(self, event: MessageLogged) -> None:
         """Start over when a driver logs that its checkpoint location was set back, whether or not it resets a lease."""
