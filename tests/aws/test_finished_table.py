@@ -172,7 +172,7 @@ def test_a_record_that_comes_again_to_another_consumer_is_not_handled_again(serv
     server.faults.add(Fault("redeliver", "AcknowledgeQueueRecords", queue="again", count=1))
     kinesis.put_record(StreamName="orders", Data=b"invoice", PartitionKey="k")
     with consumer():
-        wait_until(lambda: calls() == 1, "the acknowledgement that has no effect")
+        wait_until(lambda: calls() >= 1, "the acknowledgement that has no effect")
     with consumer():
-        wait_until(lambda: calls() == 2, "the acknowledgement by the memory")
+        wait_until(lambda: calls() >= 2, "the acknowledgement by the memory")
     assert handled == [b"invoice"]

@@ -16,8 +16,8 @@ from docs_blocks import ROOT, run_blocks
 from penstock.cli.dashboard_command import check_token
 from penstock.cli.main import build_parser
 from penstock.consumer import ConsumerOptions
-from penstock.consumer.consumer import STOP_SLACK_S
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
+from penstock.runtime.consumer_run import STOP_SLACK_S
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")

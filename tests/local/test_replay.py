@@ -164,11 +164,12 @@ def test_a_fast_replay_appears_by_itself_and_wakes_a_subscription(recorded):
                 answer = client.subscribe_to_shard(
                     ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition=position
                 )
-                for event in answer["EventStream"]:
-                    page = event["SubscribeToShardEvent"]
-                    found.extend((row["SequenceNumber"], row["Data"]) for row in page["Records"])
-                    if page.get("ChildShards"):
-                        return True
+                with contextlib.closing(answer["EventStream"]) as events:
+                    for event in events:
+                        page = event["SubscribeToShardEvent"]
+                        found.extend((row["SequenceNumber"], row["Data"]) for row in page["Records"])
+                        if page.get("ChildShards"):
+                            return True
             return False
 
         wait_until(read_once, "the shard to be read to its end")
