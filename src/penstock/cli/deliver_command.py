@@ -103,10 +103,18 @@ def run(args: argparse.Namespace) -> int:
     checked = check_deliveries(deliveries)
     spark = open_session(args.master, _pairs(args.conf, "--conf"), is_verbose=args.verbose)
     lock = threading.Lock()
+    letter_folders: dict[str, list[str]] = {}  # two tables may have deliveries of one name
+    for delivery in deliveries:
+        letter_folders.setdefault(delivery.name, []).append(delivery.dead_letter_folder)
 
     def report(batch: BatchReport) -> None:
         with lock:
             print(_as_json(batch) if args.json else _as_line(batch), flush=True)
+            if batch.dead_count and (folders := letter_folders.pop(batch.delivery, None)):
+                warn(
+                    f"penstock deliver: the dead letters of {batch.delivery}, with reasons, are in "
+                    + " and ".join(folders)
+                )
 
     try:
         if args.dry_run:
