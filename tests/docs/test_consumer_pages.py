@@ -45,7 +45,7 @@ class TriedOnALoop(AsyncConsumer):
             """It has run."""
 
     async def __aenter__(self):
-        await self._start()
+        await super().__aenter__()
         self.request_stop()
         Tried.made += 1
         return self

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 from zoneinfo import ZoneInfo
 
 from penstock.cli.terminal import escape_text, safe_json_text, warn
@@ -209,6 +209,7 @@ def json_rows(rows: pa.RecordBatch | pa.Table) -> Iterator[str]:
 class _ParquetWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file: BinaryIO | None = None  # Arrow refuses a path that is not UTF-8; an open file has none
         self._writer: Any = None
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -216,9 +217,11 @@ class _ParquetWriter:
         import pyarrow.parquet as pq
 
         if self._writer is None:
+            self._file = self._path.open("wb")
             try:
-                self._writer = pq.ParquetWriter(self._path, rows.schema.remove_metadata())
+                self._writer = pq.ParquetWriter(self._file, rows.schema.remove_metadata())
             except pa.ArrowNotImplementedError as error:
+                self._file.close()
                 raise OptionError(
                     f"--format parquet: cast the column that Parquet has no type for, for instance to VARCHAR: {error}"
                 ) from error
@@ -228,6 +231,8 @@ class _ParquetWriter:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -101,7 +101,11 @@ class PartFolder:
         part = self._folder / _part_name(number)
         unfinished = part.with_suffix(".unfinished")
         document = msgspec.json.encode(batch).decode()
-        with pq.ParquetWriter(str(unfinished), SCHEMA, compression="zstd", compression_level=1) as writer:
+        # Arrow refuses a path that is not UTF-8; an open file has none.
+        with (
+            unfinished.open("wb") as file,
+            pq.ParquetWriter(file, SCHEMA, compression="zstd", compression_level=1) as writer,
+        ):
             writer.write_table(table, row_group_size=table.num_rows)
             writer.add_key_value_metadata({_BATCH_KEY: document})
         unfinished.rename(part)
@@ -151,13 +155,15 @@ def create_parts(path: Path, progress: Progress) -> PartFolder:
     """Begin a recording.
 
     Raises:
-        OptionError: The file exists, or its folder cannot be made.
+        OptionError: The folder cannot be made, or another process has just made it.
     """
     folder = folder_of(path)
     try:
         folder.mkdir()
     except FileNotFoundError as error:
         raise OptionError(f"{path}: there is no folder {path.parent}") from error
+    except FileExistsError as error:
+        raise OptionError(f"{folder} exists: another process has begun a recording to {path}") from error
     _write_document(folder, progress)
     return PartFolder(path, progress, {})
 
@@ -182,7 +188,8 @@ def open_parts(path: Path) -> PartFolder | None:
     batches: dict[int, RecordedBatch] = {}
     for part in sorted(folder.glob("*.parquet")):
         try:
-            entries = pq.read_metadata(part).metadata or {}
+            with part.open("rb") as file:
+                entries = pq.read_metadata(file).metadata or {}
             batches[int(part.stem)] = msgspec.json.decode(entries[_BATCH_KEY.encode()], type=RecordedBatch)
         except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
             raise DamagedRecording(f"{part} cannot be read: {error}; {advice}") from error
@@ -195,7 +202,8 @@ def _part_name(number: int) -> str:
 
 def _read_part(part: Path) -> pa.Table:
     try:
-        return pq.read_table(part, schema=SCHEMA).combine_chunks()
+        with part.open("rb") as file:
+            return pq.read_table(file, schema=SCHEMA).combine_chunks()
     except (OSError, pa.ArrowException) as error:
         raise DamagedRecording(f"{part} cannot be read: {error}; remove its folder to begin again") from error
 

@@ -41,12 +41,16 @@ COMMANDS = {
     "simulate": ["simulate", "--seeds", "1"],
     "local": ["local", "--export"],
 }
+WITH_NOTES = {  # they say on standard error what they read
+    "record": ["record", "{stream}", "--since", "1h", "-o", "{folder}/größe-日本.penstock"],
+    "sql": ["sql", 'SELECT "partitionKey", text FROM {stream} ORDER BY 1'],
+}
 LASTING = {
     "consume": ["consume", "{stream}", "--application", "{application}-2", "--from", "TRIM_HORIZON"],
     "dashboard": ["dashboard", "{application}", "--port", "0"],
     "local": ["local", "--port", "0", "--state", "{folder}/größe-日本"],
 }
-UNTRIED = {"demo"}  # it starts Spark; tests/demo has its display
+UNTRIED = {"demo", "deliver"}  # they start Spark; tests/demo and tests/delivery have what they print
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +90,7 @@ def arguments_of(words, names, kinesis):
 
 
 def test_every_command_is_tried():
-    tried = {words[0] for words in (*COMMANDS.values(), *LASTING.values())}
+    tried = {words[0] for words in (*COMMANDS.values(), *WITH_NOTES.values(), *LASTING.values())}
     assert tried | UNTRIED == set(command_names())
 
 
@@ -107,6 +111,20 @@ def test_a_command_prints_what_the_terminal_does_not_have(names, kinesis, comman
     elif command == "tail":
         assert rb"\u65e5\u672c" in done.stdout
         assert rb"\x1b[2Jkey" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("command", WITH_NOTES)
+def test_a_command_with_notes_prints_what_the_terminal_does_not_have(
+    names, kinesis, command, encoding, tmp_path
+):
+    environ = {**os.environ, **ENCODINGS[encoding]}
+    arguments = arguments_of(WITH_NOTES[command], {**names, "folder": str(tmp_path)}, kinesis)
+    done = subprocess.run(arguments, capture_output=True, env=environ, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert b"Traceback" not in done.stderr
+    assert b"\x1b" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
