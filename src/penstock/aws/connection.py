@@ -115,15 +115,15 @@ def client_for(service: str, options: AwsOptions) -> Any:
                 is_of_address = isinstance(error, (sdk.InvalidRegionError, ValueError))
                 if isinstance(error, OptionError) or not is_of_address:
                     raise
-                if has_user(str(error)):  # an endpoint of the environment: not shown, nor as the cause
+                if has_user(str(error)):  # the endpoint may hold a password: hide the cause too
                     raise OptionError(
                         f"no client for {service}: the endpoint in the environment cannot be one; {_WAY_OUT}"
                     ) from None
                 raise OptionError(f"no client for {service}: {error}; {_WAY_OUT}") from error
             if _environment_of(service) != key[2]:
-                return client  # made while the environment changed, of parts of both: not for others
+                return client  # the environment changed meanwhile: the client may mix both, so it is not kept
             for old in [old for old in _clients if old[:2] == key[:2]]:
-                del _clients[old]  # of another environment
+                del _clients[old]  # made for another environment
             _clients[key] = client
         return client
 

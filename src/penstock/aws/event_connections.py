@@ -96,7 +96,7 @@ class EventConnections:
         try:
             async with asyncio.timeout(origin.connect_timeout_s):
                 connection = await self._connection_to(origin)
-        except (OSError, TimeoutError, ValueError) as error:  # a name that cannot be one is a ValueError
+        except (OSError, TimeoutError, ValueError) as error:  # an invalid host name raises ValueError
             where = f"no connection of HTTP/2 to {origin.scheme}://{origin.authority}"
             receiver.report(Lost(f"{where}: {str(error) or 'no answer in time'}{_way_out(error)}"))
             return

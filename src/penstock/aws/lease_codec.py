@@ -221,7 +221,7 @@ def _read_planners(document: Mapping[str, Any], run: str, count: int) -> list[st
 
 
 def _distance_text(position: Position, other: Position) -> str:
-    """Return a place as its distance from another one in the shard, in Base64; in full if it has none."""
+    """Return a position as its distance from another one, in Base64; in full if one has no plain sequence number."""
     number, from_number = position.sequence_number, other.sequence_number
     if number is None or from_number is None or str(int(number)) != number:
         return str(position)

@@ -120,7 +120,10 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def watch_to_expiry(table: LeaseTable, sightings: list[Sighting]) -> list[Sighting]:
-    """If no owner was seen to renew, watch for as long as the leases last: in buckets they are renewed rarely."""
+    """Return the sightings; if they show no renewal, watch the table for the longest lease duration first.
+
+    Long leases, such as those in a bucket, are renewed rarely.
+    """
     from penstock.cli.lease_report import live_owners, watch
     from penstock.wiring import SystemClock
 

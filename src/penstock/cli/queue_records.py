@@ -109,7 +109,7 @@ def _sweep(
 
 
 def _patiently(call: Callable[[], _T]) -> _T:
-    """Do a call, again while it is refused or not answered, within bounds."""
+    """Do a call; repeat it, within bounds, if it is refused or not answered."""
     began_s = time.monotonic()
     for attempt in count(1):
         try:

@@ -43,7 +43,7 @@ class BatchStore:
 
     def staged(self, folder: str, ending: str) -> list[tuple[str, int]]:
         """Return the files that Spark has written into a folder."""
-        # Hadoop may write the begin of a path in another way: `hdfs:///x` as `hdfs://host/x`.
+        # Hadoop may return another beginning of the path: `hdfs:///x` as `hdfs://host/x`.
         own = folder.removeprefix(f"{self._staging}/")
         return [
             (f"{folder}{path.partition(own)[2]}", size)
@@ -119,7 +119,7 @@ class BatchStore:
         self._files.remove(f"{self._staging}/{manifest.batch}")
 
     def check_same(self, manifest: Manifest, identity: Identity) -> None:
-        """Refuse a batch that has another batch's number.
+        """Raise an error if a batch in the table has the same label and other records.
 
         Raises:
             AnotherDriver: The records differ.

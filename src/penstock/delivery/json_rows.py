@@ -26,8 +26,8 @@ UNKNOWN: Final = "unknown field"
 def with_verdict(batch: DataFrame, schema: StructType) -> DataFrame:
     """Return the source's rows with `_penstock_fields`, the parsed record, and `_penstock_verdict`.
 
-    `from_json` ignores everything behind the first value. So the record stands inside an object with a field behind it, and that
-    object must have both fields and no other one.
+    `from_json` ignores any text after the first JSON value. So each record is wrapped in an object, with a second field after it,
+    and the parsed object must have exactly these two fields.
     """
     text = F.col("data").cast("string")
     wrapped = F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit(f',"{_END}":1}}'))

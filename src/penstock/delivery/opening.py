@@ -75,7 +75,7 @@ def new_application(delivery: Delivery, now_ms: int) -> str:
 
 
 def source_options(delivery: Delivery, application: str) -> dict[str, str]:
-    """Return the options of the source, without where it starts."""
+    """Return the options of the source, except its starting position."""
     named = {"streamARN" if delivery.stream.startswith("arn:") else "streamName": delivery.stream}
     return {
         **named,

@@ -24,7 +24,8 @@ def redeliver(
 ) -> None:
     """Deliver the dead letters of a delivery again, as one batch that also removes their files.
 
-    It may run beside the delivery, which only adds files. Of two redeliveries at a time the second adopts the first one's batch.
+    It may run beside the delivery, which only adds files. Of two redeliveries that run at the same
+    time, the second adopts the batch of the first.
 
     Raises:
         OptionError: The table has the source's columns, and thus no dead letters.
@@ -33,7 +34,8 @@ def redeliver(
         raise OptionError("schema=raw has no dead letters")
     delivery = opened.delivery
     writer = TableWriter(delivery, opened.files, opened.schema, report, at_step)
-    # The label first: another redelivery that ends in between has the same one, and that one counts.
+    # The label is chosen before the files are listed: if another redelivery ends in between, it has used this label, and its
+    # batch counts.
     label = redelivery_label(next_redelivery(writer.store.labels()))
     paths = [path for path, _ in opened.files.walk(delivery.dead_letter_folder) if path.endswith(_ENDING)]
     if not paths:

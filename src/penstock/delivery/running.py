@@ -110,7 +110,7 @@ class DeliveryRun:
         self._spark = spark
         self._report = report
         self._at_step = at_step
-        self._is_stopping = False  # no event: its lock is none that a signal handler may take
+        self._is_stopping = False  # a plain flag: a signal handler must not take an Event's lock
         self._error: BaseException | None = None
         self.opened = [
             open_delivery(spark, each, options, is_redelivery=is_redelivery) for each, options in deliveries

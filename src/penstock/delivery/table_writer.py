@@ -215,14 +215,14 @@ class TableWriter:
 
 
 def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
-    """Return the table's columns of rows that fit."""
+    """Return the rows of the table for source rows that fit: its columns, then the partition columns."""
     arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
     if schema is None:
         names = [*COLUMNS]
     else:
         metadata = [F.col(METADATA[name]).alias(f"_{name}") for name in delivery.metadata]
         names = [*schema.names, *(f"_{name}" for name in delivery.metadata)]
-        # Partition expressions may use the source's columns beside the fields; a field hides a column of its name.
+        # Partition expressions may also use the source's columns; a field hides the source's column of the same name.
         hidden = {name.lower() for name in schema.names}
         beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
         arrived = arrived.select(*beside, *metadata, *json_rows.fields_of(schema))
@@ -277,7 +277,7 @@ def _with_verdict(batch: DataFrame, schema: StructType | None) -> DataFrame:
 
 def _write_rows(rows: DataFrame, delivery: Delivery, folder: str) -> None:
     names = [each.name for each in delivery.partitions]
-    # Without it every task would write a file into every folder. Spark chooses the number of files by their size.
+    # Without the hint, every task would write a file into every folder. With it, Spark chooses the number of files by size.
     balanced = rows.hint("rebalance", *names)
     writer = balanced.write.mode("overwrite").option("mergeSchema", "false")
     if names:
@@ -289,14 +289,14 @@ def _write_rows(rows: DataFrame, delivery: Delivery, folder: str) -> None:
 
 
 def settle_session(spark: SparkSession, delivery: Delivery) -> None:
-    """Set a session, which is a batch's own, as the files of a delivery need it."""
+    """Set the Spark options that a delivery's files need. Each batch has a session of its own."""
     conf = spark.conf
     conf.set("spark.sql.session.timeZone", delivery.time_zone)
     conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     conf.set("spark.sql.adaptive.enabled", "true")
     conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(delivery.file_bytes))
     conf.set("spark.sql.caseSensitive", "false")
-    # It would take the observation away with a batch in which no record fits.
+    # This rule would remove the observation, and with it the counts, from a batch in which no record fits.
     conf.set("spark.sql.adaptive.optimizer.excludedRules", _PROPAGATES_EMPTY)
 
 

@@ -174,7 +174,10 @@ class Recording:
             )
 
     def _check_layout(self) -> None:
-        """Check that the footer's row groups are those of the metadata: the lengths, and that none is missing."""
+        """Check that the metadata describes exactly the footer's row groups.
+
+        It must have as many batches, with the same numbers of rows, and no gap between them in the file.
+        """
         batches, found = self.metadata.batches, self._parquet.metadata
         if found.num_row_groups != len(batches):
             raise DamagedRecording(

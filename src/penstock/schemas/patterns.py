@@ -33,7 +33,7 @@ class _NotSupportedError(Exception):
 
 @functools.lru_cache(maxsize=256)
 def search_of(pattern: str) -> Search:
-    """Return a function that returns whether a text has a match of a pattern.
+    """Compile a pattern; the returned function returns whether a text has a match.
 
     Raises:
         re.error: It is not a regular expression.
@@ -43,7 +43,7 @@ def search_of(pattern: str) -> Search:
         try:
             return _States(parsed).search
         except _NotSupportedError:
-            pass  # a back reference has no bound in any engine
+            pass  # only `re` can match it, in a time without a bound
     compiled = re.compile(pattern)
     return lambda text: compiled.search(text) is not None
 

@@ -271,7 +271,7 @@ class Autoscaler:
     def _list(self) -> tuple[list[Shard], set[str], int]:
         """Return the open shards, the ids of the closed ones, and the service's time."""
         listing = self._ports.kinesis.fetch_shards(self._stream)
-        # The service answers in whole seconds, and the newest records belong to the running one.
+        # The service's time is in whole seconds: the newest records may have arrived later in the same second.
         now_ms = self._ports.clock.wall_ms() if listing.server_ms is None else listing.server_ms + 1000
         return (
             [each for each in listing.shards if each.is_open],

@@ -32,7 +32,7 @@ _THROTTLED_MAX: Final = 5
 def sample_shards(
     kinesis: Kinesis, stream: str, shards: Sequence[Shard], clock: Clock, *, window_s: float, now_ms: int
 ) -> tuple[list[ShardSample], list[str]]:
-    """Sample every shard at some moments of the last `window_s` seconds before a moment, by the service's clock.
+    """Sample every shard at some moments of the `window_s` seconds before `now_ms`, by the service's clock.
 
     Returns:
         The samples, in the order of the shards; the shards that could not be read, a sentence each.

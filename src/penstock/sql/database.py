@@ -64,11 +64,11 @@ class Database:
         self._folder.cleanup()
 
     def add_scan(self, index: int, rows: Any) -> None:
-        """Make rows of `scanned_schema(index)` the rows of a table.
+        """Register the rows of one of the query's tables.
 
         Args:
             index: The table's place in `names`.
-            rows: A table of Arrow, or a reader that is read once.
+            rows: An Arrow table, or a reader that is read once, with the schema `scanned_schema(index)`.
         """
         self.connection.register(_scan_name(index), rows)
         self._create_view(index, is_stored=False)

@@ -202,7 +202,7 @@ def _applications(snapshot: Snapshot, place: Place, height: int) -> list[Rendera
 
 
 def _queues(snapshot: Snapshot, lines_max: int) -> tuple[list[RenderableType], int]:
-    """Return the table of queues and its problems, and their number of lines: those in trouble, as far as there is room."""
+    """Return the table of queues and the problems in reading them, as far as there is room, and their number of lines."""
     rows, problems = snapshot.queues.rows, snapshot.queues.problems
     parts: list[RenderableType] = []
     count = 0

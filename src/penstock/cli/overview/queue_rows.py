@@ -63,7 +63,7 @@ class QueueRow:
 
     @property
     def workers(self) -> Workers:
-        """Whether anyone works, as far as the figures show it."""
+        """The work of the queue's workers, as far as the figures show it."""
         if self.acknowledged_per_min:
             return Workers.WORKING
         if self.received_per_min:

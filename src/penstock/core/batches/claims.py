@@ -225,7 +225,7 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     if lease.reader != execution.worker:
         return ReadNothing(NothingReason.LEASE_LOST)
     if _is_passed(execution.start, lease):
-        # Another worker has held the lease: while this query holds it, no checkpoint passes the start of its batch.
+        # While this query holds the lease, no checkpoint passes the start of its batch. So another has held it.
         return ReadNothing(NothingReason.DONE_ELSEWHERE)
     return ReadFreely()
 
@@ -338,7 +338,7 @@ def resolve_start(
     Args:
         lease: The shard's lease, or None if the row is missing.
         worker: The query's worker id.
-        known: The batches up to the previous one, which is done.
+        known: The batches up to and including the previous one, which is done.
         planned: Where the previous batch started in this shard, or None if it did not include the shard.
 
     Returns:
@@ -347,6 +347,7 @@ def resolve_start(
     if lease is None:
         return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
     claim = lease.claim_of(worker)
+    # Whether the claim is of the shard's last batch: the previous one, or an earlier one if that did not include the shard.
     is_done = (
         claim is not None
         and known.has(claim)
@@ -361,8 +362,8 @@ def resolve_start(
         if note is not None or claim.end != lease.checkpoint:
             return BatchStart(claim.end, StartReason.CLAIMED, note)
     if planned is None or is_done or _is_passed(planned, lease):
-        # If the checkpoint has passed the planned start, another worker has held the lease and read on: while this query
-        # holds it, no checkpoint passes the start of its batch.
+        # While this query holds the lease, no checkpoint passes the start of its batch. If one has passed the planned start,
+        # another worker has held the lease and read on.
         return BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
     return BatchStart(planned, StartReason.NOT_READ)
 

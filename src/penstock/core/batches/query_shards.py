@@ -227,6 +227,10 @@ class QueryShards:
                 self.states[effect.key] = state
 
     def _resume(self, held: _HeldShard, effect: StartReader, now_ms: int) -> ShardState | None:
+        """Return the state in which an added shard is read on; None if its row has another reader already.
+
+        This is the state in which the query released the shard, unless the coordinator's position is later.
+        """
         given = self._released.pop(effect.key, None)
         if given is not None and not (held.position.is_record and given[0].position < held.position):
             # The query released this shard a moment ago. The row in the command can be older than its last claim.

@@ -225,6 +225,7 @@ class _Plan:
         return self._finish([end for end in ends if not _overlaps(self._ranges.get(end.key), holes)])
 
     def plan_running(self, marks: Mapping[str, TipMark]) -> Recreation:
+        """Plan as `plan_lost` describes it."""
         self._create_known(marks)
         self._create_ended_parents(find_missing_ends(self._rows, self._logged))
         vanished = self._vanished.keys()
@@ -309,8 +310,9 @@ class _Plan:
             each.lease for each in missing if each.why is CreationReason.CHILD and each.lease.key in keys
         ):
             self._create_ended_parents(lease.parents & done)
-            # A parent without a lease is another worker's, and nothing shows how far the shards up to it are read. A lease of
-            # the child would count as proof that they are, and would hide the hole that makes their leases come back.
+            # A parent without a lease belongs to another worker. Nothing shows how far it and its ancestors are read. A lease
+            # of the child would count as proof that they are read to their end, and would hide the hole for which their leases
+            # are created again.
             if not any(key in self._shards and key not in self._rows for key in lease.parents):
                 self._write(Create(replace(lease, stream=self._stream)))
 

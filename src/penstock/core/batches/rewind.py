@@ -125,7 +125,7 @@ def ended_parents(
 
     Args:
         rows: The lease table.
-        positions: Shards whose parents are read to their end, with the positions of their own new leases.
+        positions: The positions of new leases, by shard. The parents of these shards are read to their end.
         shards: The listed shards of the stream, by id.
         stream: Written on the leases; None writes no stream.
     """

@@ -152,7 +152,7 @@ def file_name(delivery: str, label: str, number: int, ending: str) -> str:
 def plan_moves(
     delivery: str, label: str, staged: Iterable[tuple[str, int]], *, root: str, to: str, ending: str
 ) -> tuple[Move, ...]:
-    """Return the moves of staged files into a folder; sub-folders stay.
+    """Return the moves of staged files into a folder; sub-folders are kept.
 
     Args:
         delivery: Name of the delivery.

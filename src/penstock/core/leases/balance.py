@@ -55,8 +55,8 @@ def plan_kcl2(
 ) -> list[Acquisition]:
     """Plan which leases the lease taker of Java KCL 2.x would take now; at most one is stolen.
 
-    It is slower and less even than `even`: it steals one lease per round, and only if no lease is free; any worker takes a
-    lease that was not renewed for three lease durations, whatever its share.
+    It is slower and less even than `even`: it steals one lease per round, and only if no lease is free. A lease
+    that has no owner, or was not renewed for three lease durations, is taken by any worker, even beyond its share.
 
     Args:
         fleet: Every unfinished lease with its owner's state.

@@ -400,12 +400,12 @@ class HeldLease(Struct):
     def on_read_back(self, row: Lease | None, now_s: float, turn: Turn) -> list[LeaseAction]:
         """Handle the row that was read after a write with an unknown outcome.
 
-        If the write was not applied and an earlier attempt has failed too, the next write waits.
+        If the write was not applied, the next write follows at once; after an earlier failure it waits for a back-off.
         """
         write, self.unknown_write, self.is_fetching = self.unknown_write, None, False
         assert write is not None, f"lease {self.key} was read back although no write has an unknown outcome"
         actions = self._reconcile(write, row, turn)
-        if self.last_error is not None and self.phase is not LeasePhase.GONE:  # it was not applied
+        if self.last_error is not None and self.phase is not LeasePhase.GONE:  # cleared by an applied write
             if self.failures:
                 self._retry_later(now_s, turn)
             self.failures = max(self.failures, 1)
@@ -630,6 +630,7 @@ class HeldLease(Struct):
     ) -> list[LeaseAction]:
         has_reader = self.has_reader
         actions: list[LeaseAction] = []
+        # A reader in STOPPING has its StopReader. At an expiry its deadline has passed; after LOST it must stop before that.
         if has_reader and (self.phase is LeasePhase.READING or why is not StopWhy.EXPIRED):
             actions.append(StopReader(self.key, self.epoch, why))
         done = None if has_reader or row_gone else self.done_through

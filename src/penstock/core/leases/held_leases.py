@@ -91,7 +91,7 @@ class LateCheckpoints:
             self._kept[key] = position
 
     def take(self, key: str) -> Position | None:
-        """Return and forget the position if it is beyond the row's checkpoint, else None."""
+        """Forget the kept position; return it if it is beyond the row's checkpoint, else None."""
         position, row = self._kept.pop(key, None), self.view.get(key)
         if position is None or row is None or position <= row.checkpoint:
             return None

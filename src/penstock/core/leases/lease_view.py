@@ -54,7 +54,7 @@ def waits_for_parents(
         lease: The lease of the shard.
         rows: The table.
         vanished: Shards that the stream does not list any more.
-        circular: Leases that descend from themselves, by damaged rows.
+        circular: Leases that descend from themselves, because of damaged rows.
     """
     for parent in lease.parents:
         row = rows.get(parent)
@@ -219,10 +219,10 @@ class LeaseView:
         self._absent.add(key)
 
     def unknown_parents(self, lease: Lease) -> list[str]:
-        """Return the parents whose rows must be fetched: neither a row is known, nor that there is none.
+        """Return the parents whose rows must be fetched, since it is not known whether they have a row.
 
-        There are none after a scan of the whole table: only a worker that watches a part, or finds leases by the index,
-        sees rows without the rows of their parents.
+        There are no such parents after a scan of the whole table: only a worker that watches a part, or finds leases by the
+        index, sees rows without the rows of their parents.
         """
         if self.watched is None and lease.key not in self._found:
             return []

@@ -154,7 +154,10 @@ def _lease(shard: Shard, position: Position) -> Lease:
 
 
 def _ready_children(graph: ShardGraph, named: Mapping[str, Position], done: AbstractSet[str]) -> list[str]:
-    """Return the children whose parents are all at their end. They need leases now, since no parent is read to its end later."""
+    """Return the children whose parents are all at their end.
+
+    They need leases now: no worker reads these parents, so none creates the children's leases at their end.
+    """
     ended = {key for key, position in named.items() if position.is_shard_end}
     children = {child.shard_id for key in ended for child in graph.children(key)}
     return sorted(

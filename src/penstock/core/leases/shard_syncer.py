@@ -142,7 +142,7 @@ class ShardSyncer:
             self._remembered_s = now_s
 
     def remember_answers(self, leases: Mapping[str, Lease]) -> None:
-        """Update the memory from answers since the last scan: shards that ended, and their children.
+        """Update the remembered leases from the answers since the last scan, which show ended shards and new children.
 
         Args:
             leases: The last known rows before this scan.

@@ -42,7 +42,10 @@ class StreamCheck:
         self._clocks: dict[str, tuple[int, float]] = {}
 
     def keep_own(self, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
-        """Return the rows of the streams that are read here."""
+        """Return the rows of streams that this worker reads; all rows unless it reads several streams.
+
+        Set `foreign` if a row is of the other mode: of a table of several streams instead of one, or the reverse.
+        """
         if not self._options.names_streams:
             return leases
         are_several = bool(self._options.streams)

@@ -144,7 +144,7 @@ _PAUSE_ROUNDS: Final = 0.75
 
 
 class StreamLeases(Struct, frozen=True, eq=False):
-    """The parts of one stream.
+    """The coordinator's parts for one stream.
 
     Args:
         stream_id: The prefix of the stream's lease keys; empty if the table has only this stream.
@@ -170,7 +170,7 @@ class StreamLeases(Struct, frozen=True, eq=False):
 
 
 def streams_of(context: CoordinatorContext) -> dict[str, StreamLeases]:
-    """Return the parts of every stream that a worker reads, by the stream's id."""
+    """Return the coordinator's parts for each stream that the worker reads, by stream id."""
     streams = {}
     for stream_id in context.options.stream_ids:
         rows = StreamRows(context.view, stream_id) if stream_id else context.view

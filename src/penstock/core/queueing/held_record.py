@@ -57,7 +57,7 @@ class HeldRecord(Struct, eq=False):
 
     @property
     def result(self) -> Settled:
-        """The result of the whole record: of its user records' results the first of failed, unhandled, rejected; else done."""
+        """The result of the whole record: FAILED if a user record has failed, else UNHANDLED, else REJECTED, else DONE."""
         for each in (Settled.FAILED, Settled.UNHANDLED, Settled.REJECTED):
             if each in self.results:
                 return each

@@ -256,7 +256,7 @@ class QueueDelivery:
             self._conclude(held, now_s, u)
 
     def _conclude(self, held: HeldRecord, now_s: float, u: float) -> None:
-        """Handle that all user records of a delivery have a result: queue its last call, and those of its followers."""
+        """Handle a delivery whose user records all have a result: queue its last call, and those of its followers."""
         record_id = held.arrival.record_id
         if self._in_handler.get(record_id) is held:
             del self._in_handler[record_id]
@@ -269,7 +269,7 @@ class QueueDelivery:
             self._forget(held)
         waiting = [follower for follower in followers if follower.phase is Phase.OPEN]
         if result is Settled.UNHANDLED and waiting and not self._is_stopping:
-            # The handle ended while the record waited for the handler: the next delivery takes its place.
+            # The handle ended before the handler had every user record: the first follower is handled in its place.
             self._queue_parts(waiting[0], now_s)
             waiting[0].followers = waiting[1:]
             return
@@ -290,8 +290,8 @@ class QueueDelivery:
     def _act(self, held: HeldRecord, result: Settled, now_s: float, u: float) -> None:
         """Queue the call that ends a delivery."""
         count, count_max = held.arrival.receive_count, self._options.receive_count_max
-        # A record that comes beyond the limit shows that the queue was changed since: the known limit holds no more, and a record that
-        # is returned at once would come back at once, for ever.
+        # A record that was received more often than the limit shows that the queue's limit was changed since. The known limit is then
+        # not used: a record that is returned at once would be received again at once, without end.
         may_be_dead = count_max is not None and count <= count_max
         held.phase = Phase.RETURNING
         held.attempts = 0
@@ -381,7 +381,12 @@ class QueueDelivery:
         return calls
 
     def _due_renewals(self, other_count: int, now_s: float) -> list[HeldRecord]:
-        """Return the deliveries to renew now, and nearly due ones that fill up their last call."""
+        """Return the deliveries to renew now: those that are due, and nearly due ones that fit into the last call.
+
+        Args:
+            other_count: Entries that are sent before them in the same calls.
+            now_s: The time.
+        """
         visibility_s = self._options.visibility_s
         due: list[HeldRecord] = []
         if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
@@ -542,7 +547,7 @@ class QueueDelivery:
     # --- the end of the consumer ----------------------------------------------------------------------
 
     def on_stop(self, now_s: float) -> None:
-        """Return the records that the handler does not have. Calls under way and aggregates that have begun are finished."""
+        """Return to the queue the records that the handler does not have. Calls under way and aggregates that have begun are finished."""
         self._is_stopping = True
         for held in list(self._held.values()):
             if held.phase is not Phase.OPEN:
@@ -564,7 +569,7 @@ class QueueDelivery:
                 self._conclude(held, now_s, 0.0)
 
     def on_abandon(self, now_s: float) -> None:
-        """Return the records that the handler still has; its later results are ignored."""
+        """Return to the queue the records that the handler still has; its later results are ignored."""
         if not self._is_stopping:
             self.on_stop(now_s)
         for held in list(self._held.values()):

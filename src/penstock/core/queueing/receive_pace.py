@@ -53,8 +53,8 @@ class ReceivePace:
 
         Args:
             room: Number of records that may be fetched. The limits of open receives are not subtracted.
-            is_starving: Whether no record waits for a free handler: then a receive of fewer than ten records may begin.
-            target: The room when no record is in hand.
+            is_starving: Whether a handler is free and no record waits for it: then a receive of fewer than ten records may begin.
+            target: Number of user records to have in hand.
             now_s: The time.
         """
         begun: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ from penstock.core.queueing.held_record import HeldRecord
 class VisibilityOrder:
     """The deliveries whose handles are valid, the oldest visibility first.
 
-    A renewal counts from its request, and its answer comes later. Deliveries that arrive between the two stay behind it.
+    A renewal counts from its request, and its answer arrives later. Deliveries that arrive between the two stay after it.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class VisibilityOrder:
         self._held.pop(held.number, None)
 
     def on_renewed(self, renewed: HeldRecord) -> None:
-        """Move a delivery behind those whose visibility began before its renewal."""
+        """Move a renewed delivery to its new place: before those whose visibility began after its renewal was sent."""
         self._held.move_to_end(renewed.number)
         later: list[int] = []
         for held in reversed(self._held.values()):

@@ -82,6 +82,11 @@ def created_ms_hint(starting_sequence_number: str) -> int | None:
 
 
 def _opened_ms(shard: Shard, arrivals: Mapping[str, Arrivals], from_ms: int) -> int | None:
+    """Estimate when a shard was opened; None if that was before the slice, or if nothing shows it.
+
+    The second in the first sequence number counts unless the records contradict it: parents' later records, or an earlier one
+    of the shard. Otherwise a shard whose parents have records was opened at its own first record, else after their last one.
+    """
     if not shard.parents:
         return None
     last_of_parents = [arrivals[parent].last_ms for parent in shard.parents if parent in arrivals]

@@ -33,7 +33,7 @@ class Sum(Struct, frozen=True):
 
 
 def sum_of(item: str, *factors: float, over: float = 1) -> Sum:
-    """Return an item whose amount is the product of the factors as they are shown."""
+    """Return an item of a bill; its amount is calculated from the factors as rounded for display."""
     texts = [_shown(each) for each in factors]
     amount = 1.0
     for text in texts:

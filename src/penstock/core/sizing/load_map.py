@@ -119,9 +119,9 @@ class LoadMap:
         return use_of(*self.load_in(hash_range))
 
     def cut(self, hash_range: HashRange, share: float = 0.5) -> Cut | None:
-        """Return the split whose first half has a share of the load; None if the range has one hash key.
+        """Return the split whose first half has about `share` of the load; None if the range has one hash key.
 
-        The cut lies half way to the next measured key, so that a key that was not measured is as likely on either side.
+        The cut lies half way between two measured keys: a key that was not measured is then as likely on either side.
         """
         if hash_range.size < 2:
             return None

@@ -224,7 +224,7 @@ def plan_size(given: PlanInput) -> SizingPlan:
 
 
 def usage_of(given: PlanInput, sample: LoadMap) -> Usage:
-    """Return the mean usage: CloudWatch's bytes and records if it has any, counted as the sample's records are."""
+    """Return the mean usage: CloudWatch's bytes and records if it has any, billed in the proportions of the sample."""
     traffic, span_s = given.traffic, given.traffic.span_s
     records = sum(each.record_count for each in given.samples)
     written = sum(each.written_bytes for each in given.samples)
@@ -266,7 +266,7 @@ def _at(sample: LoadMap, given: PlanInput, peak_use: float) -> LoadMap:
 
 
 def _followed(uses: Sequence[float], given: PlanInput) -> float:
-    """Return the mean number of shards if each hour has those that its busiest period needs."""
+    """Return the mean number of shards if each hour's number is the one that its busiest period needs."""
     per_hour = max(1, 3600 // given.traffic.period_s)
     hours = [max(uses[at : at + per_hour]) for at in range(0, len(uses), per_hour)]
     low, high = given.limits.shards_min, given.limits.shards_max

@@ -198,6 +198,7 @@ class _Stand(Struct, frozen=True):
 
 
 def _stand_of(view: StreamView, high: float) -> _Stand:
+    """Return the use of each shard, and the mean use of those without a hot key."""
     uses = [view.now.use(each.hash_range) for each in view.shards]
     hot_keys = {each.shard_id: each for each in hot_keys_of(view, high)}
     fit = frozenset(place for place, each in enumerate(view.shards) if each.shard_id not in hot_keys)
@@ -246,7 +247,10 @@ class Resharder:
     # -- the steps of a goal --------------------------------------------------------------------------------
 
     def _step(self, view: StreamView, goal: _Goal) -> Split | Merge | None:
-        """Return the first step that is left, from the lowest hash key on; None if there is none or the load has changed."""
+        """Return the next step of a goal, from the lowest hash key on.
+
+        None if the goal is reached, or if its next merge would overload a shard or remove a young boundary.
+        """
         inside = [each for each in view.shards if each.hash_range.overlaps(goal.whole)]
         starts = {each.hash_range.start for each in inside}
         for number, start in enumerate(goal.starts):
@@ -371,7 +375,7 @@ class Resharder:
         fill_max: float,
         why: str,
     ) -> _Goal | None:
-        """Share the load of some neighbours among one shard less: of the narrowest windows the emptiest."""
+        """Share the load of some neighbours among one shard less: those with the least load, in the narrowest window."""
         for width in range(2, _WINDOW_MAX + 2):
             if width > 2 and len(view.shards) == self._limits.shards_max:
                 return None  # between two steps there is one shard more
@@ -401,7 +405,7 @@ class Resharder:
     def _shared(
         view: StreamView, window: Sequence[int], count: int, load: RangeLoad, why: str
     ) -> _Goal | None:
-        """Return the goal of equal loads in a window; None if its keys cannot be shared so."""
+        """Return the goal of equal loads in a window; None if its load cannot be divided so, as with a hot key."""
         whole = HashRange(view.shards[window[0]].hash_range.start, view.shards[window[-1]].hash_range.end)
         starts = [whole.start]
         for number in range(1, count):

@@ -37,7 +37,7 @@ class Turn:
         """Who held it when it was last read."""
 
     def plan_write(self, row: Lease | None, now_s: float) -> Create | Renew | Take | None:
-        """Return the write for a row as it was read; None while another one holds it."""
+        """Return the write for a row as it was read; None while another autoscaler holds it."""
         self.holder = None if row is None else row.reader
         if row is None:
             return Create(Lease(self.key, counter=1, owner=self._worker))

@@ -217,10 +217,10 @@ class BatchSettler:
     ) -> None:
         """Claim the end of a done batch in shards that no action of the query read to their end.
 
-        If this driver planned the batch and Spark went on, the batch is done: it is read to the end that it has, and its
-        rows are dropped. If the batch ended under an earlier driver, it is unknown whether any action read it: an empty
-        range is claimed, and the records are offered again. So are those of a shard whose lease was deleted and created
-        again during the batch: its task may have read it without a claim, and ended anywhere.
+        If this driver planned the batch and Spark went on, the batch is done: the shards are read to the batch's end, and
+        the rows are dropped. If the batch ended under an earlier driver, it is unknown whether any action read it: an empty
+        range is claimed, and the records are offered again. The same happens to a shard whose lease was deleted and created
+        again during the batch, since its task may have read it to an unknown end, without a claim.
         """
         if planned is None or planned.end.batch != start.batch:
             _log.warning(

@@ -219,8 +219,8 @@ class LeaseRecreation:
     def _list_with(self, keys: Collection[str]) -> dict[str, Shard]:
         """List the shards until the listing is complete, and return them.
 
-        Each of the keys must be listed, or must twice have been both unlisted and unknown to the service. The open shards must
-        also cover every hash key; only the last attempt may do without.
+        A listing is complete if it has each of the keys, except those that the service has twice not known either, and if its
+        open shards cover every hash key. The last listing need not cover every hash key.
 
         Raises:
             Unavailable: The service has one of the shards and does not list it.

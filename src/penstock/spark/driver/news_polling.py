@@ -161,7 +161,7 @@ class NewsPoller:
         self._raise_overdue(current)
 
     def _has_room(self, key: str, state: ShardState, now_s: float) -> bool:
-        """Whether the shard's quota has room for a probe; if not, it is due when there is."""
+        """Return whether the shard's quota has room for a probe now; if not, move the probe to when it has."""
         pace = self._paces.get(key)
         if pace is None:
             pace = self._paces[key] = ProbePace(self._read_cost_s)

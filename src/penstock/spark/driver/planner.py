@@ -122,8 +122,8 @@ class Planner:
         Args:
             start: The offset of the previous batch, which is done.
             with_limits: Whether the options' limits count for this batch.
-            may_be_only: Whether Spark may ask for no further batch: with `trigger(once=True)`, or with AvailableNow if Spark
-                does not pass that trigger to the source. This method then waits for all leases and for an answer from
+            may_be_only: Whether this may be the only batch of the run: with `trigger(once=True)`, or with AvailableNow if
+                Spark does not pass that trigger to the source. This method then waits for all leases and for an answer from
                 every shard, and warns if they are not complete in time.
 
         Raises:

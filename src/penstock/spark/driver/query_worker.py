@@ -163,7 +163,7 @@ class QueryWorker:
     def stop(self, timeout_s: float) -> bool:
         """Release this query's leases and end the thread; return False if that took longer than the timeout.
 
-        The caller reports the end of each shard's reader before.
+        The caller has reported the end of each shard's reader already.
         """
         self._loop.post(StopRequested())
         self._thread.join(timeout_s)
