@@ -36,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-limits", action="store_true", help="do not enforce the service's quotas")
     parser.add_argument(
+        "--no-on-demand-growth",
+        action="store_true",
+        help="do not split the shards of on-demand streams by their load; --no-limits does not either",
+    )
+    parser.add_argument(
         "--time-factor",
         type=float,
         default=1.0,
@@ -123,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
         options = LocalOptions(
             port=args.port,
             limits=not args.no_limits,
+            on_demand_growth=not args.no_on_demand_growth,
             time_factor=0.0 if args.step else args.time_factor if args.speed is None else args.speed,
             state_dir=args.state,
             settle_s=args.settle,

@@ -24,6 +24,7 @@ class LocalKeywords(TypedDict, total=False):
     key: str | Path | None
     replay: tuple[str | Path, ...]
     replay_from: Literal["start", "end"]
+    on_demand_growth: bool
 
 
 class AnyShardKeywords(TypedDict, total=False):

@@ -77,6 +77,7 @@ class LocalOptions:
         replay: Recordings (`penstock record`) whose streams it replays. They cannot be changed.
         replay_from: `end`: the clock begins at the end of the recordings, so every record is there at once; `start`: it
             begins where they begin, and the records appear at their moments, `time_factor` times as fast.
+        on_demand_growth: Whether the shards of on-demand streams are split by their load; only with `limits`.
     """
 
     port: int = 0
@@ -92,6 +93,7 @@ class LocalOptions:
     key: str | Path | None = None
     replay: tuple[str | Path, ...] = ()
     replay_from: Literal["start", "end"] = "end"
+    on_demand_growth: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -142,6 +144,7 @@ class Server:
             region=options.region,
             settle_ms=round(options.settle_s * 1000),
             memory_bytes_max=options.memory_bytes_max,
+            on_demand_growth=options.on_demand_growth and options.limits,
         )
         self._store = Store(settings, self._journal)
         tokens = Tokens(secrets.token_bytes(32))
@@ -321,6 +324,7 @@ class LocalKinesis(Handle):
         allow_hosts: Host names to answer to beside `localhost` and loopback addresses.
         replay: Recordings whose streams it replays.
         replay_from: Where its clock begins: at the `end` or the `start` of the recordings.
+        on_demand_growth: Whether the shards of on-demand streams are split by their load; only with `limits`.
     """
 
     def __init__(
@@ -339,6 +343,7 @@ class LocalKinesis(Handle):
         key: str | Path | None = None,
         replay: tuple[str | Path, ...] = (),
         replay_from: Literal["start", "end"] = "end",
+        on_demand_growth: bool = True,
     ) -> None:
         self.options: LocalOptions = LocalOptions(
             port=port,
@@ -354,6 +359,7 @@ class LocalKinesis(Handle):
             key=key,
             replay=replay,
             replay_from=replay_from,
+            on_demand_growth=on_demand_growth,
         )
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] | None = None
@@ -526,6 +532,8 @@ def arguments(options: LocalOptions) -> list[str]:
     found += ["--region", options.region]
     if not options.limits:
         found.append("--no-limits")
+    if not options.on_demand_growth:
+        found.append("--no-on-demand-growth")
     for name in options.allow_hosts:
         found += ["--allow-host", name]
     if options.state_dir is not None:

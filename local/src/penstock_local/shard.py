@@ -172,6 +172,14 @@ class Shard:
         """Return the position of the first record that arrived at or after a moment."""
         return self.first + bisect_left(self._arrivals, at_ms)
 
+    def written_since(self, at_ms: int) -> tuple[int, int]:
+        """Return the count and the bytes of data and keys of the kept records that arrived at or after a moment."""
+        first = bisect_left(self._arrivals, at_ms)
+        if first == len(self._arrivals):
+            return 0, 0
+        before = self._ends[first - 1] if first else self._base_bytes
+        return len(self._arrivals) - first, self._ends[-1] - before
+
     def trim(self, horizon_ms: int) -> int:
         """Drop the records that arrived before the horizon; returns the bytes that became free."""
         if not self._arrivals or self._arrivals[0] >= horizon_ms:

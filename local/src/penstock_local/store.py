@@ -120,12 +120,14 @@ class StoreOptions:
         settle_ms: How long CREATING, UPDATING and DELETING last, in virtual milliseconds.
         memory_bytes_max: Stored record texts at most; a write beyond it is refused.
         shard_count_max: Open shards of the account at most.
+        on_demand_growth: Whether the shards of on-demand streams are split by their load.
     """
 
     region: str = "us-east-1"
     settle_ms: int = 200
     memory_bytes_max: int = 4 * GIB
     shard_count_max: int = 20_000
+    on_demand_growth: bool = False
 
 
 class Store:

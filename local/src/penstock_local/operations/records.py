@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock_local import request_model, sequence
+from penstock_local import growth, request_model, sequence
 from penstock_local.faults import Hit
 from penstock_local.operations.call import ServiceCall
 from penstock_local.operations.positions import ITERATOR_NAMES, is_of, position_of, shard_by_index
@@ -135,6 +135,8 @@ def _store(call: ServiceCall, stream: Stream, batches: Iterable[_ShardBatch]) ->
     added = [(batch.shard, batch.texts, batch.sizes) for batch in batches]
     call.service.store.add_records(stream, added, call.now_ms)
     call.service.metrics.add_writes(stream, added, call.now_ms)
+    if stream.mode == "ON_DEMAND" and call.service.store.options.on_demand_growth:
+        growth.grow(call.service.store, stream, added, call.now_ms)
 
 
 def _encrypted(stream: Stream) -> Document:
