@@ -75,7 +75,7 @@ def plan_stream(
     )
     problems += unread[:3]
     if len(unread) > 3:
-        problems.append(f"{len(unread) - 3} more shards could not be sampled")
+        problems.append(f"{len(unread) - 3} more shards could not be sampled, or not wholly")
     consumers: list[str] = []
     try:
         consumers = sorted(each.name for each in ports.fan_out.fetch_consumers(summary.arn))

@@ -35,24 +35,20 @@ def sample_shards(
     """Sample every shard at some moments of the `window_s` seconds before `now_ms`, by the service's clock.
 
     Returns:
-        The samples, in the order of the shards; the shards that could not be read, a sentence each.
+        The samples, in the order of the shards; the shards that could not be read, or not at every moment because their
+        read quota was used up, a sentence each.
     """
     low_ms, high_ms = _SLICE_MS
     slice_ms = max(low_ms, min(high_ms, high_ms * _FULL_SLICES / max(1, len(shards))))
 
-    def sample(shard: Shard) -> ShardSample | ServiceError:
+    def sample(shard: Shard) -> tuple[ShardSample | None, str]:
         try:
             return _Probe(kinesis, stream, shard, clock).sample(now_ms, window_s, slice_ms)
         except ServiceError as error:
-            return error
+            return None, f"{shard.shard_id} could not be sampled: {error}"
 
     found = map_on_daemons("penstock-sample", _THREADS, sample, shards)
-    problems = [
-        f"{shard.shard_id} could not be sampled: {each}"
-        for shard, each in zip(shards, found, strict=True)
-        if isinstance(each, ServiceError)
-    ]
-    return [each for each in found if not isinstance(each, ServiceError)], problems
+    return [each for each, _ in found if each is not None], [problem for _, problem in found if problem]
 
 
 def choose_window_s(
@@ -88,13 +84,29 @@ class _Probe:
         self._shard = shard
         self._clock = clock
 
-    def sample(self, now_ms: int, window_s: float, slice_ms: float) -> ShardSample:
-        """Read a slice of time at each moment; a quiet shard is read on to the tip."""
+    def sample(self, now_ms: int, window_s: float, slice_ms: float) -> tuple[ShardSample, str]:
+        """Read a slice of time at each moment; a quiet shard is read on to the tip.
+
+        Returns:
+            The sample; why it has fewer moments than wanted, in a sentence, or an empty text.
+
+        Raises:
+            ServiceError: No moment could be read.
+        """
         records: list[RawRecord] = []
         covered_ms, reached_ms = 0.0, 0.0
+        problem = ""
         for number in range(_PROBES):
             began_ms = max(reached_ms, now_ms - window_s * 1000 * (_PROBES - number) / _PROBES)
-            found, is_at_tip = self._read(round(began_ms), began_ms + slice_ms)
+            try:
+                found, is_at_tip = self._read(round(began_ms), began_ms + slice_ms)
+            except Throttled as error:
+                # Other readers may use up the read quota for long. The moments before are whole, and a sample of fewer is
+                # far better than none, by which a full shard looks idle.
+                if number == 0:
+                    raise
+                problem = f"{self._shard.shard_id} was sampled at {number} of {_PROBES} moments: {error}"
+                break
             slice_end_ms = began_ms + slice_ms
             last_ms = found[-1].arrival_s * 1000 if found else slice_end_ms
             # Records often arrive in bursts. A whole slice has all of its bursts; of a longer read only the last one may be cut.
@@ -105,7 +117,7 @@ class _Probe:
             covered_ms += max(1.0, reached_ms - began_ms)
             if reached_ms >= now_ms:
                 break
-        return sample_of(self._shard, records, covered_ms / 1000)
+        return sample_of(self._shard, records, covered_ms / 1000), problem
 
     def _read(self, began_ms: int, end_ms: float) -> tuple[list[RawRecord], bool]:
         """Return the records from a moment until at least another one, and whether the shard has no more."""
