@@ -63,8 +63,8 @@ test-slow: setup site # what `make test` leaves out: Spark, kills, demo, example
 	@$(PY) -m pytest $(PARALLEL) $(OTHER_SPARKS) $(PYTEST_ARGS) -m "slow and spark and not soak"
 
 # The tests wait more than they compute. The report tells the versions, and why records came twice in mixed fleets.
-test-interop: setup # real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go and PyPI, built into build/interop, with a report there
-	@$(PY) -m pytest $(PARALLEL) --timeout 1200 --junitxml build/interop/report.xml -o junit_family=xunit1 $(PYTEST_ARGS) -m interop tests/interop
+test-interop: setup site # real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go and PyPI, built into build/interop, with a report there; a stranger's first day
+	@$(PY) -m pytest $(PARALLEL) --timeout 1200 --junitxml build/interop/report.xml -o junit_family=xunit1 $(PYTEST_ARGS) -m interop tests/interop tests/distributions
 
 test-all: test test-slow ## all tests but the long runs
 

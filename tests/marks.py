@@ -1,7 +1,7 @@
 """The marks of the tests, by folder, file or test. A test sets none itself, except `soak` on the longer one of its cases.
 
 `spark` starts a JVM, `slow` is left to `make test-slow`. `interop` builds programs against libraries of others and runs
-them, with a JVM too, or fetches their jars: only by `make test-interop` and `make test-lakehouse`.
+them, with a JVM too, or fetches their packages: only by `make test-interop` and `make test-lakehouse`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "delivery/test_deliver.py": ("spark", "slow"),
     "demo/test_demo.py": ("spark", "slow"),
     "distributions": ("slow",),
-    "distributions/test_stranger.py": ("spark", "slow"),
+    "distributions/test_stranger.py": ("interop",),
     "docs": ("slow",),
     "docs/test_alerts.py": (),
     "docs/test_deploy.py": (),
@@ -41,17 +41,23 @@ MARKS: dict[str, tuple[str, ...]] = {
     "interop/test_fleet.py": (),
     "lakehouse": ("interop",),
     "local/test_crashes.py": ("slow",),
+    "local/test_dynamodb.py::test_kinesis_loses_and_repeats_nothing_with_an_impatient_interpreter": ("slow",),
     "local/test_floods.py": ("slow",),
+    "local/test_quotas.py::test_list_shards_has_a_rate_per_stream": ("slow",),
+    "local/test_quotas.py::test_without_limits_nothing_is_refused": ("slow",),
+    "local/test_replay.py::test_the_command_replays_in_a_process_of_its_own": ("slow",),
     "local/test_testing_page.py": ("slow",),
     "model": ("spark", "slow"),
     "producer/test_crowd.py": ("slow",),
     "queues/test_queue_processes.py": ("slow",),
+    "recording/test_recorder.py::test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on": ("slow",),
     "sim/test_fleet.py::test_a_fleet_at_rest_reads_a_third_of_what_whole_looks_in_every_round_would_cost": (
         "slow",
     ),
     "sim/test_fleet.py::test_a_fleet_that_starts_on_a_large_table_reads_it_in_parts_first": ("slow",),
     "sim/test_fleet.py::test_the_shards_of_workers_that_die_are_read_again_within_two_lease_times": ("slow",),
     "sim/test_kcl3.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
+    "sim/test_kcl3.py::test_the_same_seed_gives_the_same_history_in_every_process": ("slow",),
     "sim/test_large_fleet.py": ("slow",),
     "sim/test_many_seeds.py": ("slow",),
     "sim/test_mutants.py": ("slow",),

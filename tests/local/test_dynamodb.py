@@ -77,7 +77,6 @@ def test_a_conditional_write_has_one_winner(rig, table, impatient_interpreter):
         assert sorted(outcomes) == ["ConditionalCheckFailedException"] * 7 + ["ok"]
 
 
-@pytest.mark.slow
 def test_kinesis_loses_and_repeats_nothing_with_an_impatient_interpreter(rig, impatient_interpreter):
     rig.server.create_stream("s")
     acknowledged: list[str] = []

@@ -146,7 +146,6 @@ def test_control_operations_have_a_rate_per_account(limited, operation, argument
     assert code(call, **arguments) == "ok"
 
 
-@pytest.mark.slow
 def test_list_shards_has_a_rate_per_stream(limited):
     limited.server.create_stream("s")
     limited.server.create_stream("t")
@@ -193,7 +192,6 @@ def test_the_mode_changes_at_most_twice_a_day(limited):
     assert outcomes == ["ok", "ok", "LimitExceededException"]
 
 
-@pytest.mark.slow
 def test_without_limits_nothing_is_refused(rig):
     rig.server.create_stream("s")
     for _ in range(8):

@@ -224,7 +224,6 @@ def test_options_of_a_replay_are_checked(recorded, tmp_path):
         server.replay.step()
 
 
-@pytest.mark.slow
 def test_the_command_replays_in_a_process_of_its_own(recorded):
     path, shards, _ = recorded
     with LocalKinesis.process(replay=(path,)) as server:

@@ -323,7 +323,6 @@ def test_records_that_arrive_during_the_recording_are_there_until_its_end(server
     assert in_file(path) == in_stream(client, stream)
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(server, client, stream, tmp_path):
     put(client, stream, 50)
     until = datetime.fromtimestamp(time.time() + 20, UTC).isoformat()

@@ -70,7 +70,6 @@ def test_the_same_seed_gives_the_same_history(runs):
     assert run_kcl3_seed(3).digest == runs[3].digest
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_history_in_every_process():
     # The order of a set of names differs between processes.
     program = "from penstock_sim.run import run_kcl3_seed; print(run_kcl3_seed(0).digest)"
