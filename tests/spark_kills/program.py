@@ -139,12 +139,22 @@ STARTS = {
 }
 
 
+def start(spark, name):
+    """Start a query. Spark refuses to begin beside the temporary file of a first offset that a kill has left."""
+    offsets = folder / "checkpoints" / name / "offsets"
+    left = list(offsets.iterdir()) if offsets.is_dir() else []
+    if all(file.name.startswith(".") for file in left):
+        for file in left:
+            file.unlink()
+    return STARTS[name](spark)
+
+
 class Queries:
     """The chosen queries, each started again whenever it died."""
 
     def __init__(self, spark):
         self.spark = spark
-        self.active = {name: STARTS[name](spark) for name in chosen}
+        self.active = {name: start(spark, name) for name in chosen}
         self.restarts = 0
 
     def revive(self):
@@ -157,7 +167,7 @@ class Queries:
                 raise SystemExit(f"{name} died for the {self.restarts}. time: {failure}")
             with (folder / "failures.log").open("a") as file:
                 file.write(f"{name}: {str(failure).splitlines()[0]}\n")
-            self.active[name] = STARTS[name](self.spark)
+            self.active[name] = start(self.spark, name)
         return bool(dead)
 
     def read_to_the_end(self):
