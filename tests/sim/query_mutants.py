@@ -341,15 +341,6 @@ QUERY_MUTANTS = (
         needs=lambda scenario: scenario.faults.empty_page,
     ),
     Mutant(
-        "what a kept iterator repeats is new",
-        "this query",
-        2932,
-        ShardReader,
-        "_done_through",
-        leaves_out_only_behind_a_new_iterator,
-        needs=lambda scenario: scenario.faults.empty_page,
-    ),
-    Mutant(
         "one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "read_again", never_asks_twice
     ),
     Mutant(
@@ -564,15 +555,6 @@ QUERY_MUTANTS = (
         joining,
         "refuse_hidden_sharing",
         refuses_nothing,
-    ),
-    Mutant(
-        "one listing is a loss",
-        SPARK,
-        3603,
-        lease_recreation,
-        "_DENIALS_MIN",
-        0,
-        needs=lambda scenario: scenario.faults.bad_listing,
     ),
     Mutant(
         "a run ends where nobody reads on",
