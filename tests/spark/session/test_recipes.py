@@ -109,7 +109,7 @@ def test_an_hour_is_read_without_its_end(spark, made, client):
 def test_a_query_that_came_from_kafka_reads_under_its_names(spark, made, tmp_path):
     made("orders", [b"first", b"second"])
     names = {"spark": spark}
-    exec(KAFKA, names)
+    exec(KAFKA.replace('"billing"', '"from-kafka"'), names)  # other pages' blocks use that application
     rows = []
     writer = names["orders"].writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
     writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination(
