@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseTable
 
 _CHECK_INTERVAL_S: Final = 0.1
+_LAG_AGE_S: Final = 0.5
+"""A lag was measured so long ago at most: a record that arrived just before the beginning must not count as read."""
 
 
 @contextlib.contextmanager
@@ -41,7 +43,7 @@ def when_caught_up(
     has_ended = threading.Event()
     began_s = time.monotonic()
     if lag_max_ms is None:
-        lag_max_ms = lambda: (time.monotonic() - began_s) * 1000  # noqa: E731 - a default that has seen the beginning
+        lag_max_ms = lambda: (time.monotonic() - began_s - _LAG_AGE_S) * 1000  # noqa: E731 - a default that has seen the beginning
 
     def watch() -> None:
         is_caught_up = False
