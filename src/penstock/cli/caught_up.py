@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseTable
 
 _CHECK_INTERVAL_S: Final = 0.1
-_LAG_AGE_S: Final = 0.5
-"""A lag was measured so long ago at most: a record that arrived just before the beginning must not count as read."""
 
 
 @contextlib.contextmanager
@@ -26,6 +24,7 @@ def when_caught_up(
     table: LeaseTable,
     on_caught_up: Callable[[], None],
     *,
+    lag_error_ms: float,
     shard_ids: Collection[str] = (),
     on_ended: Callable[[], None] = lambda: None,
     lag_max_ms: Callable[[], float] | None = None,
@@ -36,6 +35,8 @@ def when_caught_up(
         consumer: The only worker of its application.
         table: Its leases.
         on_caught_up: The callback.
+        lag_error_ms: The age of a lag, and the distance of this machine's clock from the service's, are together at most so much. A
+            lag of 0 is exact: all reads are later than the body's begin.
         shard_ids: The only shards that are read; empty if all are read, at least one of which is open.
         on_ended: Called once when these are read to their ends; then `on_caught_up` is not called any more.
         lag_max_ms: Returns the lag up to which a shard counts as caught up; None: the time since the body began.
@@ -43,7 +44,7 @@ def when_caught_up(
     has_ended = threading.Event()
     began_s = time.monotonic()
     if lag_max_ms is None:
-        lag_max_ms = lambda: (time.monotonic() - began_s - _LAG_AGE_S) * 1000  # noqa: E731 - a default that has seen the beginning
+        lag_max_ms = lambda: max(0.0, (time.monotonic() - began_s) * 1000 - lag_error_ms)  # noqa: E731 - a default that has seen the beginning
 
     def watch() -> None:
         is_caught_up = False

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from penstock.core.starting import StartingPosition
 
 DESCRIPTION = "Print a stream's records as they arrive: no leases, no checkpoints, resharding followed."
-_SEEN_WITHIN_MS: Final = {"polling": 3_000, "fan-out": 8_000}
-"""A lag of 0 may be so old, and this machine's clock so far from the service's."""
+_LAG_ERROR_MS: Final = {"polling": 3_000, "fan-out": 8_000}
+"""The age of a lag, and the distance of this machine's clock from the service's, are together at most so much."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
     has_end = args.until_end or until_ms is not None
     is_all_read = threading.Event()
-    seen_within_ms = _SEEN_WITHIN_MS[options.retrieval]
+    lag_error_ms = _LAG_ERROR_MS[options.retrieval]
 
     def on_caught_up() -> None:
         if has_end:
@@ -134,9 +134,10 @@ def run(args: argparse.Namespace) -> int:
             consumer,
             table,
             on_caught_up,
+            lag_error_ms=lag_error_ms,
             shard_ids=() if has_end else wanted.shard_ids or (),
             on_ended=on_ended,
-            lag_max_ms=None if until_ms is None else lambda: service_now_ms() - until_ms - seen_within_ms,
+            lag_max_ms=None if until_ms is None else lambda: service_now_ms() - until_ms - lag_error_ms,
         ),
     ):
         for batch in consumer:
@@ -165,13 +166,9 @@ def _interrupted_status(count: int) -> int:
 
 def _check_all_was_read(stream: str, consumer: Consumer) -> None:
     """Raise the failure that stopped a shard, since some of its requested records were not printed."""
-    from penstock.runtime.thread_pull import IterationEnded
+    from penstock.consumer.stopped import without_ended_iteration
 
-    failures = {
-        shard_id: failure
-        for shard_id, failure in consumer.failures.items()
-        if not isinstance(failure.__cause__, IterationEnded)
-    }
+    failures = without_ended_iteration(consumer.failures)
     if failures:
         first = min(failures)
         raise ShardsStopped(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator_stats import HeldLeaseStatus
@@ -17,6 +17,15 @@ def naming(shard_id: str, failure: BaseException) -> str:
     """Return the failure as a text that names the shard."""
     text = str(failure)
     return text if shard_id in text else f"shard {shard_id}: {text}"
+
+
+def without_ended_iteration(failures: Mapping[str, PenstockError]) -> dict[str, PenstockError]:
+    """Return why shards stopped, by shard, except those that only the end of an iteration over the consumer has stopped."""
+    return {
+        shard_id: failure
+        for shard_id, failure in failures.items()
+        if not isinstance(failure.__cause__, IterationEnded)
+    }
 
 
 class StoppedShards:
@@ -63,11 +72,7 @@ class StoppedShards:
 
     def error(self, stream: str, worker_id: str) -> ShardsStopped | None:
         """Return the error of a worker whose shards have all stopped; None if only an iteration over the consumer has ended."""
-        failures = {
-            shard_id: failure
-            for shard_id, failure in self.failures.items()
-            if not isinstance(failure.__cause__, IterationEnded)
-        }
+        failures = without_ended_iteration(self.failures)
         if not failures:
             return None
         first, *others = sorted(failures)

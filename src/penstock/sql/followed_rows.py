@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
+from penstock.consumer.stopped import without_ended_iteration
 from penstock.core.starting import StartingPosition
 from penstock.errors import ShardsStopped
 from penstock.frames import to_arrow
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
-from penstock.runtime.thread_pull import IterationEnded
 from penstock.sql.query import RowSource
 from penstock.sql.query_plan import Need
 from penstock.sql.stream_rows import StreamRows
@@ -56,11 +56,7 @@ class FollowedStream:
         self._consumer = consumer
         for batch in consumer:
             yield from to_arrow(batch).combine_chunks().to_batches()
-        failures = {
-            shard_id: failure
-            for shard_id, failure in consumer.failures.items()
-            if not isinstance(failure.__cause__, IterationEnded)
-        }
+        failures = without_ended_iteration(consumer.failures)
         if failures:
             first = min(failures)
             raise ShardsStopped(f"stream {self._rows.stream}: {first} stopped. {failures[first]}", failures)

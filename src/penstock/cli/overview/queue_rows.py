@@ -15,7 +15,6 @@ LEVEL_METRICS: Final = ("VisibleQueueRecords", "InFlightQueueRecords", "VisibleD
 RATE_METRICS: Final = ("ReceivedQueueRecords", "AcknowledgedQueueRecords", "EmptyReceives")
 FIGURE_MINUTES: Final = 5
 """Minutes of CloudWatch that are read: its figures may be some minutes late."""
-_MINUTE_MS: Final = 60_000
 _IN_FLIGHT_HIGH: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 
 
