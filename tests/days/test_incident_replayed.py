@@ -50,14 +50,19 @@ def run_consumer(server, application, handler):
     return stopped.value
 
 
+def put_orders(production):
+    """Twenty orders, of which number 13 has no price."""
+    client = production.client("kinesis")
+    production.create_stream("orders", 1)
+    for number in range(20):
+        order = {"order": number, "count": 2, "price": 5} if number != 13 else {"order": 13, "count": 2}
+        client.put_record(StreamName="orders", Data=json.dumps(order), PartitionKey=f"customer-{number}")
+
+
 def test_a_consumer_goes_on_beside_the_replay_where_it_stood(tmp_path, monkeypatch, capsys, penstock_replay):
     path, backup = tmp_path / "incident.penstock", tmp_path / "billing.json"
     with LocalKinesis() as production:
-        client = production.client("kinesis")
-        production.create_stream("orders", 1)
-        for number in range(20):
-            order = {"order": number, "count": 2, "price": 5} if number != 13 else {"order": 13, "count": 2}
-            client.put_record(StreamName="orders", Data=json.dumps(order), PartitionKey=f"customer-{number}")
+        put_orders(production)
         run_consumer(production, "billing", handler_of(total_of, []))
         for name, value in production.environ().items():
             monkeypatch.setenv(name, value)
@@ -79,11 +84,7 @@ def test_a_consumer_goes_on_beside_the_replay_where_it_stood(tmp_path, monkeypat
 def test_a_handler_fails_on_one_record_of_yesterday(tmp_path, monkeypatch, penstock_replay):
     path = tmp_path / "incident.penstock"
     with LocalKinesis() as production:
-        client = production.client("kinesis")
-        production.create_stream("orders", 1)
-        for number in range(20):
-            order = {"order": number, "count": 2, "price": 5} if number != 13 else {"order": 13, "count": 2}
-            client.put_record(StreamName="orders", Data=json.dumps(order), PartitionKey=f"customer-{number}")
+        put_orders(production)
         production.clock.advance(YESTERDAY_S)
         stopped = run_consumer(production, "billing", handler_of(total_of, []))
         assert "'price'" in str(stopped)

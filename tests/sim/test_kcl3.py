@@ -1,8 +1,5 @@
 """Native KCL 3 fleets in the simulator: one of the KCL's workers leads, and workers of Penstock's are members that follow."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -27,6 +24,7 @@ from penstock_sim.plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
 from penstock_sim.reading_presets import draw_kcl3_scenario
 from penstock_sim.run import run_kcl3_seed
 from penstock_sim.situations import expected, never_met
+from sim.seed_results import assert_clean, outputs_by_hash_seed
 
 SEEDS = 4  # test_many_seeds.py runs the following ones
 
@@ -56,9 +54,7 @@ def runs():
 
 
 def test_no_invariant_is_broken(runs):
-    for result in runs:
-        told = "\n".join(result.story(60))
-        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+    assert_clean(runs)
 
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
@@ -73,17 +69,7 @@ def test_the_same_seed_gives_the_same_history(runs):
 def test_the_same_seed_gives_the_same_history_in_every_process():
     # The order of a set of names differs between processes.
     program = "from penstock_sim.run import run_kcl3_seed; print(run_kcl3_seed(0).digest)"
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("1", "3", "5", "7")
-    }
-    assert len(digests) == 1
+    assert len(outputs_by_hash_seed(program, ("1", "3", "5", "7"))) == 1
 
 
 def test_every_fleet_has_workers_of_both_kinds():

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from msgspec.structs import replace
@@ -53,6 +50,7 @@ from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.reading_presets import draw_query_scenario
 from penstock_sim.run import run_query_seed, run_seed
 from penstock_sim.situations import never_met
+from sim.seed_results import outputs_by_hash_seed
 
 SEEDS = 5  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
@@ -168,16 +166,7 @@ def test_the_same_seed_gives_the_same_history_in_every_process():
         "from penstock_sim.run import run_query_seed, run_seed; "
         "print(run_query_seed(2).digest, run_query_seed(7).digest, run_seed(192).digest)"
     )
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
+    digests = outputs_by_hash_seed(program, ("1", "2"))
     runs = (run_query_seed(2), run_query_seed(7), run_seed(192))
     assert digests == {" ".join(run.digest for run in runs) + "\n"}
 

@@ -37,6 +37,7 @@ from penstock_sim.queue_checkers import (
 )
 from penstock_sim.queue_presets import draw_queue_scenario
 from penstock_sim.run import run_queue_seed, run_scenario
+from sim.seed_results import assert_clean
 
 FAILED_BEFORE = [
     30034,  # graceful stops repeated the user records of aggregates that a handler had begun
@@ -50,9 +51,7 @@ def runs():
 
 
 def test_no_promise_is_broken(runs):
-    for result in runs:
-        told = "\n".join(result.story(60))
-        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+    assert_clean(runs)
 
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)

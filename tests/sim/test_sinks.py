@@ -39,6 +39,7 @@ from penstock_sim.sink_checkers import (
 )
 from penstock_sim.situations import never_met
 from penstock_sim.writing_presets import draw_sink_scenario
+from sim.seed_results import assert_clean
 
 SEEDS = 6  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = {
@@ -56,9 +57,7 @@ def runs():
 
 
 def test_no_promise_is_broken(runs):
-    for result in runs:
-        told = "\n".join(result.story(60))
-        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+    assert_clean(runs)
 
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)

@@ -33,6 +33,7 @@ from penstock_sim.run import run_scenario, run_streams_seed
 from penstock_sim.shrinking import as_test, shrink
 from penstock_sim.situations import expected, never_met
 from penstock_sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly
+from sim.seed_results import assert_clean
 
 SEEDS = 4  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = {
@@ -52,9 +53,7 @@ def runs():
 
 
 def test_no_invariant_is_broken(runs):
-    for result in runs:
-        told = "\n".join(result.story(60))
-        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+    assert_clean(runs)
 
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)

@@ -14,6 +14,7 @@ from penstock.errors import NotFound, OptionError, UsageError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.sizing.autoscaler import AutoscalePorts
 from penstock_local import LocalKinesis
+from sizing.steady_load import write
 
 CHANCE = random.Random(5)
 
@@ -66,17 +67,6 @@ def scaler(kinesis, stream="orders", *, turns=None, readers=None, **options):
     made = Autoscaler(stream, ports=ports, **{"shards_min": 1, "shards_max": 8, **options})
     made._stop = SteppedStop(kinesis)
     return made
-
-
-def write(kinesis, stream, keys, size, seconds):
-    client = kinesis.client("kinesis")
-    for _ in range(seconds):
-        for at in range(0, len(keys), 500):
-            client.put_records(
-                StreamName=stream,
-                Records=[{"Data": b"x" * size, "PartitionKey": key} for key in keys[at : at + 500]],
-            )
-        kinesis.clock.advance(1)
 
 
 def keys_of(count):

@@ -16,6 +16,7 @@ from penstock.errors import AccessDenied
 from penstock.sizing.planning import PlanPorts, plan_stream
 from penstock.sizing.price_table import load_prices
 from penstock_local import LocalKinesis
+from sizing.steady_load import write
 
 MINUTES = 12
 
@@ -97,17 +98,6 @@ def test_predicted_units_and_bytes_are_those_that_the_service_has_counted(kinesi
     assert usage.put_units_per_s * span_s == pytest.approx(units, rel=0.05)
     assert usage.written_bytes_per_s * span_s == pytest.approx(written, rel=0.05)
     assert usage.rounded_bytes_per_s * span_s == pytest.approx(rounded, rel=0.05)
-
-
-def write(kinesis, stream, keys, size, seconds):
-    client = kinesis.client("kinesis")
-    for _ in range(seconds):
-        for at in range(0, len(keys), 500):
-            client.put_records(
-                StreamName=stream,
-                Records=[{"Data": b"x" * size, "PartitionKey": key} for key in keys[at : at + 500]],
-            )
-        kinesis.clock.advance(1)
 
 
 def hash_key(key):

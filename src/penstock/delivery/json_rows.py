@@ -21,6 +21,15 @@ VERDICT: Final = "_penstock_verdict"
 """The column of each row's verdict."""
 FITS: Final = "fits"
 UNKNOWN: Final = "unknown field"
+_UNCHANGED: Final = (
+    "streamName",
+    "shardId",
+    "sequenceNumber",
+    "subSequenceNumber",
+    "partitionKey",
+    "explicitHashKey",
+)
+"""Columns of the source that a dead letter has as they are."""
 
 
 def with_verdict(batch: DataFrame, schema: StructType) -> DataFrame:
@@ -96,12 +105,7 @@ def dead_letters(rows: DataFrame, schema: StructType, delivery: str, label: str)
         F.lit(delivery).alias("delivery"),
         F.lit(label).alias("batch"),
         F.udf(reason_of, "string")("data").alias("reason"),
-        "streamName",
-        "shardId",
-        "sequenceNumber",
-        "subSequenceNumber",
-        "partitionKey",
-        "explicitHashKey",
+        *_UNCHANGED,
         F.unix_micros("approximateArrivalTimestamp").alias("arrivedMicros"),
         F.date_format(
             F.to_utc_timestamp("approximateArrivalTimestamp", F.current_timezone()),
@@ -120,12 +124,7 @@ DEAD_LETTER_DDL: Final = (
 def source_rows(letters: DataFrame) -> DataFrame:
     """Return dead letters as the source's rows, as they were."""
     return letters.select(
-        "streamName",
-        "shardId",
-        "sequenceNumber",
-        "subSequenceNumber",
-        "partitionKey",
-        "explicitHashKey",
+        *_UNCHANGED,
         F.timestamp_micros("arrivedMicros").alias("approximateArrivalTimestamp"),
         F.unbase64("data").alias("data"),
     )
