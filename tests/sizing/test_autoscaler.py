@@ -122,7 +122,7 @@ def test_one_of_two_acts_and_the_other_takes_over_when_it_is_gone(kinesis):
     kinesis.clock.advance(200)
     assert "its size fits" in second.run_round()[-1].text
     assert "another autoscaler" in first.run_round()[-1].text
-    second._give_back()
+    second._release_turn()
     assert "its size fits" in first.run_round()[-1].text
 
 

@@ -183,10 +183,10 @@ class Autoscaler:
                     log.warning("%s: nothing is done in this round: %s", self._stream, error)
                 self._wait(began_s + self.options.interval_s - self._ports.clock.monotonic_s())
         finally:
-            self._give_back()
+            self._release_turn()
 
     def run_once(self) -> list[AutoscaleEvent]:
-        """Do one round and give the lease back; return the decisions.
+        """Do one round and release the lease; return the decisions.
 
         Raises:
             UsageError: The stream is on-demand.
@@ -195,7 +195,7 @@ class Autoscaler:
         try:
             return self.run_round()
         finally:
-            self._give_back()
+            self._release_turn()
 
     def stop(self) -> None:
         """End `run` after the action under way. Safe in signal handlers and from other threads."""
@@ -384,7 +384,7 @@ class Autoscaler:
             self._turn.on_outcome(table.write(write), sent_s)
         return self._turn.may_act(clock.monotonic_s())
 
-    def _give_back(self) -> None:
+    def _release_turn(self) -> None:
         if self._turn is None:
             return
         try:
@@ -392,7 +392,7 @@ class Autoscaler:
             if write is not None:
                 self._ports.turns.write(write)
         except (Throttled, Unavailable, UnknownOutcome) as error:
-            log.warning("the lease is not given back, and ends by itself: %s", error)
+            log.warning("the lease is not released, and ends by itself: %s", error)
 
     # -- events ---------------------------------------------------------------------------------------------
 

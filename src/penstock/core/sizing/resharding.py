@@ -177,7 +177,7 @@ class _Goal(Struct, frozen=True):
     reason: str
 
 
-class _Stand(Struct, frozen=True):
+class _ShardUses(Struct, frozen=True):
     """The use of a stream's shards.
 
     Args:
@@ -197,7 +197,7 @@ class _Stand(Struct, frozen=True):
     hint: str
 
 
-def _stand_of(view: StreamView, high: float) -> _Stand:
+def _uses_of_shards(view: StreamView, high: float) -> _ShardUses:
     """Return the use of each shard, and the mean use of those without a hot key."""
     uses = [view.now.use(each.hash_range) for each in view.shards]
     hot_keys = {each.shard_id: each for each in hot_keys_of(view, high)}
@@ -206,7 +206,7 @@ def _stand_of(view: StreamView, high: float) -> _Stand:
     mean = total / len(fit) if fit else 0.0
     count = len(view.shards)
     said = f"{count} {'shard uses' if count == 1 else 'shards use'} {mean:.0%} of the write quota"
-    return _Stand(uses, fit, total, mean, said, "".join(f"; {each}" for each in hot_keys.values()))
+    return _ShardUses(uses, fit, total, mean, said, "".join(f"; {each}" for each in hot_keys.values()))
 
 
 class Resharder:
@@ -269,44 +269,44 @@ class Resharder:
     # -- goals ------------------------------------------------------------------------------------------------
 
     def _new_goal(self, view: StreamView) -> _Goal | Hold:
-        limits, stand, count = self._limits, _stand_of(view, self._limits.high), len(view.shards)
+        limits, usage, count = self._limits, _uses_of_shards(view, self._limits.high), len(view.shards)
         if count < limits.shards_min:
-            place = max(range(count), key=lambda each: (stand.uses[each], view.shards[each].hash_range.size))
+            place = max(range(count), key=lambda each: (usage.uses[each], view.shards[each].hash_range.size))
             return self._halve(
                 view, place, f"{count} {_shards(count)}, at least {limits.shards_min} are asked for"
             )
-        hottest = max(stand.fit, key=lambda place: stand.uses[place], default=None)
-        if hottest is not None and (stand.uses[hottest] > limits.high or stand.mean > limits.target):
-            return self._relieve(view, stand, hottest)
-        return self._save(view, stand)
+        hottest = max(usage.fit, key=lambda place: usage.uses[place], default=None)
+        if hottest is not None and (usage.uses[hottest] > limits.high or usage.mean > limits.target):
+            return self._relieve(view, usage, hottest)
+        return self._save(view, usage)
 
-    def _relieve(self, view: StreamView, stand: _Stand, hottest: int) -> _Goal | Hold:
+    def _relieve(self, view: StreamView, usage: _ShardUses, hottest: int) -> _Goal | Hold:
         """Give the hottest shard room."""
-        limits, count, use = self._limits, len(view.shards), stand.uses[hottest]
-        why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {stand.said}"
-        if use <= _URGENT and stand.mean <= limits.target and count < limits.shards_max:
-            level = self._level(view, hottest, stand, f"{why}: a neighbour has room")
+        limits, count, use = self._limits, len(view.shards), usage.uses[hottest]
+        why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {usage.said}"
+        if use <= _URGENT and usage.mean <= limits.target and count < limits.shards_max:
+            level = self._level(view, hottest, usage, f"{why}: a neighbour has room")
             if level is not None:
                 return level
         if count >= limits.shards_max:
-            return Hold(f"{why}: no more than {limits.shards_max} shards are allowed{stand.hint}")
+            return Hold(f"{why}: no more than {limits.shards_max} shards are allowed{usage.hint}")
         if use > _URGENT:
             return self._halve(view, hottest, why)
-        return self._grow(view, hottest, stand, why)
+        return self._grow(view, hottest, usage, why)
 
-    def _save(self, view: StreamView, stand: _Stand) -> _Goal | Hold:
+    def _save(self, view: StreamView, usage: _ShardUses) -> _Goal | Hold:
         """Save a shard if the others have room for its load."""
         limits, count, peak = self._limits, len(view.shards), view.peak
-        fits = Hold(f"{stand.said}: its size fits{stand.hint}")
+        fits = Hold(f"{usage.said}: its size fits{usage.hint}")
         if count > limits.shards_max:
             why, least = f"{count} shards, at most {limits.shards_max} are asked for", 1.0
             fit: Collection[int] = range(count)
         else:
-            why, least, fit = stand.said, limits.low, stand.fit
-            if len(fit) <= 1 or count <= limits.shards_min or stand.total / (len(fit) - 1) > least:
+            why, least, fit = usage.said, limits.low, usage.fit
+            if len(fit) <= 1 or count <= limits.shards_min or usage.total / (len(fit) - 1) > least:
                 return fits
         if peak is None:
-            return Hold(f"{stand.said}; nothing is merged before enough of its load is known{stand.hint}")
+            return Hold(f"{usage.said}; nothing is merged before enough of its load is known{usage.hint}")
         peaks = [peak.use(each.hash_range) for each in view.shards]
         if count <= limits.shards_max:
             of_late = sum(peaks[place] for place in fit)
@@ -315,7 +315,7 @@ class Resharder:
             why = f"{why}, at most {of_late / len(fit):.0%} of late"
         goal = self._shrink(view, peak, peaks, fit=fit, fill_max=least, why=why)
         return goal or Hold(
-            f"{why}; no two shards have room in one whose boundary is older than {limits.boundary_age_s / 60:.0f} min{stand.hint}"
+            f"{why}; no two shards have room in one whose boundary is older than {limits.boundary_age_s / 60:.0f} min{usage.hint}"
         )
 
     def _halve(self, view: StreamView, place: int, why: str) -> _Goal | Hold:
@@ -325,9 +325,9 @@ class Resharder:
             return Hold(f"{why}; {shard.shard_id} has one hash key and cannot be split")
         return _Goal(shard.hash_range, (shard.hash_range.start, cut.at), why)
 
-    def _level(self, view: StreamView, hottest: int, stand: _Stand, why: str) -> _Goal | None:
+    def _level(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | None:
         """Share the load of the hottest shard with a neighbour or two, and keep the number of shards."""
-        uses, fit = stand.uses, stand.fit
+        uses, fit = usage.uses, usage.fit
         for width in (2, 3):
             found: tuple[float, tuple[int, ...]] | None = None
             for first in range(max(0, hottest - width + 1), min(hottest, len(uses) - width) + 1):
@@ -343,9 +343,9 @@ class Resharder:
                 return self._shared(view, found[1], width, view.now, why)
         return None
 
-    def _grow(self, view: StreamView, hottest: int, stand: _Stand, why: str) -> _Goal | Hold:
+    def _grow(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | Hold:
         """Share the load of the hottest shard and of some neighbours among one shard more."""
-        uses, fit = stand.uses, stand.fit
+        uses, fit = usage.uses, usage.fit
         found: tuple[tuple[int, ...], float] | None = None
         for width in range(1, _WINDOW_MAX + 1):
             if width > 1 and len(view.shards) + 2 > self._limits.shards_max:
