@@ -178,10 +178,12 @@ class QueryPlan(Struct, frozen=True):
     Args:
         options: Options of the source, as Spark gives them.
         executor_count: Processes that run the tasks of every query.
+        commit_s: From the end of a batch's tasks to its commit; drawn for each batch.
     """
 
     options: dict[str, str] = field(default_factory=dict)
     executor_count: int = 2
+    commit_s: tuple[float, ...] = (0.01, 0.5)
 
 
 class ProducerPlan(Struct, frozen=True):

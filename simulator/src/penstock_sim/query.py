@@ -287,7 +287,7 @@ class SimQuery(SparkDriver):
         results: dict[str, ShardRows] = {}
         for _ in range(2 if world.has_fault("repeated_batch") else 1):
             results |= self._run_tasks(groups, row_count_max)
-        self._clock.sleep(world.chance.choice((0.01, 0.5)))
+        self._clock.sleep(world.chance.choice(world.scenario.query_plan.commit_s))
         self.log.commit(index)
         self.read_now = ()
         whole = {key: rows.numbers for key, rows in results.items() if rows.is_whole}
