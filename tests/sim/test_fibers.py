@@ -28,7 +28,7 @@ def world():
 
 @pytest.fixture
 def process(world):
-    return SimProcess(world, "p", 1)
+    return SimProcess(world, "p")
 
 
 def test_a_pause_takes_virtual_time_and_others_run_meanwhile(world, process):

@@ -14,22 +14,18 @@ from sim.calm import calm
 class Job:
     """A job whose attempts end as each task's list says: after how many seconds, and with what."""
 
-    def __init__(self, attempts, *, runs_twice=False, absent_s=0.0):
+    def __init__(self, attempts, *, runs_twice=False):
         self.world = World(calm((), 2, BalancePolicy.EVEN), lambda entry: None)
-        self.driver = SimProcess(self.world, "driver", 1)
+        self.driver = SimProcess(self.world, "driver")
         self.attempts = [list(each) for each in attempts]
         self.begun = []
-        self.absent_s = absent_s
         self.job = SparkJob(self.driver, len(attempts), self.start, lambda: runs_twice)
         self.result, self.error = None, None
 
     def start(self, number, on_end):
-        if self.world.now < self.absent_s:
-            return False
         self.begun.append((number, self.world.now))
         after_s, result = self.attempts[number].pop(0)
         self.driver.later(after_s, on_end, result)
-        return True
 
     def run(self, until_s=120.0):
         def body():
@@ -91,12 +87,6 @@ def test_failures_of_a_second_attempt_beside_a_successful_first_do_not_fail_the_
 def test_a_second_attempt_is_not_begun_for_a_task_that_is_done():
     found = Job([[(0.0, "at once")]], runs_twice=True).run()
     assert (found.result, found.tries_of(0)) == (["at once"], 1)
-
-
-def test_a_task_waits_for_an_executor():
-    found = Job([[(1.0, "done")]], absent_s=7.5).run()
-    assert found.result == ["done"]
-    assert found.begun == [(0, 8.0)]
 
 
 def test_a_job_whose_driver_has_ended_begins_nothing_more():

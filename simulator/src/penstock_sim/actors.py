@@ -19,7 +19,7 @@ class CannotStart(Exception):  # noqa: N818 - a worker's own decision, not an er
 class Actors(Subscriber):
     """One kind of actors. By default it has no processes, no faults, and is always done.
 
-    Methods named `on_…` handle the world's events once they are recorded.
+    Methods named `_on_…` handle the world's events once they are recorded.
 
     Args:
         world: Their world. The constructor may draw from its chance.

@@ -42,6 +42,10 @@ class Checker(Subscriber):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         self.history = history
         self.options = options
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set the state from which the checker begins."""
 
     def at_end(self) -> None:
         """Check conditions that can be judged only at the end."""

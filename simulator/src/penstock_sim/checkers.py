@@ -61,8 +61,7 @@ class NothingLost(Checker):
 
     invariant = "S1"
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Check every checkpoint that moves."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write, after = event.write, event.after
         if after is None or (event.before is not None and event.before.checkpoint == after.checkpoint):
             return
@@ -90,14 +89,12 @@ class OneOwner(Checker):
 
     invariant = "S2"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._holder: dict[str, str] = {}
         self._unanswering: set[str] = set()
         self._created_s: dict[str, float] = {}
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Check who takes and writes a lease."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         who, write, before = event.who, event.write, event.before
         key = write.key
         if before is None and event.after is not None:
@@ -163,8 +160,7 @@ class OneOwner(Checker):
         if is_live and not self._may_mistake_row(who, key):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
-    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
-        """Check that a worker that reports a stolen lease has lost it."""
+    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
         who, key = event.who, event.key
         if event.topic == "LOST" and event.reason in ("taken", "same_name") and key is not None:
             if self.history.is_exempt(key):
@@ -179,8 +175,7 @@ class ForwardOnly(Checker):
 
     invariant = "S3"
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Compare before and after."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write, before, after = event.write, event.before, event.after
         if before is None or after is None or isinstance(write, Reset):
             return
@@ -198,20 +193,17 @@ class ParentsFirst(Checker):
 
     invariant = "S4"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._set_back: set[str] = set()
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Follow resets, and parents that are finished again."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
         if isinstance(write, Reset):
             self._set_back.add(write.key)
         elif event.after is None or event.after.is_ended:
             self._set_back.discard(write.key)
 
-    def on_records_delivered(self, event: RecordsDelivered) -> None:
-        """Check the parents of a reader's first delivery."""
+    def _on_records_delivered(self, event: RecordsDelivered) -> None:
         key = event.key
         reader = self.history.readers.get(event.reader)
         if reader is None or reader.deliveries:
@@ -232,8 +224,7 @@ class EndIsTheEnd(Checker):
 
     invariant = "S5"
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Check every SHARD_END."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         who, write = event.who, event.write
         if (
             event.after is None
@@ -260,8 +251,7 @@ class InOrder(Checker):
 
     invariant = "S6"
 
-    def on_reader_started(self, event: ReaderStarted) -> None:
-        """Check that nothing before the start is undone, and that no other reader of the process reads the shard."""
+    def _on_reader_started(self, event: ReaderStarted) -> None:
         who, key = event.who, event.key
         for reader in self.history.readers.values():
             if reader.who == who and reader.key == key:
@@ -270,8 +260,7 @@ class InOrder(Checker):
         if undone is not None:
             raise Broken(f"{who} starts {key} at {event.position}, record {undone} before it is not handled")
 
-    def on_records_delivered(self, event: RecordsDelivered) -> None:
-        """Check that each delivery continues the one before."""
+    def _on_records_delivered(self, event: RecordsDelivered) -> None:
         key, sequences = event.key, event.numbers
         reader = self.history.readers.get(event.reader)
         if reader is None:
@@ -286,8 +275,7 @@ class InOrder(Checker):
         if tuple(expected) != sequences:
             raise Broken(f"{event.who} delivers {sequences} of {key}, expected {tuple(expected)}")
 
-    def on_records_redelivered(self, event: RecordsRedelivered) -> None:
-        """Check that a failed record is delivered again at its place."""
+    def _on_records_redelivered(self, event: RecordsRedelivered) -> None:
         who, key, sequences = event.who, event.key, event.numbers
         reader = self.history.readers.get(event.reader)
         if reader is None:
@@ -305,15 +293,13 @@ class FewDuplicates(Checker):
 
     invariant = "S7"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._released: dict[str, tuple[int, str]] = {}
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
         self._found: dict[str, deque[tuple[str, float, Position]]] = {}
         """The checkpoints after the last writes to a row, each with its writer and moment."""
 
-    def on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
-        """Remember how far each worker has delivered."""
+    def _on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
         reader = self.history.readers.get(event.reader)
         if reader is not None:
             self._last[event.who, event.key] = (
@@ -321,14 +307,12 @@ class FewDuplicates(Checker):
                 bisect_right(self.history.shards[event.key].sequences, event.numbers[-1]),
             )
 
-    def on_handler_raised(self, event: HandlerRaised) -> None:
-        """Records of a failed call are not done."""
+    def _on_handler_raised(self, event: HandlerRaised) -> None:
         reader = self.history.readers.get(event.reader)
         if reader is not None:
             self._last[event.who, event.key] = (event.epoch, reader.done_index)
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Remember the position at a release, and the checkpoint that an owner's write found."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         who, write = event.who, event.write
         # A query's claims move the checkpoint without its coordinator, and the query's own position is more precise.
         if event.after is None or isinstance(
@@ -347,15 +331,14 @@ class FewDuplicates(Checker):
         if reader is None and reached:  # it had stopped, so everything delivered was done
             self._released[write.key] = (reached, who)
 
-    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Forget the leases that were lost, or that a stop did not wait for: they were not released gracefully."""
         if event.topic == "LOST" and event.key is not None:
             self._last.pop((event.who, event.key), None)
         elif event.topic in ("LOST", "SHUTDOWN"):  # all that it held
             self._last = {place: reached for place, reached in self._last.items() if place[0] != event.who}
 
-    def on_reader_started(self, event: ReaderStarted) -> None:
-        """Compare a start with the position that is known to be done."""
+    def _on_reader_started(self, event: ReaderStarted) -> None:
         who, key, position = event.who, event.key, event.position
         index = self.history.index_after(key, position)
         self._last.pop((who, key), None)  # records of its earlier reader without a checkpoint are not done
@@ -385,8 +368,7 @@ class StopsInTime(Checker):
 
     invariant = "S8"
 
-    def on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
-        """Measure from the last applied write."""
+    def _on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
         since_s = self.history.now_s_since(self.history.owner_write_s.get((event.who, event.key)))
         if since_s > self.options.lease_duration_s * (1 + CLOCK_TOLERANCE):
             raise Broken(
@@ -399,15 +381,13 @@ class NothingSilent(Checker):
 
     invariant = "S9"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._owed: dict[tuple[str, str], float] = {}
         self._table_owed_s: float | None = None
         self._skipped: set[str] = set()
-        self._patience_s = 4 * options.lease_duration_s
+        self._patience_s = 4 * self.options.lease_duration_s
 
-    def on_lease_deleted(self, event: LeaseDeleted) -> None:
-        """Remember that the row's reader must report the deletion."""
+    def _on_lease_deleted(self, event: LeaseDeleted) -> None:
         key = event.key
         for found in self.history.readers.values():
             renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
@@ -417,14 +397,12 @@ class NothingSilent(Checker):
             if found.key == key and name_of(found.who) == event.reader and still_holds:
                 self._owed.setdefault((found.who, key), self.history.now)
 
-    def on_table_dropped(self, event: TableDropped) -> None:
-        """A worker owes a report."""
+    def _on_table_dropped(self, event: TableDropped) -> None:
         del event
         if self._table_owed_s is None and self.history.readers:
             self._table_owed_s = self.history.now
 
-    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
-        """Remove the reported rows from those that a report is owed for."""
+    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
         who, topic = event.who, event.topic
         if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and event.key is not None:
             self._owed.pop((who, event.key), None)
@@ -437,21 +415,18 @@ class NothingSilent(Checker):
                 raise Broken(f"{who} reports the same skipped row again")
             self._skipped.add(who)
 
-    def on_message_logged(self, event: MessageLogged) -> None:
-        """Remove the rows that a query's driver has logged."""
+    def _on_message_logged(self, event: MessageLogged) -> None:
         text = event.text
         if "deleted" in text or "is gone" in text or "created again" in text:
             self._table_owed_s = None
             self._owed = {owed: since for owed, since in self._owed.items() if owed[1] not in text}
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """A stopped worker owes nothing."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != event.who}
         if not self.history.alive - {event.who}:
             self._table_owed_s = None  # no worker is left that read it
 
-    def on_process_paused(self, event: ProcessPaused) -> None:
-        """A paused worker owes it later."""
+    def _on_process_paused(self, event: ProcessPaused) -> None:
         for owed in self._owed:
             if owed[0] == event.who:
                 self._owed[owed] = event.until_s
@@ -484,18 +459,16 @@ class WithinBudget(Checker):
         "ensure": (14, 10.0),
     }
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._calls: dict[tuple[str, str, str], deque[float]] = {}
         self._reshards_s: list[float] = []
 
-    def on_shard_created(self, event: ShardCreated) -> None:
+    def _on_shard_created(self, event: ShardCreated) -> None:
         """Remember when the stream was resharded; both children of a split are born in one moment."""
         if event.parents and self.history.now not in self._reshards_s[-1:]:
             self._reshards_s.append(self.history.now)
 
-    def on_call_made(self, event: CallMade) -> None:
-        """Count calls of one kind for one lease in a sliding window."""
+    def _on_call_made(self, event: CallMade) -> None:
         who, name = event.who, event.call
         budget = self.budgets.get(name)
         if budget is None:
@@ -514,8 +487,7 @@ class WithinBudget(Checker):
         if len(calls) > count_max:
             raise Broken(f"{who} calls {name} {event.key} {len(calls)} times in {window_s:.0f} s")
 
-    def on_time_stood_still(self, event: TimeStoodStill) -> None:
-        """A worker wakes up repeatedly for nothing."""
+    def _on_time_stood_still(self, event: TimeStoodStill) -> None:
         raise Broken(f"time stands still: {event.count} events within a second")
 
 

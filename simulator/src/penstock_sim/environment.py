@@ -93,7 +93,7 @@ class Environment:
         self.met: Counter[str] = Counter()
         """Counts of each fault, refusal and decision."""
         self.stream = self.streams.open()
-        self.table = self._new_table()
+        self.table: SimTable = self._new_table()
         self.application = "application"
         """Its name in the queries now; its lease table has the same name."""
         self.former_tables: dict[str, tuple[Lease, ...]] = {}

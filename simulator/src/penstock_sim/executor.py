@@ -23,7 +23,6 @@ from penstock.spark.tasks.shard_opening import ReadingProcess
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock.spark.tasks.task_reading import read_shard
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
-from penstock_sim.events.processes import MessageLogged
 from penstock_sim.events.queries import (
     BatchRead,
     BatchReadInPart,
@@ -34,14 +33,13 @@ from penstock_sim.events.queries import (
 from penstock_sim.fan_out import SimFanOut
 from penstock_sim.plan import STREAM
 from penstock_sim.process import SimProcess
-from penstock_sim.spark_job import TaskFailed
 from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
 from penstock_sim.virtual_threads import VirtualThreads
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock_sim.environment import Environment
+    from penstock_sim.world import World
 
 
 class ShardRows(Struct, frozen=True):
@@ -70,30 +68,24 @@ class ReadAttempt(TaskAttempt, eq=False, kw_only=True):
 class SimExecutor(SparkExecutor[ReadAttempt]):
     """One process that runs tasks."""
 
-    def __init__(self, world: Environment, name: str, incarnation: int) -> None:
-        super().__init__(world, name, incarnation)
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
         self._kinesis = SimKinesis(self, "task ", world.stream, STREAM)
         self._iterators = IteratorCache()
         self._subscriptions = KeptSubscriptions(VirtualThreads(self), self.later)
 
-    def run_attempt(self, attempt: ReadAttempt) -> None:
-        """Run an attempt in its own thread."""
-        result: dict[str, ShardRows] | TaskFailed = {}
-        try:
-            result = self._read(attempt)
-        except PenstockError as error:
-            self.world.record(ReadTaskFailed(attempt.driver.who, self.who, type(error).__name__, str(error)))
-            result = TaskFailed(error)
-        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            self.world.record(MessageLogged(self.who, "CRITICAL", "a task crashed", repr(error)))
-            result = TaskFailed(error)
-        self.attempts.pop(attempt, None)
+    def record_failed(self, attempt: ReadAttempt, error: PenstockError) -> None:
+        """Record the error that ended an attempt."""
+        self.world.record(ReadTaskFailed(attempt.driver.who, self.who, type(error).__name__, str(error)))
+
+    def record_ended(self, attempt: ReadAttempt) -> None:
+        """Record that the reading of each shard has ended."""
         for task in attempt.tasks:
             batch = task.execution.batch
             self.world.record(ReadTaskEnded(attempt.driver.who, self.who, batch, task.shard_id))
-        attempt.driver.later(self.world.latency_s(), attempt.on_end, result)
 
-    def _read(self, attempt: ReadAttempt) -> dict[str, ShardRows]:
+    def execute(self, attempt: ReadAttempt) -> dict[str, ShardRows]:
+        """Read the shards of a task; return the rows that the action took of each."""
         world, batch = self.world, attempt.tasks[0].execution.batch
         for task in attempt.tasks:
             world.record(ReadTaskStarted(attempt.driver.who, self.who, batch, task.shard_id))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
 from penstock_sim.checker import Broken, Checker
 from penstock_sim.events.base import name_of
 from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, VersionChanged
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported, ProcessExited
-from penstock_sim.history import History
 from penstock_sim.plan import NATIVE, WITH_LEADER
 
 _UNDER_WAY_S: Final = 10.0
@@ -32,43 +30,36 @@ class LeftToTheLeader(Checker):
 
     invariant = "K1"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._ended: set[tuple[str, str]] = set()
         self._leader: tuple[str, float] | None = None
         self._version: tuple[str, float] = (NATIVE, 0.0)
         self._awaited: str | None = None
 
-    def on_version_changed(self, event: VersionChanged) -> None:
-        """Remember in which state the fleet is, and since when."""
+    def _on_version_changed(self, event: VersionChanged) -> None:
         self._version = (event.version, self.history.now)
         self._awaited = None
 
-    def on_fleet_unready(self, event: FleetUnready) -> None:
-        """Remember the states that the fleet is not ready for."""
+    def _on_fleet_unready(self, event: FleetUnready) -> None:
         self._awaited = event.version
 
-    def on_leader_elected(self, event: LeaderElected) -> None:
-        """Remember the leader and the start of its term."""
+    def _on_leader_elected(self, event: LeaderElected) -> None:
         self._leader = (event.who, self.history.now)
 
-    def on_leader_lost(self, event: LeaderLost) -> None:
-        """Remember that there is no leader now."""
+    def _on_leader_lost(self, event: LeaderLost) -> None:
         del event
         self._leader = None
 
-    def on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: ProcessExited) -> None:
         """Remember that there is no leader now, if it was the leader."""
         if self._leader is not None and self._leader[0] == event.who:
             self._leader = None
 
-    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
-        """Remember the workers that have ended shards."""
+    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
         if event.topic == "ENDED" and event.key is not None:
             self._ended.add((event.who, event.key))
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Check every move."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         who, write, before = event.who, event.write, event.before
         name = name_of(who)
         if isinstance(write, End):

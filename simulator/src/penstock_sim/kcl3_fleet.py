@@ -33,10 +33,7 @@ class Kcl3Fleet(Actors):
 
     def make(self, name: str) -> Kcl3Worker | None:
         """Return a new KCL 3 worker."""
-        if name not in self._plan.workers:
-            return None
-        world = self.world
-        return Kcl3Worker(world, name, world.next_incarnation(name), world.on_worker_gone, self._plan)
+        return Kcl3Worker(self.world, name, self._plan) if name in self._plan.workers else None
 
     def begin(self) -> None:
         """Begin the migration."""

@@ -12,7 +12,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,11 +38,12 @@ from penstock.core.leases.kcl3_fleet import (
 )
 from penstock.core.leases.lease import Lease, StopNote
 from penstock.core.leases.lease_writes import Applied
-from penstock_sim.environment import Environment
 from penstock_sim.events.kcl3 import LeaderActed, LeaderElected, LeaderLost
 from penstock_sim.plan import WITH_LEADER, WITH_REPORTS, Kcl3Plan
-from penstock_sim.process import SimProcess
 from penstock_sim.worker import UTILISATION, SimWorker
+
+if TYPE_CHECKING:
+    from penstock_sim.world import World
 
 _BALANCED_EVERY: Final = 3
 """`varianceBalancingFrequency`: so many rounds of the leader from one balancing to the next."""
@@ -58,21 +59,12 @@ class Kcl3Worker(SimWorker):
     Args:
         world: Its surroundings.
         name: Its worker id.
-        incarnation: Names it apart from its earlier lives.
-        on_gone: Called when it has ended, with how.
         plan: Its fleet, drawn from the seed.
     """
 
-    def __init__(
-        self,
-        world: Environment,
-        name: str,
-        incarnation: int,
-        on_gone: Callable[[SimProcess, str], None],
-        plan: Kcl3Plan,
-    ) -> None:
+    def __init__(self, world: World, name: str, plan: Kcl3Plan) -> None:
         self._plan = plan
-        super().__init__(world, name, incarnation, on_gone)
+        super().__init__(world, name)
         self.leadership = Leadership(self, plan.lock_s, is_native=not plan.migrates)
         self.version: str | None = None if plan.migrates else plan.begins
         """The state in the row `Migration3.0` when this worker read it."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.fleet_view import tie_break
 from penstock.core.leases.lease_writes import Release, RequestHandover, Take
 from penstock_sim.checker import Broken, Checker
 from penstock_sim.events.base import name_of
 from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.history import History
 
 _NO_LIMITS: Final[Mapping[str, int]] = {}
 
@@ -47,12 +46,10 @@ class Balanced(Checker):
 
     invariant = "L2"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self.is_quiet = False
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """After the fleet has settled nothing may move."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
         if self.is_quiet and isinstance(write, Take | RequestHandover | Release):
             raise Broken(

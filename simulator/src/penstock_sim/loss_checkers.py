@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_writes import Checkpoint, Release, Renew
 from penstock.core.position import Position
 from penstock_sim.checker import Broken, Checker
@@ -23,7 +22,6 @@ from penstock_sim.events.reading import (
     ShardStopped,
     TipReached,
 )
-from penstock_sim.history import History
 from penstock_sim.plan import EPOCH_MS
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
@@ -48,8 +46,7 @@ class LossesReported(Checker):
 
     invariant = "S9"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._tips: dict[tuple[str, str], deque[_Tip]] = {}
         self._tip_in_row: dict[str, tuple[Position, int]] = {}
         self._reported: dict[str, dict[tuple[str, int], set[int]]] = {}
@@ -57,10 +54,9 @@ class LossesReported(Checker):
         self._doubtful: set[tuple[str, str, int]] = set()
         self._doubted: dict[tuple[str, str], int] = {}
         """Empty pages in a row after which a reader read again, because its last record had left the stream."""
-        self._written_within_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
+        self._written_within_s = 1.1 * self.options.renew_interval_s + _LATE_WRITE_S
 
-    def on_reader_started(self, event: ReaderStarted) -> None:
-        """Forget the earlier reader, and remember whether this one begins at a KCL worker's checkpoint."""
+    def _on_reader_started(self, event: ReaderStarted) -> None:
         key = event.key
         self._tips.pop((event.who, key), None)
         self._doubted.pop((event.who, key), None)
@@ -68,8 +64,7 @@ class LossesReported(Checker):
         if self.history.kcl_workers and row is not None and row.has_foreign_checkpoint:
             self._doubtful.add(event.reader)
 
-    def on_tip_reached(self, event: TipReached) -> None:
-        """Remember when a reader that had done everything found nothing more."""
+    def _on_tip_reached(self, event: TipReached) -> None:
         who, key = event.who, event.key
         reader = self.history.readers.get(event.reader)
         shard = self.history.shards[key]
@@ -106,7 +101,7 @@ class LossesReported(Checker):
         retention_ms = self.history.shards[key].stream.retention_ms or 0
         return EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
 
-    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Forget the tips of a lease that is lost: they were not written to its row."""
         if event.topic == "LOST":  # without a key it is all that the worker held
             self._tips = {
@@ -115,7 +110,7 @@ class LossesReported(Checker):
                 if at[0] != event.who or event.key not in (None, at[1])
             }
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         """Remember the tip that a row must have: the next renewal writes it."""
         write, after = event.write, event.after
         if after is None or event.before is None or event.before.checkpoint != after.checkpoint:
@@ -130,7 +125,7 @@ class LossesReported(Checker):
                 self._tip_in_row[write.key] = (after.checkpoint, tip.server_ms)
                 break
 
-    def on_loss_reported(self, event: LossReported) -> None:
+    def _on_loss_reported(self, event: LossReported) -> None:
         """Raise if no unread record has left the stream, and the worker or the row shows that a reader was at the tip since."""
         who, key = event.who, event.key
         history = self.history
@@ -159,13 +154,12 @@ class LossesReported(Checker):
                 f"{who} reports a loss in {key} at {position}, although its row has the tip at {row_tip_ms}"
             )
 
-    def on_shard_stopped(self, event: ShardStopped) -> None:
+    def _on_shard_stopped(self, event: ShardStopped) -> None:
         """Drop the losses that a reader has stopped at: it has not passed them."""
         if event.reason.startswith("data_loss"):
             self._reported.get(event.key, {}).pop((event.who, event.epoch), None)
 
-    def on_records_delivered(self, event: RecordsDelivered) -> None:
-        """Check that a gap left by the retention was reported."""
+    def _on_records_delivered(self, event: RecordsDelivered) -> None:
         key, sequences = event.key, event.numbers
         reader = self.history.readers.get(event.reader)
         if reader is None or not (reader.deliveries or reader.position.is_record):
@@ -192,17 +186,14 @@ class OnlyFailuresAreGivenUp(Checker):
 
     invariant = "S1"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._failed_alone: set[tuple[str, str, int]] = set()
 
-    def on_handler_raised(self, event: HandlerRaised) -> None:
-        """Remember the records that failed alone."""
+    def _on_handler_raised(self, event: HandlerRaised) -> None:
         if len(event.numbers) == 1:
             self._failed_alone.add((event.who, event.key, event.numbers[0]))
 
-    def on_records_dead_lettered(self, event: RecordsDeadLettered) -> None:
-        """Check every dead letter."""
+    def _on_records_dead_lettered(self, event: RecordsDeadLettered) -> None:
         for number in event.numbers:
             if (event.who, event.key, number) not in self._failed_alone:
                 raise Broken(

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.leases.lease import WHOLE_TABLE, TablePart
-from penstock_sim.environment import Environment
 from penstock_sim.fibers import Fiber, Fibers
 
 if TYPE_CHECKING:
     from penstock.runtime.loop import Loop
+    from penstock_sim.world import World
 
 
 class SimProcess:
@@ -19,13 +19,18 @@ class SimProcess:
     Args:
         world: Its surroundings.
         name: Its worker id.
-        incarnation: Names it apart from its earlier lives.
+        on_gone: Called when it has ended by itself, with how; by default the world starts it again.
     """
 
-    def __init__(self, world: Environment, name: str, incarnation: int) -> None:
+    def __init__(
+        self, world: World, name: str, on_gone: Callable[[SimProcess, str], None] | None = None
+    ) -> None:
         self.world = world
         self.name = name
-        self.who = f"{name}#{incarnation}"
+        self.on_gone = on_gone or world.on_worker_gone
+        self.life = world.next_life(name)
+        """Names it apart from its earlier lives."""
+        self.who = f"{name}#{self.life}"
         self.is_alive = True
         self.paused_until = 0.0
         self.has_stopped_shard = False

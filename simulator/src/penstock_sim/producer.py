@@ -6,7 +6,7 @@ call in any order, refuses some of them, and its answer may be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +38,6 @@ from penstock_sim.plan import STREAM, ProducerPlan
 from penstock_sim.process import SimProcess
 
 if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
     from penstock_sim.stream import SimShard, SimStream
     from penstock_sim.world import World
 
@@ -56,7 +55,7 @@ class SimPuts:
         stream: The stream to put into; None for the world's.
     """
 
-    def __init__(self, world: Environment, stream: SimStream | None = None) -> None:
+    def __init__(self, world: World, stream: SimStream | None = None) -> None:
         self._world = world
         self._stream = world.stream if stream is None else stream
 
@@ -179,24 +178,12 @@ class SimProducer(SimProcess):
     Args:
         world: Its surroundings.
         name: Its name; its partition keys begin with it.
-        incarnation: Names it apart from its earlier lives.
-        on_gone: Called when it has ended, with how.
         plan: The records to put.
         puts: The service.
     """
 
-    def __init__(
-        self,
-        world: Environment,
-        name: str,
-        incarnation: int,
-        *,
-        on_gone: Callable[[SimProcess, str], None],
-        plan: ProducerPlan,
-        puts: SimPuts,
-    ) -> None:
-        super().__init__(world, name, incarnation)
-        self.on_gone = on_gone
+    def __init__(self, world: World, name: str, plan: ProducerPlan, puts: SimPuts) -> None:
+        super().__init__(world, name)
         self._plan = plan
         self._clock = SimClock(self)
         self._is_closing = False
@@ -303,10 +290,8 @@ class ProducerActors(Actors):
 
     def make(self, name: str) -> SimProducer | None:
         """Return a new producer, not begun yet."""
-        if name not in self._plan.workers:
-            return None
-        world, life = self.world, self.world.next_incarnation(name)
-        return SimProducer(world, name, life, on_gone=world.on_worker_gone, plan=self._plan, puts=self._puts)
+        is_producer = name in self._plan.workers
+        return SimProducer(self.world, name, self._plan, self._puts) if is_producer else None
 
     def is_done(self) -> bool:
         """Whether every record is settled."""

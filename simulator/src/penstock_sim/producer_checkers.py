@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock_sim.checker import Broken, Checker
 from penstock_sim.events.processes import MessageLogged, ProcessExited
 from penstock_sim.events.producers import (
@@ -19,7 +18,6 @@ from penstock_sim.events.producers import (
     RecordsUnanswered,
 )
 from penstock_sim.events.reading import DeliveredTexts
-from penstock_sim.history import History
 
 
 class AcknowledgedIsThere(Checker):
@@ -27,22 +25,18 @@ class AcknowledgedIsThere(Checker):
 
     invariant = "P1"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._stored: dict[tuple[str, int], tuple[str, ...]] = {}
         self._open: set[str] = set()
 
-    def on_record_added(self, event: RecordAdded) -> None:
-        """Remember a record that must be settled."""
+    def _on_record_added(self, event: RecordAdded) -> None:
         self._open.add(event.text)
 
-    def on_records_stored(self, event: RecordsStored) -> None:
-        """Remember the records that readers see."""
+    def _on_records_stored(self, event: RecordsStored) -> None:
         if event.is_read:
             self._stored[event.key, event.number] = event.texts
 
-    def on_records_acknowledged(self, event: RecordsAcknowledged) -> None:
-        """Compare an acknowledgement with the stream."""
+    def _on_records_acknowledged(self, event: RecordsAcknowledged) -> None:
         texts = event.texts
         if self._stored.get((event.key, event.number)) != texts:
             raise Broken(
@@ -52,16 +46,14 @@ class AcknowledgedIsThere(Checker):
             raise Broken(f"{event.who} has acknowledged {texts} twice")
         self._open.difference_update(texts)
 
-    def on_records_given_up(self, event: RecordsGivenUp) -> None:
-        """No record here is refused finally."""
+    def _on_records_given_up(self, event: RecordsGivenUp) -> None:
         raise Broken(f"{event.who} gives up {event.texts}: {event.why}")
 
-    def on_message_logged(self, event: MessageLogged) -> None:
-        """Nothing fails in an unexpected way."""
+    def _on_message_logged(self, event: MessageLogged) -> None:
         if event.level == "CRITICAL":
             raise Broken(f"{event.who}: {event.text}: {event.error}")
 
-    def on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: ProcessExited) -> None:
         """Check that a stopped producer has settled its records; a crashed one need not."""
         left = {text for text in self._open if text.startswith(f"{event.who}:")}
         if left and event.how == "stopped":
@@ -82,16 +74,13 @@ class KeysInOrder(Checker):
 
     invariant = "P2"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._waiting: dict[str, list[str]] = {}
 
-    def on_record_added(self, event: RecordAdded) -> None:
-        """Remember the next record of a key."""
+    def _on_record_added(self, event: RecordAdded) -> None:
         self._waiting.setdefault(event.key, []).append(event.text)
 
-    def on_records_stored(self, event: RecordsStored) -> None:
-        """Compare with the record that must be first."""
+    def _on_records_stored(self, event: RecordsStored) -> None:
         for text in event.texts if event.is_read else ():
             waiting = self._waiting[self.history.key_of[text]]
             if text in waiting:
@@ -111,21 +100,14 @@ class RarelyTwice(Checker):
 
     invariant = "P3"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._seen: Counter[str] = Counter()
         self._allowed: Counter[str] = Counter()
 
-    def on_records_unanswered(self, event: RecordsUnanswered) -> None:
-        """One more copy is allowed."""
+    def _on_unknown_outcome(self, event: RecordsUnanswered | RecordsMisrouted) -> None:
         self._allowed.update(event.texts)
 
-    def on_records_misrouted(self, event: RecordsMisrouted) -> None:
-        """One more copy is allowed."""
-        self._allowed.update(event.texts)
-
-    def on_records_stored(self, event: RecordsStored) -> None:
-        """Count the copies that readers see."""
+    def _on_records_stored(self, event: RecordsStored) -> None:
         for text in event.texts if event.is_read else ():
             self._seen[text] += 1
             if self._seen[text] > 1 + self._allowed[text]:
@@ -143,21 +125,18 @@ class ArrivesInOrder(Checker):
 
     invariant = "P4"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._waiting: dict[str, deque[str]] = {}
         self._seen: set[str] = set()
         self._arrived: set[str] = set()
 
-    def on_records_stored(self, event: RecordsStored) -> None:
-        """Remember the expected records, in the order in which readers first see them."""
+    def _on_records_stored(self, event: RecordsStored) -> None:
         for text in event.texts if event.is_read else ():
             if text not in self._seen:
                 self._seen.add(text)
                 self._waiting.setdefault(self.history.key_of[text], deque()).append(text)
 
-    def on_delivered_texts(self, event: DeliveredTexts) -> None:
-        """Compare a handler's record with the one that must be first."""
+    def _on_delivered_texts(self, event: DeliveredTexts) -> None:
         for text, key in event.records:
             if self.history.key_of.get(text) != key:
                 raise Broken(

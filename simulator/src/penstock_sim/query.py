@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -19,7 +19,6 @@ from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardD
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import PenstockError
 from penstock.ports.lease_table import LeaseScan
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.lease_loop import LeaseLoop
@@ -37,8 +36,7 @@ from penstock_sim.blocking_ports import (
     SimKinesis,
     SimLeaseTable,
 )
-from penstock_sim.environment import Environment
-from penstock_sim.events.processes import CoordinatorReported, MessageLogged
+from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.events.queries import (
     BatchBounded,
     BatchCommitted,
@@ -48,14 +46,17 @@ from penstock_sim.events.queries import (
     QueryFailed,
 )
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
-from penstock_sim.executor import ReadAttempt, ShardRows, SimExecutor, read_task
+from penstock_sim.executor import ReadAttempt, ShardRows, read_task
 from penstock_sim.fan_out import SimFanOut
 from penstock_sim.plan import STREAM, Scenario
 from penstock_sim.process import SimProcess, scan_name
-from penstock_sim.spark_job import JobFailed, SparkJob, TaskFailed
+from penstock_sim.spark_job import OnEnd
 from penstock_sim.spark_processes import LogConflict, SparkDriver
 from penstock_sim.stream import SimStream
 from penstock_sim.virtual_threads import VirtualThreads
+
+if TYPE_CHECKING:
+    from penstock_sim.world import World
 
 
 class QueryLog(Struct):
@@ -138,34 +139,31 @@ class SimQuery(SparkDriver):
     Args:
         world: Its surroundings.
         name: The query's worker id.
-        incarnation: Names this life.
-        on_gone: Called when it has ended, with how.
         log: Its checkpoint location.
-        executors: Returns the processes that run its tasks now.
         on_batch: Called before the tasks of a batch begin.
         stream: Another stream than the world's, for a query that has no business here.
         query: Spark's id of the query, if it has several sources; each of them is driven by itself here.
         names_application: Whether its user has chosen an application's name.
+        more: As for every driver.
     """
+
+    _planner: Planner
 
     def __init__(
         self,
-        world: Environment,
+        world: World,
         name: str,
-        incarnation: int,
         *,
-        on_gone: Callable[[SimProcess, str], None],
         log: QueryLog,
-        executors: Callable[[], list[SimExecutor]],
         on_batch: Callable[[SimQuery], None],
         stream: tuple[SimStream, StreamIdentity] | None = None,
         query: str | None = None,
         names_application: bool = True,
+        **more: Any,
     ) -> None:
-        super().__init__(world, name, incarnation, on_gone)
+        super().__init__(world, name, **more)
         self.log = log
         self.query = query or name
-        self._executors = executors
         self._on_batch = on_batch
         self._stream, self._identity = (world.stream, STREAM) if stream is None else stream
         self._options = source_options(
@@ -199,24 +197,17 @@ class SimQuery(SparkDriver):
             fan_out=SimFanOut(SimKinesis(self, "", self._stream, self._identity), self._stream),
             kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )
-        planner = Planner(self._options, ports, read=self._fix)
-        how = "done"
-        try:
-            self._run(planner)
-        except SystemExit:
-            how = "stopped"
-        except (PenstockError, LogConflict, JobFailed) as error:
-            how = f"failed: {type(error).__name__}"
-            self.log.accepts_loss |= "failOnDataLoss=false" in str(error)
-            self.world.record(QueryFailed(self.who, type(error).__name__, str(error)))
-        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            how = "crashed"
-            self.world.record(MessageLogged(self.who, "CRITICAL", "the driver crashed", repr(error)))
-        try:
-            planner.stop()
-        except SystemExit:
-            how = "stopped"
-        self.on_gone(self, how)
+        self._planner = Planner(self._options, ports, read=self._fix)
+        super().live()
+
+    def close(self) -> None:
+        """Stop the planner."""
+        self._planner.stop()
+
+    def on_failed(self, error: Exception) -> None:
+        """Record the error that ends the query; if it says so, its user accepts the loss."""
+        self.log.accepts_loss |= "failOnDataLoss=false" in str(error)
+        self.world.record(QueryFailed(self.who, type(error).__name__, str(error)))
 
     def watch_loop(self, loop: Loop[Any]) -> None:
         """Record the coordinator's reports, and the shards that it gets and loses."""
@@ -236,8 +227,9 @@ class SimQuery(SparkDriver):
 
     # --- Spark's loop -----------------------------------------------------------------------------------------
 
-    def _run(self, planner: Planner) -> None:
-        log, world = self.log, self.world
+    def run_query(self) -> None:
+        """Run batch after batch, as Spark does."""
+        log, world, planner = self.log, self.world, self._planner
         index = log.committed_count
         done = log.offset(index - 1)
         if self._reads_what_is_there:
@@ -263,7 +255,7 @@ class SimQuery(SparkDriver):
                     BatchPlanned(self.who, end.batch, tuple(end.shards.items()), tuple(end.shares()))
                 )
             self._clock.sleep(world.latency_s())
-            self._run_batch(planner, index, done, end)
+            self._run_batch(index, done, end)
             done, index = end, index + 1
             self.has_begun = not self._reads_what_is_there
 
@@ -273,9 +265,9 @@ class SimQuery(SparkDriver):
             if begin is not None:
                 self.world.met[f"settled: {begin.reason.name}"] += 1
 
-    def _run_batch(self, planner: Planner, index: int, done: StreamOffset, end: StreamOffset) -> None:
+    def _run_batch(self, index: int, done: StreamOffset, end: StreamOffset) -> None:
         world = self.world
-        groups = [] if end == done else planner.tasks(end)
+        groups = [] if end == done else self._planner.tasks(end)
         self.read_now = tuple(end.shares())
         world.record(BatchStarted(self.who, end.batch, self.read_now))
         self._on_batch(self)
@@ -302,24 +294,18 @@ class SimQuery(SparkDriver):
     # --- a job --------------------------------------------------------------------------------------------------
 
     def _run_tasks(self, groups: list[list[ShardTask]], row_count_max: int | None) -> dict[str, ShardRows]:
-        def start(number: int, on_end: Callable[[dict[str, ShardRows] | TaskFailed], None]) -> bool:
-            executors = self._executors()
-            if executors:
-                attempt = ReadAttempt(
-                    driver=self,
-                    on_end=on_end,
-                    query=self.query,
-                    options=self._options,
-                    tasks=groups[number],
-                    row_count_max=row_count_max,
-                )
-                self.world.chance.choice(executors).run(attempt)
-            return bool(executors)
+        def attempt_of(number: int, on_end: OnEnd[Any]) -> ReadAttempt:
+            return ReadAttempt(
+                driver=self,
+                on_end=on_end,
+                query=self.query,
+                options=self._options,
+                tasks=groups[number],
+                row_count_max=row_count_max,
+            )
 
-        job = SparkJob[dict[str, ShardRows]](
-            self, len(groups), start, lambda: self.world.has_fault("second_attempt")
-        )
-        return {key: rows for result in job.run() for key, rows in result.items()}
+        results = self.job(len(groups), attempt_of).run()
+        return {key: rows for result in results for key, rows in result.items()}
 
     def _fix(self, task: ShardTask, query: str | None) -> Iterator[Any]:
         self.world.met["settled: END FIXED BY THE DRIVER"] += 1

@@ -43,15 +43,15 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
     def make(self, name: str) -> SimQuery | None:
         """Return a new driver of a query, not begun yet."""
         world = self.world
-        return self.make_driver(name, world.on_worker_gone) if name in world.scenario.queries else None
+        return self.make_driver(name) if name in world.scenario.queries else None
 
-    def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None]) -> SimQuery:
+    def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None] | None = None) -> SimQuery:
         """Return a new driver of a query, from its checkpoint location."""
         return self._driver(name, self._log_of(name), on_gone)
 
     def make_executor(self, name: str) -> SimExecutor:
         """Return a new executor."""
-        return SimExecutor(self.world, name, self.world.next_incarnation(name))
+        return SimExecutor(self.world, name)
 
     def _log_of(self, name: str) -> QueryLog:
         return self._logs.setdefault(name, QueryLog())
@@ -60,7 +60,6 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         return SimQuery(
             self.world,
             name,
-            self.world.next_incarnation(name),
             on_gone=on_gone,
             log=log,
             executors=self.executors_now,

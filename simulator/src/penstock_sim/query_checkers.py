@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from typing import Final
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Claim, Release, Reset, Take
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
@@ -28,7 +27,6 @@ from penstock_sim.events.queries import (
 )
 from penstock_sim.events.reading import ReaderStarted, RecordsHandled
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
-from penstock_sim.history import History
 from penstock_sim.plan import EPOCH_MS
 from penstock_sim.query_end_checkers import EndsWhenAllIsRead
 
@@ -56,25 +54,22 @@ class SameReplays(Checker):
 
     invariant = "Q1"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._held: dict[_Place, tuple[int, ...]] = {}
         self._parts: dict[_Place, tuple[int, ...]] = {}
         self._copies: set[str] = set()
         self._life: dict[str, int] = {}
         self._first_life: dict[str, int] = {}
 
-    def on_process_started(self, event: ProcessStarted) -> None:
-        """Remember the latest life of each process."""
+    def _on_process_started(self, event: ProcessStarted) -> None:
         name, _, life = event.who.partition("#")
         self._life[name] = int(life or 0)
 
-    def on_location_restored(self, event: LocationRestored) -> None:
+    def _on_location_restored(self, event: LocationRestored) -> None:
         """Ignore later reads by tasks of the drivers so far: they have ended, so Spark accepts none of their results."""
         self._first_life[event.query] = self._life.get(event.query, 0) + 1
 
-    def on_message_logged(self, event: MessageLogged) -> None:
-        """Start over when a driver logs that its checkpoint location was set back, whether or not it resets a lease."""
+    def _on_message_logged(self, event: MessageLogged) -> None:
         if "has no record of claims" in event.text:
             name = name_of(event.who)
             self._first_life[name] = int(event.who.partition("#")[2])
@@ -82,8 +77,7 @@ class SameReplays(Checker):
                 for place in [place for place in known if place[0] == name]:
                     del known[place]
 
-    def on_location_copied(self, event: LocationCopied) -> None:
-        """Separate the actions of a copy's driver from the others'."""
+    def _on_location_copied(self, event: LocationCopied) -> None:
         self._copies.add(event.copy)
 
     def _place(self, who: str, batch: int, key: str) -> _Place:
@@ -93,8 +87,7 @@ class SameReplays(Checker):
         life = int(who.partition("#")[2])
         return life < self._first_life.get(name_of(who), 0) or self.history.is_exempt(key)
 
-    def on_batch_read(self, event: BatchRead) -> None:
-        """Compare with the first execution, and with the records that an action took of the batch."""
+    def _on_batch_read(self, event: BatchRead) -> None:
         who, key, rows = event.who, event.key, event.numbers
         if self._is_out(who, key):
             return
@@ -104,8 +97,7 @@ class SameReplays(Checker):
             raise Broken(f"batch {event.batch} of {who} held {first} of {key}, and now {rows}")
         self._compare_part(place, self._parts.get(place, ()))
 
-    def on_batch_read_in_part(self, event: BatchReadInPart) -> None:
-        """Compare the records that an action took with those of the batch."""
+    def _on_batch_read_in_part(self, event: BatchReadInPart) -> None:
         if not self._is_out(event.who, event.key):
             place = self._place(event.who, event.batch, event.key)
             self._parts[place] = max(event.numbers, self._parts.get(place, ()), key=len)
@@ -145,8 +137,7 @@ class OnceEach(Checker):
 
     invariant = "Q2"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._emitted: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._begins: dict[str, list[int]] = {}
         self._begins_s: dict[str, list[float]] = {}
@@ -156,12 +147,11 @@ class OnceEach(Checker):
         """By shard, the latest life of each name."""
         self._committed: set[tuple[str, int]] = set()
 
-    def on_location_restored(self, event: LocationRestored) -> None:
+    def _on_location_restored(self, event: LocationRestored) -> None:
         """Forget the claims of batches that the location has no record of: their records are read again."""
         self._committed = {place for place in self._committed if place[0] != event.query}
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Remember the position where a new owner begins, or to which a lease was reset."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write, after = event.write, event.after
         if after is None:
             return
@@ -173,12 +163,11 @@ class OnceEach(Checker):
             is_done = claim is not None and (reader, claim.batch) in self._committed
             if claim is not None and is_done and reader not in self.history.copied:
                 place = max(place, self.history.index_after(write.key, claim.end))
-            self._begin(write.key, place)
+            self._add_begin(write.key, place)
         if reader is not None:
             self._reader[write.key] = reader
 
-    def on_reader_started(self, event: ReaderStarted) -> None:
-        """Remember the position where a worker begins that had the shard before."""
+    def _on_reader_started(self, event: ReaderStarted) -> None:
         who, key = event.who, event.key
         name = name_of(who)
         is_back = self._started.get(key) == name
@@ -187,22 +176,20 @@ class OnceEach(Checker):
         ):  # another worker has just taken it: a restarted one has not read that yet
             is_back = self._lives.get((key, name), who) != who
         if is_back:
-            self._begin(key, self.history.index_after(key, event.position))
+            self._add_begin(key, self.history.index_after(key, event.position))
         self._started[key] = name
         self._lives[key, name] = who
 
-    def _begin(self, key: str, place: int) -> None:
+    def _add_begin(self, key: str, place: int) -> None:
         self._begins.setdefault(key, []).append(place)
         self._begins_s.setdefault(key, []).append(self.history.now)
 
-    def on_batch_committed(self, event: BatchCommitted) -> None:
-        """Check every record of a batch."""
+    def _on_batch_committed(self, event: BatchCommitted) -> None:
         self._committed.add((event.query, event.batch))
         for key, rows in event.results:
             self._emit(event.query, event.batch, key, rows)
 
-    def on_records_handled(self, event: RecordsHandled) -> None:
-        """Check every record that a plain worker has handled."""
+    def _on_records_handled(self, event: RecordsHandled) -> None:
         if event.epoch >= 0:
             self._emit(name_of(event.who), -1, event.key, event.numbers)
 
@@ -233,20 +220,18 @@ class ParentsInEarlierBatches(Checker):
 
     invariant = "Q3"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._last: dict[tuple[str, str], int] = {}
         self._first: dict[tuple[str, str], int] = {}
         self._set_back: set[str] = set()
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Forget a query's batches when its driver resets leases to the checkpoint location."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
         if isinstance(write, Reset) and write.forget is not None:
             self._forget(write.forget)
             self._set_back.add(write.key)  # its next owner reads it again, perhaps after its children
 
-    def on_location_restored(self, event: LocationRestored) -> None:
+    def _on_location_restored(self, event: LocationRestored) -> None:
         """Forget a query's batches: later ones may have their numbers, if no lease has their claims any more."""
         self._forget(event.query)
 
@@ -255,8 +240,7 @@ class ParentsInEarlierBatches(Checker):
             for place in [place for place in known if place[0] == name]:
                 del known[place]
 
-    def on_batch_planned(self, event: BatchPlanned) -> None:
-        """Check the parents of the shards that a batch reads."""
+    def _on_batch_planned(self, event: BatchPlanned) -> None:
         for key in event.keys:
             for parent in self.history.shards[key].parents:
                 undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
@@ -265,8 +249,7 @@ class ParentsInEarlierBatches(Checker):
                         f"batch {event.batch} of {event.who} reads {key} before {undone} of {parent}"
                     )
 
-    def on_batch_committed(self, event: BatchCommitted) -> None:
-        """Check the families of a batch's shards."""
+    def _on_batch_committed(self, event: BatchCommitted) -> None:
         name, batch = event.query, event.batch
         held = [key for key, rows in event.results if rows and not self.history.is_exempt(key)]
         if name in self.history.copied:
@@ -292,8 +275,7 @@ class NothingSkipped(Checker):
 
     invariant = "Q4"
 
-    def on_batch_planned(self, event: BatchPlanned) -> None:
-        """Check every shard's start."""
+    def _on_batch_planned(self, event: BatchPlanned) -> None:
         for key, start in () if name_of(event.who) in self.history.copied else event.starts:
             undone = self.history.first_undone(key, self.history.index_after(key, start))
             if undone is not None:
@@ -307,8 +289,7 @@ class ReadersClaim(Checker):
 
     invariant = "Q6"
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Check every claim by which an action may emit records."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write, before = event.write, event.before
         if not isinstance(write, Claim) or before is None or write.claim.end == write.claim.start:
             return
@@ -333,23 +314,21 @@ class NoFalseAlarm(Checker):
 
     invariant = "Q5"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._excused: set[str] = set()
 
     def _is_false_loss(self, error: str) -> bool:
         # If records leave the stream, `QueryLossesReported` judges the reports.
         return error == "StreamChanged" or (error == "DataLossError" and self.history.retention_ms is None)
 
-    def on_read_task_failed(self, event: ReadTaskFailed) -> None:
+    def _on_read_task_failed(self, event: ReadTaskFailed) -> None:
         """Judge a task's error; errors of an attempt whose batch is already done do not count, except for a loss."""
         if self._is_false_loss(event.error):
             raise Broken(
                 f"a task of {event.who} speaks of a loss, and nothing has left the stream: {event.text}"
             )
 
-    def on_query_failed(self, event: QueryFailed) -> None:
-        """Judge the error that ended a query."""
+    def _on_query_failed(self, event: QueryFailed) -> None:
         who, error, text = event.who, event.error, event.text
         if self._is_false_loss(error):
             raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
@@ -361,12 +340,11 @@ class NoFalseAlarm(Checker):
         if error == "OptionError" and name_of(who) not in _REFUSED:
             raise Broken(f"{who} refuses its own options: {text}")
 
-    def on_message_logged(self, event: MessageLogged) -> None:
-        """Check that nothing fails in an unexpected way."""
+    def _on_message_logged(self, event: MessageLogged) -> None:
         if event.error and event.level in ("ERROR", "CRITICAL"):
             raise Broken(f"{event.who}: {event.text}: {event.error}")
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         """Check that a query of another stream changes nothing; remember the workers whose claims are dropped."""
         write = event.write
         if name_of(event.who) == STRANGER:
@@ -385,8 +363,7 @@ class OneReader(Checker):
 
     invariant = "Q7"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._batches: dict[str, int] = {}
         self._claimed: dict[str, set[str]] = {twin: set() for twin in TWINS}
         """For each load, the keys of the rows that have a claim by one of its tasks."""
@@ -396,20 +373,17 @@ class OneReader(Checker):
         """For each worker: the first and last moment of the period in which it renewed leases without a gap of a lease duration."""
         self._up_s = 0.0
 
-    def on_process_started(self, event: ProcessStarted) -> None:
-        """Start over when a driver starts again."""
+    def _on_process_started(self, event: ProcessStarted) -> None:
         if name_of(event.who) == NAMESAKE:
             self._up_s = self.history.now
         if name_of(event.who) in TWINS:
             self._batches.clear()
             self._known.clear()
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Forget a worker that has ended."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         self._alive_s.pop(name_of(event.who), None)
 
-    def on_lease_deleted(self, event: LeaseDeleted) -> None:
-        """Drop the row's claims."""
+    def _on_lease_deleted(self, event: LeaseDeleted) -> None:
         self._track_claims(event.key, None)
 
     def _track_claims(self, key: str, row: Lease | None) -> None:
@@ -424,7 +398,7 @@ class OneReader(Checker):
         if not all(self._claimed.values()):
             self._known = dict(self._batches)
 
-    def on_batch_committed(self, event: BatchCommitted) -> None:
+    def _on_batch_committed(self, event: BatchCommitted) -> None:
         """Count the batches that both loads of a query have emitted.
 
         The limit grows with their number, since a load checks for the other's claims less and less often.
@@ -438,8 +412,7 @@ class OneReader(Checker):
             if is_late and min(since.values()) > _BATCHES_OF_TWINS_MAX:
                 raise Broken(f"both loads of one query emit records of one application: {self._batches}")
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Check the leases that a query without a name takes while others live, and the claims of loads of one query."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         who, write, after = event.who, event.write, event.after
         self._track_claims(write.key, after)
         now, lease_s = self.history.now, self.options.lease_duration_s
@@ -468,8 +441,7 @@ class PassesWhatIsDone(Checker):
 
     invariant = "Q8"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._planned: dict[tuple[str, int, str], tuple[str, int, int]] = {}
         """For each shard of a batch: the driver that planned it, the index where it began, and the index after the records
         that existed then by the driver's clock."""
@@ -485,16 +457,13 @@ class PassesWhatIsDone(Checker):
         """Shards of which a read may have ended too early since their last batch was planned: an answer reported the tip too
         early, or was empty when the batch's time was over."""
 
-    def on_tip_reported_early(self, event: TipReportedEarly | EmptyPageReturned) -> None:
-        """Excuse the shard of a wrong answer."""
+    def _on_tip_reported_early(self, event: TipReportedEarly | EmptyPageReturned) -> None:
         self._ended_early.add(event.key)
 
-    def on_batch_bounded(self, event: BatchBounded) -> None:
-        """Remember the moment from which on records are left to a later query."""
+    def _on_batch_bounded(self, event: BatchBounded) -> None:
         self._until_ms[event.who, event.batch] = event.until_ms
 
-    def on_batch_planned(self, event: BatchPlanned) -> None:
-        """Compare with the records of the batches before."""
+    def _on_batch_planned(self, event: BatchPlanned) -> None:
         who, batch = event.who, event.batch
         for key, start in event.starts:
             index = self.history.index_after(key, start)
@@ -512,18 +481,16 @@ class PassesWhatIsDone(Checker):
                 count = bisect_left(self.history.shards[key].arrivals_ms, until_ms)
                 self._planned[name_of(who), batch, key] = (who, index, count)
 
-    def on_batch_committed(self, event: BatchCommitted) -> None:
+    def _on_batch_committed(self, event: BatchCommitted) -> None:
         """Remember the shards that were read to their end; the next lines of history name the reader."""
         self._read[event.query] = event.results
 
-    def on_records_handled(self, event: RecordsHandled) -> None:
-        """Remember the shards that were read to their end."""
+    def _on_records_handled(self, event: RecordsHandled) -> None:
         key = event.key
         if event.epoch < 0 and (key, event.numbers) in self._read.get(name_of(event.who), ()):
             self._pass(event.who, key, bisect_right(self.history.shards[key].sequences, event.numbers[-1]))
 
-    def on_batch_unread(self, event: BatchUnread) -> None:
-        """Remember the records that were not read, and count as done."""
+    def _on_batch_unread(self, event: BatchUnread) -> None:
         for key in () if self._has_jumped or self.history.is_query_exempt(event.query) else event.keys:
             who, begin, count = self._planned.get((event.query, event.batch, key), ("", 0, 0))
             if begin < count:
@@ -532,13 +499,12 @@ class PassesWhatIsDone(Checker):
     def _pass(self, who: str, key: str, index: int) -> None:
         self._passed[who, key] = max(index, self._passed.get((who, key), 0))
 
-    def on_wall_clock_jumped(self, event: WallClockJumped) -> None:
+    def _on_wall_clock_jumped(self, event: WallClockJumped) -> None:
         """Stop checking unread batches: the drivers' clocks are not reliable any more."""
         del event
         self._has_jumped = True
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Forget shards that another worker has had, or that were reset."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         reader = None if event.before is None else event.before.reader
         if isinstance(event.write, Reset) or event.after is None or event.after.reader != reader:
             for passed in (self._passed, self._left):
@@ -555,12 +521,10 @@ class ReadsWhatItPlans(Checker):
 
     invariant = "Q9"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._empty: Counter[tuple[str, str]] = Counter()
 
-    def on_batch_committed(self, event: BatchCommitted) -> None:
-        """Count the batches in a row in which a shard had nothing."""
+    def _on_batch_committed(self, event: BatchCommitted) -> None:
         name = event.query
         for key, rows in event.results:
             self._empty[name, key] += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_writes import Release
 from penstock_sim.checker import Broken, Checker
 from penstock_sim.events.base import name_of
@@ -13,7 +12,6 @@ from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
 from penstock_sim.events.queries import BatchUnread
 from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
-from penstock_sim.history import History
 from penstock_sim.plan import EPOCH_MS
 
 _EXTRAS: Final = "z/"
@@ -32,8 +30,7 @@ class EndsWhenAllIsRead(Checker):
 
     invariant = "Q10"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._up_s: dict[str, float] = {}
         self._down_s: dict[str, float] = {}
         self._excused: set[str] = set()
@@ -41,25 +38,22 @@ class EndsWhenAllIsRead(Checker):
         self._disturbed_s = float("-inf")
         self._handed_s: dict[str, float] = {}
 
-    def on_process_started(self, event: ProcessStarted) -> None:
+    def _on_process_started(self, event: ProcessStarted) -> None:
         """Record its start: earlier records are owed."""
         self._up_s[event.who] = self.history.now
 
-    def on_batch_unread(self, event: BatchUnread) -> None:
+    def _on_batch_unread(self, event: BatchUnread) -> None:
         """Excuse a query whose user left records out, since no later event may show it."""
         self._excused.add(event.query)
 
-    def on_tip_reported_early(self, event: TipReportedEarly | EmptyPageReturned) -> None:
-        """Excuse the shard of a wrong answer."""
+    def _on_tip_reported_early(self, event: TipReportedEarly | EmptyPageReturned) -> None:
         self._excused_shards.add(event.key)
 
-    def on_table_dropped(self, event: TableDropped | LeaseDeleted) -> None:
-        """Remember when leases were deleted."""
+    def _on_table_dropped(self, event: TableDropped | LeaseDeleted) -> None:
         del event
         self._disturbed_s = self.history.now
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Record leases that are handed over to a worker that has not seen it yet."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
         self._handed_s.pop(write.key, None)
         if (
@@ -69,8 +63,7 @@ class EndsWhenAllIsRead(Checker):
         ):
             self._handed_s[write.key] = self.history.now
 
-    def on_process_exited(self, event: ProcessExited) -> None:
-        """Check every shard when a query ends of itself."""
+    def _on_process_exited(self, event: ProcessExited) -> None:
         who = event.who
         self._down_s[name_of(who)] = self.history.now
         up_s = self._up_s.get(who, 0.0)

@@ -6,7 +6,6 @@ import re
 from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import Position
 from penstock_sim.checker import Broken
 from penstock_sim.events.base import name_of
@@ -23,7 +22,6 @@ from penstock_sim.events.queries import (
 )
 from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.events.streams import RecordsTrimmed
-from penstock_sim.history import History
 from penstock_sim.loss_checkers import SLACK_MS, LossesReported
 from penstock_sim.plan import EPOCH_MS
 
@@ -37,8 +35,8 @@ class QueryLossesReported(LossesReported):
     The plain workers beside the queries are judged as always; they need not repeat a query's report.
     """
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
+        super()._begin()
         self._trims: dict[str, list[tuple[float, int]]] = {}
         self._probed: dict[tuple[str, str], int] = {}
         """Moment at which a driver last found no more records, by driver and shard."""
@@ -51,11 +49,10 @@ class QueryLossesReported(LossesReported):
 
     # --- known positions ----------------------------------------------------------------------------------
 
-    def on_records_trimmed(self, event: RecordsTrimmed) -> None:
-        """Remember when records left the stream."""
+    def _on_records_trimmed(self, event: RecordsTrimmed) -> None:
         self._trims.setdefault(event.key, []).append((self.history.now, event.count))
 
-    def on_tip_probed(self, event: TipProbed) -> None:
+    def _on_tip_probed(self, event: TipProbed) -> None:
         """Remember when a driver was at the tip.
 
         If the last record has left the stream, an empty answer shows that only to a driver that was at the tip before.
@@ -66,9 +63,9 @@ class QueryLossesReported(LossesReported):
         if was_there or shard.trimmed < bisect_right(shard.arrivals_ms, server_ms):
             self._probed[event.who, key] = server_ms
 
-    def on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Forget when a driver was at the tip of a lease that it has lost or released: the next owner begins at the row."""
-        super().on_coordinator_reported(event)
+        super()._on_coordinator_reported(event)
         if event.topic in {"LOST", "RELEASED"}:
             places = [
                 place for place in self._probed if place[0] == event.who and event.key in (None, place[1])
@@ -76,32 +73,28 @@ class QueryLossesReported(LossesReported):
             for place in places:
                 del self._probed[place]
 
-    def on_reader_started(self, event: ReaderStarted) -> None:
+    def _on_reader_started(self, event: ReaderStarted) -> None:
         """Forget the probes of a lease: when it returns, its driver has none of their answers."""
-        super().on_reader_started(event)
+        super()._on_reader_started(event)
         self._probed.pop((event.who, event.key), None)
 
-    def on_batch_planned(self, event: BatchPlanned) -> None:
-        """Remember where a batch starts in each shard, and the driver that planned it."""
+    def _on_batch_planned(self, event: BatchPlanned) -> None:
         who = event.who
         self._starts[name_of(who), event.batch] = dict(event.starts)
         self._planners[name_of(who), event.batch] = who
 
-    def on_read_task_started(self, event: ReadTaskStarted) -> None:
-        """Remember which executor reads a shard for which driver."""
+    def _on_read_task_started(self, event: ReadTaskStarted) -> None:
         self._begun_s.setdefault((name_of(event.who), event.batch, event.key), self.history.now)
         self._attempts.setdefault(event.executor, {})[event.who, event.batch, event.key] = None
 
-    def on_read_task_ended(self, event: ReadTaskEnded) -> None:
-        """Forget the attempt."""
+    def _on_read_task_ended(self, event: ReadTaskEnded) -> None:
         self._attempts.get(event.executor, {}).pop((event.who, event.batch, event.key), None)
 
-    def on_lease_deleted(self, event: LeaseDeleted) -> None:
+    def _on_lease_deleted(self, event: LeaseDeleted) -> None:
         """Forget when the shard's readers were at the tip: the recreated row does not show it."""
         self._probed = {place: at_ms for place, at_ms in self._probed.items() if place[1] != event.key}
 
-    def on_batch_unread(self, event: BatchUnread) -> None:
-        """Forget when a query was at the tip of shards whose records it has skipped."""
+    def _on_batch_unread(self, event: BatchUnread) -> None:
         self._forget_tips(event.query, event.keys)
 
     def _forget_tips(self, name: str, keys: tuple[str, ...]) -> None:
@@ -110,8 +103,7 @@ class QueryLossesReported(LossesReported):
 
     # --- reports ------------------------------------------------------------------------------------------
 
-    def on_message_logged(self, event: MessageLogged) -> None:
-        """Check a logged loss after which the worker goes on."""
+    def _on_message_logged(self, event: MessageLogged) -> None:
         text = event.text
         key = _SHARD.search(text)
         if key is not None and any(words in text for words in _GOES_ON):
@@ -120,8 +112,7 @@ class QueryLossesReported(LossesReported):
             reported.setdefault((event.who, -1), set()).update(lost)
             self._judge(event.who, key[0], text)
 
-    def on_read_task_failed(self, event: ReadTaskFailed) -> None:
-        """Check a loss at which a task ends."""
+    def _on_read_task_failed(self, event: ReadTaskFailed) -> None:
         key = _SHARD.search(event.text)
         if key is not None and event.error == "DataLossError":
             self._judge(event.executor, key[0], event.text)
@@ -146,8 +137,7 @@ class QueryLossesReported(LossesReported):
 
     # --- skipped records ----------------------------------------------------------------------------------
 
-    def on_batch_committed(self, event: BatchCommitted) -> None:
-        """Check that a gap between the start of a committed batch and its first row was reported."""
+    def _on_batch_committed(self, event: BatchCommitted) -> None:
         name, batch = event.query, event.batch
         self._committed.add((name, batch))
         starts = self._starts.get((name, batch), {})

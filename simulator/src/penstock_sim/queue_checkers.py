@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStopping
 from penstock_sim.events.queues import (
@@ -25,7 +24,6 @@ from penstock_sim.events.queues import (
     QueueRecordReceived,
     VisibilitySet,
 )
-from penstock_sim.history import History
 from penstock_sim.plan import QueuePlan
 
 _RETRIED_WITHIN_S: Final = 12.0
@@ -45,23 +43,19 @@ class EachRecordEnds(Checker):
 
     invariant = "U1"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._part_counts: dict[str, int] = {}
         self._open: set[str] = set()
         self._done: set[tuple[str, str, int]] = set()
 
-    def on_put(self, event: QueueRecordPut) -> None:
-        """Remember a record that must end."""
+    def _on_put(self, event: QueueRecordPut) -> None:
         self._part_counts[event.record] = event.part_count
         self._open.add(event.record)
 
-    def on_handler_ended(self, event: QueueHandlerEnded) -> None:
-        """Remember the user records that a process has done."""
+    def _on_handler_ended(self, event: QueueHandlerEnded) -> None:
         self._done.update((event.who, *part) for part in event.done)
 
-    def on_acknowledged(self, event: QueueRecordAcknowledged) -> None:
-        """Check that the record is done, and has not ended before."""
+    def _on_acknowledged(self, event: QueueRecordAcknowledged) -> None:
         who, record = event.who, event.record
         if record not in self._open:
             raise Broken(f"{who} acknowledges {record}, which has ended before")
@@ -70,16 +64,13 @@ class EachRecordEnds(Checker):
             if (who, record, place) not in self._done:
                 raise Broken(f"{who} acknowledges {record}, and its user record {place} is not done")
 
-    def on_forgotten(self, event: AcknowledgementForgotten) -> None:
-        """The record must end again."""
+    def _on_forgotten(self, event: AcknowledgementForgotten) -> None:
         self._open.add(event.record)
 
-    def on_gone(self, event: QueueRecordDied | QueueRecordExpired) -> None:
-        """The record has ended in another way."""
+    def _on_gone(self, event: QueueRecordDied | QueueRecordExpired) -> None:
         self._open.discard(event.record)
 
-    def on_message_logged(self, event: MessageLogged) -> None:
-        """No loop fails."""
+    def _on_message_logged(self, event: MessageLogged) -> None:
         if event.level == "CRITICAL":
             raise Broken(f"{event.who}: {event.text}: {event.error}")
 
@@ -103,8 +94,7 @@ class _Delivery(Struct, eq=False):
 class _DeliveryChecker(Checker):
     """Follows deliveries by their handles."""
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self.deliveries: dict[str, _Delivery] = {}
 
     @property
@@ -113,15 +103,13 @@ class _DeliveryChecker(Checker):
         assert self.history.queues is not None
         return self.history.queues
 
-    def on_received(self, event: QueueRecordReceived) -> None:
-        """Remember a delivery."""
+    def _on_received(self, event: QueueRecordReceived) -> None:
         now_s = self.history.now
         self.deliveries[event.handle] = _Delivery(
             event.who, event.record, now_s, now_s + self.plan.visibility_s
         )
 
-    def on_arrived(self, event: QueueAnswerArrived) -> None:
-        """From now on the process knows these handles."""
+    def _on_arrived(self, event: QueueAnswerArrived) -> None:
         for handle in event.handles:
             self.deliveries[handle].has_arrived = True
 
@@ -134,12 +122,11 @@ class HandlesEnd(_DeliveryChecker):
 
     invariant = "U2"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
+        super()._begin()
         self._sent: dict[tuple[str, int], QueueCallSent] = {}
 
-    def on_sent(self, event: QueueCallSent) -> None:
-        """Check each handle of a call."""
+    def _on_sent(self, event: QueueCallSent) -> None:
         who = event.who
         self._sent[who, event.number] = event
         if not 1 <= len(event.handles) <= 10:
@@ -154,8 +141,7 @@ class HandlesEnd(_DeliveryChecker):
                 raise Broken(f"{who} sends {handle} of {delivery.record}, which has ended")
             delivery.call = event.number
 
-    def on_answered(self, event: QueueCallAnswered) -> None:
-        """Remember which handles have ended."""
+    def _on_answered(self, event: QueueCallAnswered) -> None:
         sent = self._sent.pop((event.who, event.number))
         for place, (handle, outcome) in enumerate(zip(sent.handles, event.outcomes, strict=True)):
             delivery = self.deliveries[handle]
@@ -173,23 +159,22 @@ class RedeliveriesHaveCauses(_DeliveryChecker):
 
     invariant = "U3"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
+        super()._begin()
         self._latest: dict[str, _Delivery] = {}
         self._exited: set[str] = set()
         self._stopping_s: dict[str, float] = {}
         self._unsuccessful: set[tuple[str, str]] = set()
         self._begun_s: dict[tuple[str, str], float] = {}
 
-    def on_received(self, event: QueueRecordReceived) -> None:
-        """Find the cause of a redelivery."""
+    def _on_received(self, event: QueueRecordReceived) -> None:
         earlier = self._latest.get(event.record)
         if earlier is not None and not self._may_be_received_again(earlier):
             raise Broken(
                 f"{event.who} receives {event.record} again, and {earlier.who}, which holds it since {earlier.received_s:.2f} s, has "
                 "neither failed nor returned it"
             )
-        super().on_received(event)
+        super()._on_received(event)
         self._latest[event.record] = self.deliveries[event.handle]
 
     def _may_be_received_again(self, earlier: _Delivery) -> bool:
@@ -208,39 +193,35 @@ class RedeliveriesHaveCauses(_DeliveryChecker):
     def _was_paused(self, who: str, since_s: float) -> bool:
         return any(until_s >= since_s for _, until_s in self.history.pauses.get(who, ()))
 
-    def on_handler_began(self, event: QueueHandlerBegan) -> None:
+    def _on_handler_began(self, event: QueueHandlerBegan) -> None:
         """Remember when a handler first got a record; before that, the handling time counts from the receive."""
         for record, _ in event.parts:
             self._begun_s.setdefault((event.who, record), self.history.now)
 
-    def on_handler_ended(self, event: QueueHandlerEnded) -> None:
+    def _on_handler_ended(self, event: QueueHandlerEnded) -> None:
         """Remember failures: they return the record."""
         self._unsuccessful.update((event.who, record) for record, _ in (*event.failed, *event.rejected))
 
-    def on_acknowledged(self, event: QueueRecordAcknowledged) -> None:
-        """The delivery has ended."""
+    def _on_acknowledged(self, event: QueueRecordAcknowledged) -> None:
         self.deliveries[event.handle].has_ended = True
 
-    def on_gone(self, event: QueueRecordDied | QueueRecordExpired) -> None:
-        """The handle has ended."""
+    def _on_gone(self, event: QueueRecordDied | QueueRecordExpired) -> None:
         if event.record in self._latest:
             self._latest[event.record].has_ended = True
 
-    def on_visibility_set(self, event: VisibilitySet) -> None:
+    def _on_visibility_set(self, event: VisibilitySet) -> None:
         """Remember until when the record is invisible."""
         self.deliveries[event.handle].visible_s = self.history.now + event.seconds
 
-    def on_disturbed(self, event: HandleDisturbed) -> None:
+    def _on_disturbed(self, event: HandleDisturbed) -> None:
         """The service may deliver the record again; for a lost delivery, at any time."""
         delivery = self.deliveries[event.handle]
         delivery.disturbed_s = max(delivery.disturbed_s, float("inf") if event.is_lost else self.history.now)
 
-    def on_stopping(self, event: ProcessStopping) -> None:
-        """From now on the process returns its records."""
+    def _on_stopping(self, event: ProcessStopping) -> None:
         self._stopping_s.setdefault(event.who, self.history.now)
 
-    def on_exited(self, event: ProcessExited) -> None:
-        """Check the end of a graceful stop."""
+    def _on_exited(self, event: ProcessExited) -> None:
         who, now_s = event.who, self.history.now
         self._exited.add(who)
         began_s = self._stopping_s.get(who)
@@ -264,13 +245,11 @@ class OneHandlerAtATime(Checker):
 
     invariant = "U4"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._running: set[tuple[str, str, int]] = set()
         self._done: set[tuple[str, str, int]] = set()
 
-    def on_handler_began(self, event: QueueHandlerBegan) -> None:
-        """Check that no other call has the records."""
+    def _on_handler_began(self, event: QueueHandlerBegan) -> None:
         for part in event.parts:
             key = (event.who, *part)
             if key in self._running:
@@ -279,8 +258,7 @@ class OneHandlerAtATime(Checker):
                 raise Broken(f"{event.who} calls the handler with {part}, which is done and remembered")
             self._running.add(key)
 
-    def on_handler_ended(self, event: QueueHandlerEnded) -> None:
-        """The call has ended."""
+    def _on_handler_ended(self, event: QueueHandlerEnded) -> None:
         assert self.history.queues is not None
         for part in (*event.done, *event.failed, *event.rejected):
             self._running.discard((event.who, *part))
@@ -293,29 +271,24 @@ class DeliveredOnce(Checker):
 
     invariant = "U5"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._put_count = 0
         self._calls: Counter[tuple[str, int]] = Counter()
         self._received_count = 0
         self._has_stopped = False
 
-    def on_put(self, event: QueueRecordPut) -> None:
-        """Count a record."""
+    def _on_put(self, event: QueueRecordPut) -> None:
         del event
         self._put_count += 1
 
-    def on_received(self, event: QueueRecordReceived) -> None:
-        """Count a delivery."""
+    def _on_received(self, event: QueueRecordReceived) -> None:
         del event
         self._received_count += 1
 
-    def on_handler_began(self, event: QueueHandlerBegan) -> None:
-        """Count a call."""
+    def _on_handler_began(self, event: QueueHandlerBegan) -> None:
         self._calls.update(event.parts)
 
-    def on_stopping(self, event: ProcessStopping) -> None:
-        """A stop returns the records that wait for the handler."""
+    def _on_stopping(self, event: ProcessStopping) -> None:
         del event
         self._has_stopped = True
 

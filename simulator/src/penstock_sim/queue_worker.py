@@ -33,7 +33,6 @@ from penstock_sim.virtual_threads import VirtualThreads
 
 if TYPE_CHECKING:
     from penstock.ports.queues import EntryResult, Queues, ReceivedRecord
-    from penstock_sim.environment import Environment
     from penstock_sim.world import World
 
 _CALL_THREADS: Final = 4
@@ -98,7 +97,7 @@ class _SimQueues:
 class _EndCounts(NoMetrics):
     """Counts the ends of deliveries among the situations."""
 
-    def __init__(self, world: Environment) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
@@ -134,24 +133,12 @@ class SimQueueWorker(SimProcess):
     Args:
         world: Its surroundings.
         name: Its worker id.
-        incarnation: Names it apart from its earlier lives.
-        on_gone: Called when it has ended, with how.
         plan: Options of its consumer.
         service: The queue.
     """
 
-    def __init__(
-        self,
-        world: Environment,
-        name: str,
-        incarnation: int,
-        *,
-        on_gone: Callable[[SimProcess, str], None],
-        plan: QueuePlan,
-        service: QueueService,
-    ) -> None:
-        super().__init__(world, name, incarnation)
-        self.on_gone = on_gone
+    def __init__(self, world: World, name: str, plan: QueuePlan, service: QueueService) -> None:
+        super().__init__(world, name)
         self.is_hung = False
         self._clock = SimClock(self)
         threads, options = VirtualThreads(self), plan.options
@@ -259,15 +246,10 @@ class QueueActors(Actors):
 
     def make(self, name: str) -> SimQueueWorker | None:
         """Return a new worker, not begun yet."""
-        if name not in self._plan.workers:
-            return None
-        world, life = self.world, self.world.next_incarnation(name)
-        return SimQueueWorker(
-            world, name, life, on_gone=world.on_worker_gone, plan=self._plan, service=self._service
-        )
+        is_worker = name in self._plan.workers
+        return SimQueueWorker(self.world, name, self._plan, self._service) if is_worker else None
 
-    def on_shard_closed(self, event: ShardClosed) -> None:
-        """Move the shard's records."""
+    def _on_shard_closed(self, event: ShardClosed) -> None:
         self._service.move_records_of(event.key)
 
     def wants_restart(self, process: SimProcess) -> bool:

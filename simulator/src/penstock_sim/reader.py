@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -28,7 +28,6 @@ from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import FetchIterator, FetchListing, FetchPage, ListedShard
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
-from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CallMade
 from penstock_sim.events.reading import (
     DeliveredFrom,
@@ -44,6 +43,9 @@ from penstock_sim.events.reading import (
     TipReached,
 )
 from penstock_sim.process import SimProcess
+
+if TYPE_CHECKING:
+    from penstock_sim.world import World
 
 PAGE_RECORDS: Final = 50
 _NO_HANDLER: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
@@ -158,7 +160,7 @@ class SimReader:
         self._wake_s = math.inf
 
     @property
-    def _world(self) -> Environment:
+    def _world(self) -> World:
         return self.worker.world
 
     @property
@@ -315,7 +317,7 @@ class SimReader:
 class _HashRanges:
     """Which hash keys a shard owns, as the stream's listing has them."""
 
-    def __init__(self, world: Environment, place: str) -> None:
+    def __init__(self, world: World, place: str) -> None:
         self._found = world.streams.locate(place)
 
     def fetch(self) -> HashRange | None:

@@ -264,15 +264,7 @@ class SeveralStreams(StreamSet):
             world.record(StartFailed(name, type(error).__name__))
             self._start_later(name, 1.0, 5.0)
             raise CannotStart(name) from error
-        worker = StreamsWorker(
-            world,
-            name,
-            world.next_incarnation(name),
-            world.on_worker_gone,
-            streams,
-            service=StreamsService(self),
-            plan=self.plan,
-        )
+        worker = StreamsWorker(world, name, streams, StreamsService(self), self.plan)
         world.record(StreamsChosen(worker.who, tuple(stream.stream_id for stream in streams)))
         return worker
 

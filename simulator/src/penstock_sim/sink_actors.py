@@ -44,15 +44,15 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
 
     def make(self, name: str) -> SimSinkQuery | None:
         """Return a new driver of a query, not begun yet."""
-        is_query = name in self._plan.workers
-        return self.make_driver(name, self.world.on_worker_gone) if is_query else None
+        return self.make_driver(name) if name in self._plan.workers else None
 
-    def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None]) -> SimSinkQuery:
+    def make_driver(
+        self, name: str, on_gone: Callable[[SimProcess, str], None] | None = None
+    ) -> SimSinkQuery:
         """Return a new driver of a query, from its checkpoint location."""
         return SimSinkQuery(
             self.world,
             name,
-            self.world.next_incarnation(name),
             on_gone=on_gone,
             plan=self._plan,
             log=self._logs.setdefault(name, SinkLog()),
@@ -62,14 +62,7 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
 
     def make_executor(self, name: str) -> SinkExecutor:
         """Return a new executor."""
-        return SinkExecutor(
-            self.world,
-            name,
-            self.world.next_incarnation(name),
-            plan=self._plan,
-            streams=self._streams,
-            files=self._files,
-        )
+        return SinkExecutor(self.world, name, plan=self._plan, streams=self._streams, files=self._files)
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the repeated events, and how often a minute each happens."""
@@ -100,8 +93,7 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
 
     # --- streams ------------------------------------------------------------------------------------------
 
-    def on_shard_closed(self, event: ShardClosed) -> None:
-        """Reshard the other stream, too, in half of the cases."""
+    def _on_shard_closed(self, event: ShardClosed) -> None:
         del event
         chance, now_ms = self.world.chance, self.world.now_ms()
         if chance.random() < 0.5:

@@ -6,7 +6,6 @@ import json
 import re
 from typing import Final
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.spark.sink.report import FILE_NAME
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
 from penstock_sim.events.processes import CallMade, MessageLogged, ProcessPaused
@@ -22,7 +21,7 @@ from penstock_sim.events.sinks import (
     WriteTaskFailed,
     WriteTaskStarted,
 )
-from penstock_sim.history import AttemptHistory, History
+from penstock_sim.history import AttemptHistory
 from penstock_sim.producer_checkers import KeysInOrder
 
 _ROW: Final = re.compile(r"\brow (\d+)\b")
@@ -54,19 +53,16 @@ class NothingLostInSilence(Checker):
 
     invariant = "K1"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._done: set[str] = set()
         self._logged: set[tuple[str, int]] = set()
         self._filed: set[str] = set()
 
-    def on_file_written(self, event: FileWritten) -> None:
-        """Remember which rows were put aside in a file."""
+    def _on_file_written(self, event: FileWritten) -> None:
         if event.name != FILE_NAME:
             self._filed.update(_rows_of_file(event.name, event.content))
 
-    def on_write_task_done(self, event: WriteTaskDone) -> None:
-        """Compare an attempt's message with the records that readers see."""
+    def _on_write_task_done(self, event: WriteTaskDone) -> None:
         name = event.attempt
         self._done.add(name)
         attempt = self.history.attempts[name]
@@ -83,8 +79,7 @@ class NothingLostInSilence(Checker):
                     f"{name} is done, and its row {text} ({self.history.bad_rows[text]}) is nowhere put aside"
                 )
 
-    def on_write_logged(self, event: WriteLogged) -> None:
-        """Check that each partition of a logged batch has an attempt that is done."""
+    def _on_write_logged(self, event: WriteLogged) -> None:
         query, batch, names = event.query, event.batch, event.attempts
         self._logged.add((query, batch))
         if not self._done.issuperset(names):
@@ -95,13 +90,11 @@ class NothingLostInSilence(Checker):
         if written != self.history.planned_writes[query, batch]:
             raise Broken(f"batch {batch} of {query} is logged as done, and its tasks had other rows")
 
-    def on_message_logged(self, event: MessageLogged) -> None:
-        """Nothing fails in an unexpected way."""
+    def _on_message_logged(self, event: MessageLogged) -> None:
         if event.level == "CRITICAL":
             raise Broken(f"{event.who}: {event.text}: {event.error}")
 
-    def on_request_too_large(self, event: RequestTooLarge) -> None:
-        """No request breaks a limit of the service."""
+    def _on_request_too_large(self, event: RequestTooLarge) -> None:
         raise Broken(
             f"{event.attempt} sends a request of {event.entry_count} entries, the largest of {event.size_bytes} bytes"
         )
@@ -118,12 +111,10 @@ class OrderOfEachAttempt(Checker):
 
     invariant = "K2"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._left: dict[tuple[str, str], list[str]] = {}
 
-    def on_rows_stored(self, event: RowsStored) -> None:
-        """Compare with the row that must be first."""
+    def _on_rows_stored(self, event: RowsStored) -> None:
         name = event.attempt
         attempt = self.history.attempts[name]
         for text in event.texts if event.is_read else ():
@@ -145,8 +136,7 @@ class TwiceWithCause(Checker):
 
     invariant = "K3"
 
-    def on_rows_stored(self, event: RowsStored) -> None:
-        """Count the copies that readers see."""
+    def _on_rows_stored(self, event: RowsStored) -> None:
         name, stream = event.attempt, event.stream
         attempt = self.history.attempts[name]
         for text in event.texts if event.is_read else ():
@@ -158,8 +148,7 @@ class TwiceWithCause(Checker):
                     f"{attempt.excused[text]} calls without an answer explain it"
                 )
 
-    def on_write_task_done(self, event: WriteTaskDone) -> None:
-        """Compare an attempt's report with the stored records."""
+    def _on_write_task_done(self, event: WriteTaskDone) -> None:
         name = event.attempt
         attempt = self.history.attempts[name]
         copies = sum(count - 1 for count in attempt.seen.values() if count)
@@ -183,12 +172,10 @@ class ErrorsName(Checker):
 
     invariant = "K4"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._refused_s: dict[str, float] = {}
 
-    def on_write_task_failed(self, event: WriteTaskFailed) -> None:
-        """Judge an error."""
+    def _on_write_task_failed(self, event: WriteTaskFailed) -> None:
         name, kind, text = event.attempt, event.error, event.text
         attempt = self.history.attempts[name]
         if kind == "RecordError":
@@ -216,12 +203,7 @@ class ErrorsName(Checker):
         if refused_s is None or refused_s > since_s + _SEND_WITHIN_S:
             raise Broken(f"{name} gives up, and the first refusal came at {refused_s} s: {text}")
 
-    def on_rows_refused(self, event: RowsRefused) -> None:
-        """Remember the moment of the first refusal."""
-        self._refused_s.setdefault(event.attempt, self.history.now)
-
-    def on_rows_unanswered(self, event: RowsUnanswered) -> None:
-        """Remember the moment of the first request without an answer."""
+    def _on_refusal(self, event: RowsRefused | RowsUnanswered) -> None:
         self._refused_s.setdefault(event.attempt, self.history.now)
 
     def _judge_record_error(self, name: str, attempt: AttemptHistory, text: str) -> None:
@@ -242,12 +224,10 @@ class ReportAddsUp(Checker):
 
     invariant = "K5"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._counted: dict[str, set[int]] = {}
 
-    def on_file_written(self, event: FileWritten) -> None:
-        """Compare the report with the batches."""
+    def _on_file_written(self, event: FileWritten) -> None:
         query = event.location.removeprefix("checkpoint of ")
         if event.name != FILE_NAME or query in self.history.second_drivers:
             return
@@ -271,8 +251,7 @@ class LettersOnce(Checker):
 
     invariant = "K6"
 
-    def on_file_written(self, event: FileWritten) -> None:
-        """Compare a file with the rows of its task."""
+    def _on_file_written(self, event: FileWritten) -> None:
         name = event.name
         if name == FILE_NAME:
             return
@@ -288,39 +267,27 @@ class EndsInTime(Checker):
 
     invariant = "K7"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._calls: dict[str, list[float]] = {}
         self._tried_s: dict[str, float] = {}
         self._last_s: dict[str, float] = {}
         self._executor_of: dict[str, str] = {}
         self._deadline_s: dict[str, float] = {}
 
-    def on_write_task_started(self, event: WriteTaskStarted) -> None:
-        """Begin to watch."""
+    def _on_write_task_started(self, event: WriteTaskStarted) -> None:
         self._executor_of[event.attempt] = event.executor
         self._deadline_s[event.attempt] = event.deadline_s
 
-    def on_rows_stored(self, event: RowsStored) -> None:
-        """Start over: something is stored."""
-        self._start_over(event.attempt)
+    def _on_progress(self, event: RowsStored | DeadLettersStored) -> None:
+        self._tried_s.pop(event.attempt, None)
+        self._calls.pop(event.attempt, None)
 
-    def on_dead_letters_stored(self, event: DeadLettersStored) -> None:
-        """Start over: something is stored."""
-        self._start_over(event.attempt)
-
-    def _start_over(self, attempt: str) -> None:
-        self._tried_s.pop(attempt, None)
-        self._calls.pop(attempt, None)
-
-    def on_process_paused(self, event: ProcessPaused) -> None:
-        """A paused process makes no progress, and does not notice."""
+    def _on_process_paused(self, event: ProcessPaused) -> None:
         for name in [name for name, executor in self._executor_of.items() if executor == event.who]:
             if name in self._tried_s:
                 self._tried_s[name] = max(self._tried_s[name], event.until_s)
 
-    def on_call_made(self, event: CallMade) -> None:
-        """Count an attempt's calls that store nothing in a sliding window, and check its deadline."""
+    def _on_call_made(self, event: CallMade) -> None:
         attempt = event.key
         if event.call != "sink put":
             return

@@ -16,16 +16,14 @@ from penstock.spark.sink.ports import SinkPorts
 from penstock.spark.sink.task import SinkTask
 from penstock.spark.sink.task_report import TaskReport
 from penstock_sim.blocking_ports import SimClock
-from penstock_sim.events.processes import MessageLogged
 from penstock_sim.events.sinks import WriteTaskDone, WriteTaskFailed, WriteTaskStarted
 from penstock_sim.plan import SinkPlan
 from penstock_sim.sink_rows import COLUMNS, SinkRow, in_batches
 from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
-from penstock_sim.spark_job import TaskFailed
 from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
 
 if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
+    from penstock_sim.world import World
 
 _Item = TypeVar("_Item")
 
@@ -59,7 +57,6 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
     Args:
         world: Its surroundings.
         name: Its name.
-        incarnation: Names this life.
         plan: The faults.
         streams: By name.
         files: The files of all folders.
@@ -67,22 +64,21 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
 
     def __init__(
         self,
-        world: Environment,
+        world: World,
         name: str,
-        incarnation: int,
         *,
         plan: SinkPlan,
         streams: dict[str, SinkStream],
         files: dict[str, bytes],
     ) -> None:
-        super().__init__(world, name, incarnation)
+        super().__init__(world, name)
         self._plan = plan
         self._streams = streams
         self._files = files
         self._placements = PlacementCache()
 
-    def run_attempt(self, attempt: WriteAttempt) -> None:
-        """Run an attempt in its own thread."""
+    def execute(self, attempt: WriteAttempt) -> WrittenTask:
+        """Write the rows of a task; return its report."""
         world, name = self.world, attempt.place.name
         texts = tuple(row.text for row in attempt.rows)
         options = attempt.options
@@ -96,25 +92,18 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
                 options.write_deadline_s,
             )
         )
-        result: WrittenTask | TaskFailed
-        try:
-            report = self._write(attempt)
-        except PenstockError as error:
-            world.record(WriteTaskFailed(name, type(error).__name__, str(error)))
-            result = TaskFailed(error)
-        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            world.record(MessageLogged(self.who, "CRITICAL", "a task of a sink crashed", repr(error)))
-            result = TaskFailed(error)
-        else:
-            counts = tuple((stream, each.user_record_count) for stream, each in report.reports.items())
-            twice = sum(each.possible_duplicate_count for each in report.reports.values())
-            world.record(WriteTaskDone(name, counts, twice, report.dead_letter_count))
-            for each in report.reports.values():
-                for reason, count in each.refused_by_reason.items():
-                    world.met[f"sent again: {reason}"] += count
-            result = WrittenTask(name, report)
-        self.attempts.pop(attempt, None)
-        attempt.driver.later(world.latency_s(), attempt.on_end, result)
+        report = self._write(attempt)
+        counts = tuple((stream, each.user_record_count) for stream, each in report.reports.items())
+        twice = sum(each.possible_duplicate_count for each in report.reports.values())
+        world.record(WriteTaskDone(name, counts, twice, report.dead_letter_count))
+        for each in report.reports.values():
+            for reason, count in each.refused_by_reason.items():
+                world.met[f"sent again: {reason}"] += count
+        return WrittenTask(name, report)
+
+    def record_failed(self, attempt: WriteAttempt, error: PenstockError) -> None:
+        """Record the error that ended an attempt."""
+        self.world.record(WriteTaskFailed(attempt.place.name, type(error).__name__, str(error)))
 
     def _write(self, attempt: WriteAttempt) -> TaskReport:
         place, plan = attempt.place, self._plan

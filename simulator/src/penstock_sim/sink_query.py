@@ -6,17 +6,13 @@ Tasks run in executors (`sink_executor`), which its death does not touch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
-from penstock.errors import PenstockError
 from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.task_report import abort_batch, commit_batch, sum_up
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock
-from penstock_sim.environment import Environment
-from penstock_sim.events.processes import MessageLogged
 from penstock_sim.events.producers import RecordAdded
 from penstock_sim.events.sinks import (
     BadRowAdded,
@@ -29,12 +25,14 @@ from penstock_sim.events.sinks import (
     WritingQueryFailed,
 )
 from penstock_sim.plan import SinkPlan
-from penstock_sim.process import SimProcess
-from penstock_sim.sink_executor import SinkExecutor, WriteAttempt, WrittenTask
+from penstock_sim.sink_executor import WriteAttempt, WrittenTask
 from penstock_sim.sink_rows import SinkRow, draw_rows
 from penstock_sim.sink_service import LETTERS, AttemptPlace, SinkFolder
-from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob
+from penstock_sim.spark_job import JobFailed, OnEnd
 from penstock_sim.spark_processes import LogConflict, SparkDriver
+
+if TYPE_CHECKING:
+    from penstock_sim.world import World
 
 _TRIGGER_MAX_S: Final = 3.0
 
@@ -74,60 +72,35 @@ class SimSinkQuery(SparkDriver):
     Args:
         world: Its surroundings.
         name: The query's name.
-        incarnation: Names this life.
-        on_gone: Called when it has ended, with how.
         plan: Its rows, and its faults.
         log: Its checkpoint location.
-        executors: Returns the processes that run its tasks now.
         files: The files of all folders.
+        more: As for every driver.
     """
 
     def __init__(
-        self,
-        world: Environment,
-        name: str,
-        incarnation: int,
-        *,
-        on_gone: Callable[[SimProcess, str], None],
-        plan: SinkPlan,
-        log: SinkLog,
-        executors: Callable[[], list[SinkExecutor]],
-        files: dict[str, bytes],
+        self, world: World, name: str, *, plan: SinkPlan, log: SinkLog, files: dict[str, bytes], **more: Any
     ) -> None:
-        super().__init__(world, name, incarnation, on_gone)
+        super().__init__(world, name, **more)
         self.log = log
         self._plan = plan
-        self._executors = executors
         self._files = files
         self._options = sink_options(plan, name, log)
         self._clock = SimClock(self)
         self._attempt_count = 0
 
-    def live(self) -> None:
-        """Run in the driver's main thread, to its end."""
-        how = "stopped"
-        try:
-            self._run()
-        except SystemExit:
-            pass
-        except (PenstockError, LogConflict, JobFailed) as error:
-            how = f"failed: {type(error).__name__}"
-            self.world.record(WritingQueryFailed(self.who, type(error).__name__, str(error)))
-            self._change_options_after(str(error))
-        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            how = "crashed"
-            self.world.record(MessageLogged(self.who, "CRITICAL", "the driver crashed", repr(error)))
-        self.on_gone(self, how)
-
-    def _change_options_after(self, error_text: str) -> None:
-        """Do as an error says: a person sets the option that it names."""
+    def on_failed(self, error: Exception) -> None:
+        """Record the error that ends the query, and do as it says: a person sets the option that it names."""
+        error_text = str(error)
+        self.world.record(WritingQueryFailed(self.who, type(error).__name__, error_text))
         does_not_fit = "deadLetterPath" in error_text and "does not fit" in error_text
         if does_not_fit or ("RecordError" in error_text and not self._options.keeps_dead_letters):
             self.log.more_options = {"onError": "deadLetter", "deadLetterPath": LETTERS}
 
     # --- Spark's loop -----------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def run_query(self) -> None:
+        """Run batch after batch, as Spark does."""
         log, world = self.log, self.world
         index = log.committed_count
         while True:
@@ -187,24 +160,19 @@ class SimSinkQuery(SparkDriver):
         return SinkFolder(self, location, self._files)
 
     def _run_tasks(self, index: int, rows: list[list[SinkRow]], write_id: str | None) -> list[WrittenTask]:
-        def start(part: int, on_end: OnEnd[WrittenTask]) -> bool:
-            executors = self._executors()
-            if executors:
-                self._attempt_count += 1
-                name = f"{self.who} {index}.{part} attempt {self._attempt_count}"
-                place = AttemptPlace(name, self.name, index, part)
-                attempt = WriteAttempt(
-                    driver=self,
-                    on_end=on_end,
-                    place=place,
-                    options=self._options,
-                    rows=rows[part],
-                    write_id=write_id,
-                )
-                self.world.chance.choice(executors).run(attempt)
-            return bool(executors)
+        def attempt_of(part: int, on_end: OnEnd[Any]) -> WriteAttempt:
+            self._attempt_count += 1
+            name = f"{self.who} {index}.{part} attempt {self._attempt_count}"
+            return WriteAttempt(
+                driver=self,
+                on_end=on_end,
+                place=AttemptPlace(name, self.name, index, part),
+                options=self._options,
+                rows=rows[part],
+                write_id=write_id,
+            )
 
-        job = SparkJob[WrittenTask](self, len(rows), start, lambda: self.world.has_fault("second_attempt"))
+        job = self.job(len(rows), attempt_of)
         try:
             return job.run()
         except JobFailed:

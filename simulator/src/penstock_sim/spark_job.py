@@ -28,8 +28,8 @@ class TaskFailed(Struct, frozen=True):
 
 OnEnd: TypeAlias = Callable[[_Result | TaskFailed], None]
 """Called in the driver's process with the outcome of an attempt."""
-Start: TypeAlias = Callable[[int, OnEnd[_Result]], bool]
-"""Begins an attempt of a task by its number; False where no executor is there."""
+Start: TypeAlias = Callable[[int, OnEnd[_Result]], None]
+"""Begins an attempt of a task by its number."""
 
 
 class _Task(Struct, Generic[_Result]):
@@ -104,5 +104,4 @@ class SparkJob(Generic[_Result]):
                 task.result = result
             self._changed.notify_all()
 
-        if not self._start(task.number, on_end):
-            self._driver.later(1.0, self._attempt, task)
+        self._start(task.number, on_end)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from penstock.errors import PenstockError
 from penstock_sim.actors import Actors
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessPaused, ProcessStarted
 from penstock_sim.events.queries import ExecutorKilled, SecondDriverStarted
 from penstock_sim.fibers import ProcessEnded
 from penstock_sim.process import SimProcess
-from penstock_sim.spark_job import OnEnd, TaskFailed
+from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob, TaskFailed
 
 if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
     from penstock_sim.fibers import Fiber
     from penstock_sim.world import World
 
@@ -82,18 +82,39 @@ _Attempt = TypeVar("_Attempt", bound=TaskAttempt)
 class SparkExecutor(SimProcess, Generic[_Attempt]):
     """One process that runs tasks."""
 
-    def __init__(self, world: Environment, name: str, incarnation: int) -> None:
-        super().__init__(world, name, incarnation)
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
         self.attempts: dict[_Attempt, None] = {}
 
     def run(self, attempt: _Attempt) -> None:
-        """Begin an attempt."""
+        """Begin an attempt in its own thread."""
         self.attempts[attempt] = None
-        self.spawn(lambda: self.run_attempt(attempt))
+        self.spawn(lambda: self._run(attempt))
+
+    def _run(self, attempt: _Attempt) -> None:
+        result: Any
+        try:
+            result = self.execute(attempt)
+        except PenstockError as error:
+            self.record_failed(attempt, error)
+            result = TaskFailed(error)
+        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
+            self.world.record(MessageLogged(self.who, "CRITICAL", "a task crashed", repr(error)))
+            result = TaskFailed(error)
+        self.attempts.pop(attempt, None)
+        self.record_ended(attempt)
+        attempt.driver.later(self.world.latency_s(), attempt.on_end, result)
 
     @abstractmethod
-    def run_attempt(self, attempt: _Attempt) -> None:
-        """Run an attempt in its own thread."""
+    def execute(self, attempt: _Attempt) -> Any:
+        """Run an attempt to its end; return its result."""
+
+    @abstractmethod
+    def record_failed(self, attempt: _Attempt, error: PenstockError) -> None:
+        """Record the error that ended an attempt."""
+
+    def record_ended(self, attempt: _Attempt) -> None:
+        """Record that an attempt has ended, with or without an error."""
 
     def fail(self) -> list[_Attempt]:
         """End the process; return the attempts that it leaves."""
@@ -107,15 +128,20 @@ class SparkDriver(SimProcess):
     Args:
         world: Its surroundings.
         name: The query's name.
-        incarnation: Names this life.
         on_gone: Called when it has ended, with how.
+        executors: Returns the processes that run its tasks now.
     """
 
     def __init__(
-        self, world: Environment, name: str, incarnation: int, on_gone: Callable[[SimProcess, str], None]
+        self,
+        world: World,
+        name: str,
+        *,
+        on_gone: Callable[[SimProcess, str], None] | None,
+        executors: Callable[[], list[Any]],
     ) -> None:
-        super().__init__(world, name, incarnation)
-        self.on_gone = on_gone
+        super().__init__(world, name, on_gone)
+        self._executors = executors
         self.main: Fiber | None = None
         self._is_stopping = False
 
@@ -123,9 +149,50 @@ class SparkDriver(SimProcess):
         """Begin."""
         self.main = self.spawn(self.live)
 
-    @abstractmethod
     def live(self) -> None:
         """Run in the driver's main thread, to its end."""
+        how = "done"
+        try:
+            self.run_query()
+        except SystemExit:
+            how = "stopped"
+        except (PenstockError, LogConflict, JobFailed) as error:
+            how = f"failed: {type(error).__name__}"
+            self.on_failed(error)
+        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
+            how = "crashed"
+            self.world.record(MessageLogged(self.who, "CRITICAL", "the driver crashed", repr(error)))
+        try:
+            self.close()
+        except SystemExit:
+            how = "stopped"
+        self.on_gone(self, how)
+
+    @abstractmethod
+    def run_query(self) -> None:
+        """Run batch after batch, as Spark does."""
+
+    @abstractmethod
+    def on_failed(self, error: Exception) -> None:
+        """Record the error that ends the query."""
+
+    def close(self) -> None:
+        """Stop the production code in this process."""
+
+    def job(self, task_count: int, attempt_of: Callable[[int, OnEnd[Any]], TaskAttempt]) -> SparkJob[Any]:
+        """Return a job whose attempts run in executors drawn by chance; some tasks get a second attempt.
+
+        Args:
+            task_count: Its tasks.
+            attempt_of: Returns the next attempt of a task by its number.
+        """
+        chance = self.world.chance
+
+        def start(number: int, on_end: OnEnd[Any]) -> None:
+            attempt = attempt_of(number, on_end)
+            chance.choice(self._executors()).run(attempt)
+
+        return SparkJob(self, task_count, start, lambda: self.world.has_fault("second_attempt"))
 
     def request_stop(self) -> None:
         """Stop as `query.stop()` does, or SIGTERM: wherever it is."""
@@ -162,7 +229,7 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         """Return a new executor."""
 
     @abstractmethod
-    def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None]) -> _Driver:
+    def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None] | None = None) -> _Driver:
         """Return a new driver of a query, from its checkpoint location."""
 
     def begin(self) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_writes import Create
 from penstock_sim.checker import Broken, Checker
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.reading import DeliveredFrom, ReaderStarted
 from penstock_sim.events.streams import ListChanged, RecordPut, StreamDeleted, StreamRefused, StreamsChosen
-from penstock_sim.history import History
 from penstock_sim.plan import EPOCH_MS
 
 READ_WITHIN_S: Final = 60.0
@@ -27,16 +25,13 @@ class OwnStreamOnly(Checker):
 
     invariant = "T1"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._read_by: dict[str, tuple[str, ...]] = {}
 
-    def on_streams_chosen(self, event: StreamsChosen) -> None:
-        """Remember the streams that a process reads."""
+    def _on_streams_chosen(self, event: StreamsChosen) -> None:
         self._read_by[event.who] = event.stream_ids
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Check the lease's stream, and those of the shards that it names."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         who, write, after = event.who, event.write, event.after
         key = write.key
         if key not in self.history.shards:
@@ -55,13 +50,11 @@ class OwnStreamOnly(Checker):
         if after.stream is not None and str(after.stream) != identity:
             raise Broken(f"{type(write).__name__} of {who} marks {key} as of {after.stream}")
 
-    def on_reader_started(self, event: ReaderStarted) -> None:
-        """Check the stream of the shard that is read."""
+    def _on_reader_started(self, event: ReaderStarted) -> None:
         if _stream_id(event.key) not in self._read_by[event.who]:
             raise Broken(f"{event.who} reads {event.key}, whose stream is not in its list")
 
-    def on_delivered_from(self, event: DeliveredFrom) -> None:
-        """Records show the handler their stream and shard."""
+    def _on_delivered_from(self, event: DeliveredFrom) -> None:
         stream_id, _, shard_id = event.key.rpartition(":")
         if event.places != ((self.history.streams[stream_id].name, shard_id),):
             raise Broken(f"{event.who} hands over records of {event.key} as those of {event.places}")
@@ -76,8 +69,7 @@ class DeletedStaysAsItWas(Checker):
     invariant = "T2"
     _UNDER_WAY_S: Final = 20.0  # leases of an earlier list may still be written
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._gone_s: dict[str, float] = {}
 
     def _written_until_s(self, who: str, gone_s: float) -> float:
@@ -87,12 +79,10 @@ class DeletedStaysAsItWas(Checker):
                 until_s = max(until_s, resumed_s + self._UNDER_WAY_S)
         return until_s
 
-    def on_stream_deleted(self, event: StreamDeleted) -> None:
-        """Remember when it went."""
+    def _on_stream_deleted(self, event: StreamDeleted) -> None:
         self._gone_s[event.stream_id] = self.history.now
 
-    def on_lease_written(self, event: LeaseWritten) -> None:
-        """Check leases that are created and deleted."""
+    def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
         gone_s = self._gone_s.get(_stream_id(write.key))
         if gone_s is None or self.history.now < self._written_until_s(event.who, gone_s):
@@ -109,33 +99,25 @@ class OthersGoOn(Checker):
 
     invariant = "T3"
 
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
+    def _begin(self) -> None:
         self._read_since_s: dict[str, float] = {}
         self._in_trouble: set[str] = set()
         self._due: deque[tuple[float, str, int, int]] = deque()
 
-    def on_streams_chosen(self, event: StreamsChosen) -> None:
-        """From the first worker on that has a stream in its list, its records are owed."""
+    def _on_streams_chosen(self, event: StreamsChosen) -> None:
         for stream_id in event.stream_ids:
             self._read_since_s.setdefault(stream_id, self.history.now)
 
-    def on_stream_refused(self, event: StreamRefused) -> None:
-        """It owes nothing more."""
+    def _on_stream_failed(self, event: StreamRefused | StreamDeleted) -> None:
         self._in_trouble.add(event.stream_id)
 
-    def on_stream_deleted(self, event: StreamDeleted) -> None:
-        """As above."""
-        self._in_trouble.add(event.stream_id)
-
-    def on_list_changed(self, event: ListChanged) -> None:
+    def _on_list_changed(self, event: ListChanged) -> None:
         """A stream left out of a worker's list is not owed until all have it again."""
         self._in_trouble.update(
             stream_id for stream_id, stream in self.history.streams.items() if stream.name not in event.names
         )
 
-    def on_record_put(self, event: RecordPut) -> None:
-        """Check the records whose time is over."""
+    def _on_record_put(self, event: RecordPut) -> None:
         self._due.append((self.history.now + READ_WITHIN_S, event.key, event.number, event.arrival_ms))
         while self._due and self._due[0][0] <= self.history.now:
             _, put_into, number, came_ms = self._due.popleft()

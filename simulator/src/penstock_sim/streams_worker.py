@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from msgspec.structs import replace
@@ -26,14 +26,13 @@ from penstock.ports.kinesis import Kinesis, ShardFilter, ShardListing
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_calls import list_shards
-from penstock_sim.environment import Environment
 from penstock_sim.events.streams import WorkerStoodStill
 from penstock_sim.plan import StreamsPlan
-from penstock_sim.process import SimProcess
 from penstock_sim.worker import SimWorker
 
 if TYPE_CHECKING:
     from penstock_sim.several_streams import SeveralStreams
+    from penstock_sim.world import World
 
 _FIRST_CHECK_S: Final = 1.0
 
@@ -115,8 +114,6 @@ class StreamsWorker(SimWorker):
     Args:
         world: Its surroundings.
         name: Its worker id.
-        incarnation: Names it apart from its earlier lives.
-        on_gone: Called when it has ended, with how.
         streams: The streams to read, as the service described them when the process started.
         service: Answers calls about them.
         plan: The events of the streams.
@@ -124,19 +121,16 @@ class StreamsWorker(SimWorker):
 
     def __init__(
         self,
-        world: Environment,
+        world: World,
         name: str,
-        incarnation: int,
-        on_gone: Callable[[SimProcess, str], None],
         streams: Sequence[ConsumedStream],
-        *,
         service: StreamsService,
         plan: StreamsPlan,
     ) -> None:
         self._plan = plan
         self._options: CoordinatorOptions | None = None
         self.streams = {stream.stream_id: stream for stream in streams}
-        super().__init__(world, name, incarnation, on_gone)
+        super().__init__(world, name)
         self._kinesis = cast("Kinesis", service)
         self._known = {stream.stream_id: self._known_stream(stream) for stream in streams}
         self._fetchers = {

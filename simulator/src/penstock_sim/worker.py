@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -61,12 +61,14 @@ from penstock.core.leases.kcl3_fleet import stats_to_report
 from penstock.core.leases.lease import Lease, name_run
 from penstock.core.leases.lease_writes import Applied, Refused
 from penstock.core.starting import with_moment
-from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.events.reading import ReaderStarted
-from penstock_sim.process import SimProcess, scan_name
+from penstock_sim.process import scan_name
 from penstock_sim.reader import ReadingProcess, SimReader
 from penstock_sim.table import without_request
+
+if TYPE_CHECKING:
+    from penstock_sim.world import World
 
 UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""
@@ -78,16 +80,11 @@ class SimWorker(ReadingProcess):
     Args:
         world: Its surroundings.
         name: Its worker id.
-        incarnation: Names it apart from its earlier lives.
-        on_gone: Called when it has ended, with how.
     """
 
-    def __init__(
-        self, world: Environment, name: str, incarnation: int, on_gone: Callable[[SimProcess, str], None]
-    ) -> None:
-        super().__init__(world, name, incarnation)
-        self.on_gone = on_gone
-        run_name = name_run(name, f"{incarnation:08x}") if self.writes_its_run else ""
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        run_name = name_run(name, f"{self.life:08x}") if self.writes_its_run else ""
         self.coordinator = Coordinator(name, self.coordinator_options(), run_name)
         self.readers: dict[tuple[str, int], SimReader] = {}
         self._current: dict[str, SimReader] = {}

@@ -6,6 +6,7 @@ again, and in the liveness phase the fleet must settle, read everything and stay
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -47,12 +48,12 @@ class World(Environment):
         listener: Callable[[HistoryEntry], None],
         streams: Callable[[World], StreamSet] = StreamSet,
     ) -> None:
+        self._lives: Counter[str] = Counter()
         self.streams = streams(self)
         self.actors: list[Actors] = [self.streams]
         """The kinds of processes beside plain workers, and the streams, each with its own faults."""
         super().__init__(scenario, listener)
         self.workers: dict[str, SimProcess] = {}
-        self._incarnations: dict[str, int] = {}
         self._earlier: list[SimProcess] = []  # processes whose name a second process got while they ran
         self._left: set[str] = set()
         self.table.foreign = set(scenario.foreign)
@@ -199,12 +200,12 @@ class World(Environment):
             worker = actors.make(name)
             if worker is not None:
                 return worker
-        return SimWorker(self, name, self.next_incarnation(name), self.on_worker_gone)
+        return SimWorker(self, name)
 
-    def next_incarnation(self, name: str) -> int:
+    def next_life(self, name: str) -> int:
         """Return the number of the next life under a name."""
-        self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        return self._incarnations[name]
+        self._lives[name] += 1
+        return self._lives[name]
 
     def is_done(self) -> bool:
         """Whether nothing of the plan is left to happen."""

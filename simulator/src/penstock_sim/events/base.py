@@ -110,7 +110,7 @@ def methods_of(subscriber: type[Subscriber]) -> Mapping[type[Event], str]:
         return _METHODS[subscriber]
     found: dict[type[Event], str] = {}
     for name in dir(subscriber):
-        if not name.startswith(("on_", "_on_")):
+        if not name.startswith("_on_"):
             continue
         hint = get_type_hints(getattr(subscriber, name)).get("event")
         for kind in get_args(hint) or (hint,):
@@ -135,3 +135,7 @@ class SituationFinder(Subscriber):
         self.scenario = scenario
         self.met = met
         self.now = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set the state from which the finder begins."""

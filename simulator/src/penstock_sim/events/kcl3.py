@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from penstock.core.leases.lease_writes import Release, Take
 from penstock_sim.events.base import Event, SituationFinder, name_of
@@ -31,10 +30,8 @@ ACTIONS: Final = {
 
 
 class VersionChanged(Event, frozen=True):
-    """The row `Migration3.0` has another state."""
-
-    version: str
     story: ClassVar = "the row Migration3.0 becomes {version}"
+    version: str
     concerns_all: ClassVar = True
 
 
@@ -46,41 +43,34 @@ class FleetUnready(Event, frozen=True):
 
 
 class LeaderElected(Event, frozen=True):
-    """A worker gets the leader's lock."""
-
-    who: str
     story: ClassVar = "{who} becomes the leader"
+    who: str
     meets: ClassVar = situation("a worker becomes the leader", KCL3)
     concerns_all: ClassVar = True
 
 
 class LeaderLost(Event, frozen=True):
-    """A worker is no longer the leader, and goes on."""
-
+    story: ClassVar = "{who} is the leader no more: {why}"
     who: str
     why: str
-    story: ClassVar = "{who} is the leader no more: {why}"
     meets: ClassVar = situation("a leader loses its lock", KCL3)
     concerns_all: ClassVar = True
 
 
 class LeaderActed(Event, frozen=True):
-    """The leader assigns or asks for a lease."""
-
+    story: ClassVar = "{action} {key}, read by {reader}, for {to} ({who})"
     who: str
     action: str
     key: str
     reader: str | None
     to: str
-    story: ClassVar = "{action} {key}, read by {reader}, for {to} ({who})"
 
 
 class Kcl3Situations(SituationFinder):
     """Finds situations of fleets with a leader."""
 
-    def __init__(self, scenario: Any, met: Counter[str]) -> None:
-        super().__init__(scenario, met)
-        plan = scenario.kcl3
+    def _begin(self) -> None:
+        plan = self.scenario.kcl3
         self._kcl3: frozenset[str] = frozenset() if plan is None else plan.workers
         self._version: str = "" if plan is None else plan.begins
         self._leaders: set[str] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
@@ -82,17 +81,13 @@ _DESCRIPTIONS: Final[dict[type, Callable[[str, Any, Any, Any], str]]] = {
 
 
 class LeaseDeleted(Event, frozen=True):
-    """A user deletes a row that a worker may read."""
-
+    story: ClassVar = "a user deletes the lease of {key}, read by {reader}"
     key: str
     reader: str | None
-    story: ClassVar = "a user deletes the lease of {key}, read by {reader}"
     meets: ClassVar = "fault: row_deletions_per_min"
 
 
 class TableDropped(Event, frozen=True):
-    """A user deletes the lease table."""
-
     story: ClassVar = "a user deletes the lease table"
     meets: ClassVar = "fault: table_drops_per_min"
     concerns_all: ClassVar = True
@@ -101,8 +96,7 @@ class TableDropped(Event, frozen=True):
 class LeaseSituations(SituationFinder):
     """Finds moves of leases that workers of several kinds make."""
 
-    def __init__(self, scenario: Any, met: Counter[str]) -> None:
-        super().__init__(scenario, met)
+    def _begin(self) -> None:
         self._rows: dict[str, Lease] = {}
 
     def _on_lease_written(self, event: LeaseWritten) -> None:

@@ -8,10 +8,8 @@ from penstock_sim.events.base import Event, SituationFinder
 
 
 class ProcessStarted(Event, frozen=True):
-    """A process has started."""
-
-    who: str
     story: ClassVar = "{who} starts"
+    who: str
     concerns_all: ClassVar = True
 
 
@@ -25,28 +23,22 @@ class ProcessExited(Event, frozen=True):
 
 
 class ProcessStopping(Event, frozen=True):
-    """A process is asked to stop."""
-
-    who: str
     story: ClassVar = "{who} is asked to stop"
+    who: str
     meets: ClassVar = "fault: stops_per_min"
     concerns_all: ClassVar = True
 
 
 class ProcessPaused(Event, frozen=True):
-    """A process does nothing until a moment."""
-
+    story: ClassVar = "{who} is paused until {until_s:.2f} s"
     who: str
     until_s: float
-    story: ClassVar = "{who} is paused until {until_s:.2f} s"
     concerns_all: ClassVar = True
 
 
 class SecondProcessStarted(Event, frozen=True):
-    """A second process starts under the name of a running one."""
-
-    worker: str
     story: ClassVar = "a second process of {worker} is about to start"
+    worker: str
 
 
 class CallMade(Event, frozen=True):
@@ -66,30 +58,24 @@ class CallRetried(Event, frozen=True):
 
 
 class CoordinatorReported(Event, frozen=True):
-    """A worker's coordinator reports something to its user."""
-
+    story: ClassVar = "{who} reports {topic} {reason} {key}"
     who: str
     topic: str
     reason: str
     key: str | None
-    story: ClassVar = "{who} reports {topic} {reason} {key}"
 
 
 class MessageLogged(Event, frozen=True):
-    """The production code logs a warning or an error."""
-
+    story: ClassVar = "{who} logs ({level}): {text}"
     who: str
     level: str
     text: str
     error: str
-    story: ClassVar = "{who} logs ({level}): {text}"
 
 
 class WallClockJumped(Event, frozen=True):
-    """The workers' wall clocks have this offset from now on."""
-
-    offset_ms: int
     story: ClassVar = "the wall clocks are {offset_s:.0f} s off from now on"
+    offset_ms: int
 
     @property
     def offset_s(self) -> float:
@@ -98,8 +84,6 @@ class WallClockJumped(Event, frozen=True):
 
 
 class FaultsEnded(Event, frozen=True):
-    """The safety phase has ended."""
-
     story: ClassVar = "the faults end"
     concerns_all: ClassVar = True
 

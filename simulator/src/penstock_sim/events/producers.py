@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from penstock_sim.events.base import Event, SituationFinder
 from penstock_sim.events.processes import ProcessExited
@@ -35,11 +34,9 @@ class RecordAdded(Event, frozen=True):
 
 
 class RecordsSent(Event, frozen=True):
-    """A producer sends a request."""
-
+    story: ClassVar = "{who} sends {texts}"
     who: str
     texts: tuple[str, ...]
-    story: ClassVar = "{who} sends {texts}"
 
 
 class RecordsStored(Event, frozen=True):
@@ -64,20 +61,16 @@ class RecordsStored(Event, frozen=True):
 
 
 class RecordsAcknowledged(Event, frozen=True):
-    """A producer gets the acknowledgement of an entry."""
-
+    story: ClassVar = "{who} gets an acknowledgement of {texts} as {number} of {key}"
     who: str
     key: str
     number: int
     texts: tuple[str, ...]
-    story: ClassVar = "{who} gets an acknowledgement of {texts} as {number} of {key}"
 
 
 class RecordsUnanswered(Event, frozen=True):
-    """There is no answer for the records of an entry."""
-
-    texts: tuple[str, ...]
     story: ClassVar = "there is no answer for {texts}"
+    texts: tuple[str, ...]
 
 
 class RecordsMisrouted(Event, frozen=True):
@@ -88,19 +81,16 @@ class RecordsMisrouted(Event, frozen=True):
 
 
 class RecordsGivenUp(Event, frozen=True):
-    """A producer gives records up."""
-
+    story: ClassVar = "{who} gives {texts} up: {why}"
     who: str
     texts: tuple[str, ...]
     why: str
-    story: ClassVar = "{who} gives {texts} up: {why}"
 
 
 class ProducerSituations(SituationFinder):
     """Finds situations of producers."""
 
-    def __init__(self, scenario: Any, met: Counter[str]) -> None:
-        super().__init__(scenario, met)
+    def _begin(self) -> None:
         self._seen: set[str] = set()
         self._crashed: set[str] = set()
         self._numbers: tuple[int, ...] = ()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Take
@@ -35,46 +34,36 @@ PASSES_LOSS: Final = situation("a batch goes on after a loss", _QUERIES)
 
 
 class SecondDriverStarted(Event, frozen=True):
-    """A second driver starts from a query's checkpoint location."""
-
-    query: str
     story: ClassVar = "a second driver of {query} is about to start"
+    query: str
 
 
 class LocationRestored(Event, frozen=True):
-    """A query's checkpoint location is set back to an earlier state."""
-
-    query: str
     story: ClassVar = "the checkpoint location of {query} is set back to an earlier state"
+    query: str
     meets: ClassVar = "fault: restores_per_min"
     concerns_all: ClassVar = True
 
 
 class LocationCopied(Event, frozen=True):
-    """A driver starts from a copy of a query's checkpoint location."""
-
+    story: ClassVar = "{copy} starts from a copy of the checkpoint location of {query}"
     query: str
     copy: str
-    story: ClassVar = "{copy} starts from a copy of the checkpoint location of {query}"
     meets: ClassVar = "fault: copies_per_min"
     concerns_all: ClassVar = True
 
 
 class ApplicationRenamed(Event, frozen=True):
-    """The application has another name, and so an empty lease table."""
-
-    application: str
     story: ClassVar = "the application is called {application} from now on, and its lease table is empty"
+    application: str
     meets: ClassVar = "fault: moves_per_min"
 
 
 class QueryFailed(Event, frozen=True):
-    """An error ends a query."""
-
+    story: ClassVar = "{who} fails with {error}: {text}"
     who: str
     error: str
     text: str
-    story: ClassVar = "{who} fails with {error}: {text}"
 
 
 class TipProbed(Event, frozen=True):
@@ -123,21 +112,17 @@ class BatchBounded(Event, frozen=True):
 
 
 class BatchStarted(Event, frozen=True):
-    """A driver begins the tasks of a batch."""
-
+    story: ClassVar = "{who} runs batch {batch} of {keys}"
     who: str
     batch: int
     keys: tuple[str, ...]
-    story: ClassVar = "{who} runs batch {batch} of {keys}"
 
 
 class BatchUnread(Event, frozen=True):
-    """A query's action has not read these shards of a batch to their end."""
-
+    story: ClassVar = "no action of {query} reads batch {batch} of {keys}"
     query: str
     batch: int
     keys: tuple[str, ...]
-    story: ClassVar = "no action of {query} reads batch {batch} of {keys}"
 
 
 class BatchCommitted(Event, frozen=True):
@@ -153,21 +138,17 @@ class BatchCommitted(Event, frozen=True):
 
 
 class ExecutorKilled(Event, frozen=True):
-    """An executor is killed."""
-
-    executor: str
     story: ClassVar = "{executor} is killed"
+    executor: str
     meets: ClassVar = "fault: executor_kills_per_min"
 
 
 class ReadTaskStarted(Event, frozen=True):
-    """An executor begins to read a shard of a batch."""
-
+    story: ClassVar = "{executor} begins a task of batch {batch} on {key}"
     who: str
     executor: str
     batch: int
     key: str
-    story: ClassVar = "{executor} begins a task of batch {batch} on {key}"
 
 
 class ReadTaskEnded(Event, frozen=True):
@@ -189,13 +170,11 @@ class ReadTaskFailed(Event, frozen=True):
 
 
 class BatchRead(Event, frozen=True):
-    """A task has read a shard of a batch to its end."""
-
+    story: ClassVar = "a task of {who} has read {numbers} of {key} for batch {batch}"
     who: str
     batch: int
     key: str
     numbers: tuple[int, ...]
-    story: ClassVar = "a task of {who} has read {numbers} of {key} for batch {batch}"
 
 
 class BatchReadInPart(Event, frozen=True):
@@ -210,9 +189,8 @@ class BatchReadInPart(Event, frozen=True):
 class QuerySituations(SituationFinder):
     """Finds situations of queries that read."""
 
-    def __init__(self, scenario: Any, met: Counter[str]) -> None:
-        super().__init__(scenario, met)
-        self._lease_s: float = scenario.options.lease_duration_s
+    def _begin(self) -> None:
+        self._lease_s: float = self.scenario.options.lease_duration_s
         self._running: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._ran: dict[tuple[str, int], str] = {}
         self._tasks: dict[tuple[str, str, int, str], float] = {}

@@ -70,12 +70,10 @@ class QueueCallSent(Event, frozen=True):
 
 
 class QueueCallAnswered(Event, frozen=True):
-    """A process gets the outcome of each entry of a call."""
-
+    story: ClassVar = "{who} gets the outcomes {outcomes}"
     who: str
     number: int
     outcomes: tuple[str, ...]
-    story: ClassVar = "{who} gets the outcomes {outcomes}"
 
 
 class QueueHandlerBegan(Event, frozen=True):
@@ -86,45 +84,35 @@ class QueueHandlerBegan(Event, frozen=True):
 
 
 class QueueHandlerEnded(Event, frozen=True):
-    """A handler returned or raised."""
-
+    story: ClassVar = "the handler of {who} ends: done {done}, failed {failed}, rejected {rejected}"
     who: str
     done: tuple[tuple[str, int], ...] = ()
     failed: tuple[tuple[str, int], ...] = ()
     rejected: tuple[tuple[str, int], ...] = ()
-    story: ClassVar = "the handler of {who} ends: done {done}, failed {failed}, rejected {rejected}"
 
 
 class QueueRecordAcknowledged(Event, frozen=True):
-    """The service acknowledges a record."""
-
+    story: ClassVar = "{record} is acknowledged by {who}"
     who: str
     record: str
     handle: str
-    story: ClassVar = "{record} is acknowledged by {who}"
 
 
 class AcknowledgementForgotten(Event, frozen=True):
-    """The service will deliver an acknowledged record again."""
-
-    record: str
     story: ClassVar = "the acknowledgement of {record} is forgotten"
+    record: str
     meets: ClassVar = _FORGOTTEN
 
 
 class QueueRecordDied(Event, frozen=True):
-    """A record becomes a dead letter."""
-
-    record: str
     story: ClassVar = "{record} becomes a dead letter"
+    record: str
     meets: ClassVar = _DEAD
 
 
 class QueueRecordExpired(Event, frozen=True):
-    """Retention takes a record."""
-
-    record: str
     story: ClassVar = "retention takes {record}"
+    record: str
     meets: ClassVar = _EXPIRED
 
 

@@ -26,15 +26,11 @@ class ReaderEvent(Event, frozen=True):
 
 
 class ReaderStarted(ReaderEvent, frozen=True):
-    """A worker begins to read a shard."""
-
-    position: Position
     story: ClassVar = "{who} begins to read {key} at {position} (reader {epoch})"
+    position: Position
 
 
 class ReaderEnded(ReaderEvent, frozen=True):
-    """A worker has stopped reading a shard."""
-
     story: ClassVar = "{who} has stopped reading {key} (reader {epoch})"
 
 
@@ -47,17 +43,13 @@ class ShardStopped(ReaderEvent, frozen=True):
 
 
 class RecordsDelivered(ReaderEvent, frozen=True):
-    """A handler gets records."""
-
-    numbers: tuple[int, ...]
     story: ClassVar = "{who} delivers {numbers} of {key}"
+    numbers: tuple[int, ...]
 
 
 class RecordsRedelivered(ReaderEvent, frozen=True):
-    """A handler gets records again after it has failed on them."""
-
-    numbers: tuple[int, ...]
     story: ClassVar = "{who} delivers {numbers} of {key} again"
+    numbers: tuple[int, ...]
 
 
 class RecordsHandled(ReaderEvent, frozen=True):
@@ -68,18 +60,14 @@ class RecordsHandled(ReaderEvent, frozen=True):
 
 
 class RecordsDeadLettered(ReaderEvent, frozen=True):
-    """Records on which a handler failed are handled as dead letters."""
-
-    numbers: tuple[int, ...]
     story: ClassVar = "{who} sends {numbers} of {key} to the dead letters"
+    numbers: tuple[int, ...]
     meets: ClassVar = situation("a record goes to the dead letters", *_CONSUMERS)
 
 
 class HandlerRaised(ReaderEvent, frozen=True):
-    """A handler raises."""
-
-    numbers: tuple[int, ...]
     story: ClassVar = "{who} fails on {numbers} of {key}"
+    numbers: tuple[int, ...]
 
 
 class DeliveredFrom(ReaderEvent, frozen=True):
@@ -107,8 +95,6 @@ class TipReached(ReaderEvent, frozen=True):
 
 
 class LossReported(ReaderEvent, frozen=True):
-    """A reader reports that records may be lost."""
-
     story: ClassVar = "{who} reports that records of {key} may be lost"
     meets: ClassVar = situation("a loss is reported", *_CONSUMERS)
 

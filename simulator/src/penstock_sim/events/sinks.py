@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
@@ -43,11 +42,9 @@ ERRORS: Final = {
 
 
 class BadRowAdded(Event, frozen=True):
-    """A batch has a row that the service can never accept."""
-
+    story: ClassVar = "the service can never accept {text}: {why}"
     text: str
     why: str
-    story: ClassVar = "the service can never accept {text}: {why}"
 
 
 class WritePlanned(Event, frozen=True):
@@ -64,55 +61,43 @@ class WritePlanned(Event, frozen=True):
 
 
 class WriteStarted(Event, frozen=True):
-    """A driver begins the tasks of a batch."""
-
+    story: ClassVar = "{who} runs batch {batch}"
     who: str
     batch: int
-    story: ClassVar = "{who} runs batch {batch}"
 
 
 class WriteTasksDone(Event, frozen=True):
-    """All tasks of a batch are done."""
-
+    story: ClassVar = "the tasks of {who} are done with batch {batch}"
     who: str
     batch: int
     attempts: tuple[str, ...]
-    story: ClassVar = "the tasks of {who} are done with batch {batch}"
 
 
 class WriteCommitted(Event, frozen=True):
-    """The sink has committed a batch."""
-
+    story: ClassVar = "the sink of {who} commits batch {batch}"
     who: str
     batch: int
-    story: ClassVar = "the sink of {who} commits batch {batch}"
 
 
 class WriteLogged(Event, frozen=True):
-    """Spark has logged that a batch is done."""
-
+    story: ClassVar = "Spark logs that batch {batch} of {query} is done"
     query: str
     batch: int
     attempts: tuple[str, ...]
-    story: ClassVar = "Spark logs that batch {batch} of {query} is done"
 
 
 class WriteAborted(Event, frozen=True):
-    """A job has failed."""
-
+    story: ClassVar = "{who} gives batch {batch} up, of which {finished_count} tasks are done"
     who: str
     batch: int
     finished_count: int
-    story: ClassVar = "{who} gives batch {batch} up, of which {finished_count} tasks are done"
 
 
 class WritingQueryFailed(Event, frozen=True):
-    """An error ends a query."""
-
+    story: ClassVar = "{who} fails with {error}: {text}"
     who: str
     error: str
     text: str
-    story: ClassVar = "{who} fails with {error}: {text}"
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------
@@ -140,10 +125,8 @@ class WriteTaskStarted(Event, frozen=True):
 
 
 class WriteTaskKilled(Event, frozen=True):
-    """The executor of an attempt is killed."""
-
-    attempt: str
     story: ClassVar = "{attempt} is killed"
+    attempt: str
 
 
 class WriteTaskDone(Event, frozen=True):
@@ -157,12 +140,10 @@ class WriteTaskDone(Event, frozen=True):
 
 
 class WriteTaskFailed(Event, frozen=True):
-    """An error ends an attempt."""
-
+    story: ClassVar = "{attempt} fails with {error}: {text}"
     attempt: str
     error: str
     text: str
-    story: ClassVar = "{attempt} fails with {error}: {text}"
 
 
 # --- rows -------------------------------------------------------------------------------------------------------
@@ -178,11 +159,9 @@ class RowsStored(Event, frozen=True):
 
 
 class RowsUnanswered(Event, frozen=True):
-    """There is no answer for rows of an attempt."""
-
+    story: ClassVar = "{attempt} gets no answer for {texts}"
     attempt: str
     texts: tuple[str, ...]
-    story: ClassVar = "{attempt} gets no answer for {texts}"
 
 
 class RowsMisrouted(Event, frozen=True):
@@ -199,32 +178,26 @@ class RowsMisrouted(Event, frozen=True):
 
 
 class RowsRefused(Event, frozen=True):
-    """A stream refuses a call of an attempt, or some of its entries."""
-
+    story: ClassVar = "{stream} refuses records of {attempt}"
     attempt: str
     stream: str
-    story: ClassVar = "{stream} refuses records of {attempt}"
 
 
 class DeadLettersStored(Event, frozen=True):
-    """The stream of dead letters takes rows of an attempt."""
-
+    story: ClassVar = "{attempt} puts {texts} aside in {stream}"
     attempt: str
     stream: str
     texts: tuple[str, ...]
     is_read: bool
-    story: ClassVar = "{attempt} puts {texts} aside in {stream}"
     meets: ClassVar = situation("a row is put aside in a stream", _SINKS)
 
 
 class FileWritten(Event, frozen=True):
-    """A process writes a file."""
-
+    story: ClassVar = "{who} writes {name} into {location}"
     who: str
     location: str
     name: str
     content: str
-    story: ClassVar = "{who} writes {name} into {location}"
 
 
 class RequestTooLarge(Event, frozen=True):
@@ -236,27 +209,22 @@ class RequestTooLarge(Event, frozen=True):
 
 
 class ShardSilenced(Event, frozen=True):
-    """A shard refuses all records until a moment."""
-
+    story: ClassVar = "{shard_id} of {stream} refuses everything until {until_s:.2f} s"
     stream: str
     shard_id: str
     until_s: float
-    story: ClassVar = "{shard_id} of {stream} refuses everything until {until_s:.2f} s"
 
 
 class StreamRemoved(Event, frozen=True):
-    """A stream that sinks write to is deleted, and created again at a moment."""
-
+    story: ClassVar = "{stream} is deleted, and comes back at {until_s:.2f} s"
     stream: str
     until_s: float
-    story: ClassVar = "{stream} is deleted, and comes back at {until_s:.2f} s"
 
 
 class SinkSituations(SituationFinder):
     """Finds situations of queries that write."""
 
-    def __init__(self, scenario: Any, met: Counter[str]) -> None:
-        super().__init__(scenario, met)
+    def _begin(self) -> None:
         self._running: dict[str, tuple[str, str]] = {}
         self._wrote: dict[str, set[str]] = {}
         self._seen: set[str] = set()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from penstock.core.position import Position
 from penstock_sim.events.base import Event, SituationFinder, name_of
@@ -40,11 +39,9 @@ ACCESS_DENIED: Final = situation("fault: access to one stream", STREAMS)
 
 
 class ShardCreated(Event, frozen=True):
-    """A shard begins."""
-
+    story: ClassVar = "{key} begins{origin}"
     key: str
     parents: tuple[str, ...]
-    story: ClassVar = "{key} begins{origin}"
 
     @property
     def origin(self) -> str:
@@ -53,30 +50,24 @@ class ShardCreated(Event, frozen=True):
 
 
 class ShardClosed(Event, frozen=True):
-    """A shard was split or merged."""
-
-    key: str
     story: ClassVar = "{key} is closed"
+    key: str
     meets: ClassVar = "fault: reshards_per_min"
 
 
 class ShardExpired(Event, frozen=True):
-    """A closed shard has left the stream."""
-
-    key: str
     story: ClassVar = "{key} has left the stream"
+    key: str
     meets: ClassVar = situation(
         "a shard leaves the stream", SeedKind.CONSUMERS, SeedKind.STREAMS, SeedKind.QUERIES
     )
 
 
 class RecordPut(Event, frozen=True):
-    """A shard has a new record."""
-
+    story: ClassVar = "record {number} is put into {key}"
     key: str
     number: int
     arrival_ms: int
-    story: ClassVar = "record {number} is put into {key}"
 
 
 class RecordsTrimmed(Event, frozen=True):
@@ -106,48 +97,38 @@ class StreamQuiet(Event, frozen=True):
 
 
 class TipReportedEarly(Event, frozen=True):
-    """An answer says too early that nothing is left in a shard."""
-
-    key: str
     story: ClassVar = "an answer says too early that nothing is left in {key}"
+    key: str
 
 
 class EmptyPageReturned(Event, frozen=True):
-    """An answer has no records of a shard that has some."""
-
-    key: str
     story: ClassVar = "an answer has no records of {key}"
+    key: str
 
 
 # --- several streams --------------------------------------------------------------------------------------------
 
 
 class StreamCreated(Event, frozen=True):
-    """A stream is created."""
-
+    story: ClassVar = "stream {stream_id} is created"
     stream_id: str
     name: str
     identity: str
     start: Position
     retention_ms: int | None
-    story: ClassVar = "stream {stream_id} is created"
 
 
 class StreamDeleted(Event, frozen=True):
-    """A stream is deleted."""
-
+    story: ClassVar = "stream {stream_id} is deleted"
     stream_id: str
     name: str
-    story: ClassVar = "stream {stream_id} is deleted"
     concerns_all: ClassVar = True
 
 
 class StreamRecreated(Event, frozen=True):
-    """A stream has the name of one that was deleted."""
-
+    story: ClassVar = "{name} is created again, as {stream_id}"
     stream_id: str
     name: str
-    story: ClassVar = "{name} is created again, as {stream_id}"
     meets: ClassVar = RECREATED
     concerns_all: ClassVar = True
 
@@ -162,45 +143,35 @@ class StreamRefused(Event, frozen=True):
 
 
 class StreamUnlisted(Event, frozen=True):
-    """A stream is in no list any more."""
-
-    stream_id: str
     story: ClassVar = "{stream_id} is in no list any more"
+    stream_id: str
     concerns_all: ClassVar = True
 
 
 class ListChanged(Event, frozen=True):
-    """A worker reads these streams from its next start on."""
-
+    story: ClassVar = "{worker} reads {names} from its next start on"
     worker: str
     names: tuple[str, ...]
-    story: ClassVar = "{worker} reads {names} from its next start on"
     concerns_all: ClassVar = True
 
 
 class StreamsChosen(Event, frozen=True):
-    """A process that starts reads these streams."""
-
+    story: ClassVar = "{who} reads {stream_ids}"
     who: str
     stream_ids: tuple[str, ...]
-    story: ClassVar = "{who} reads {stream_ids}"
 
 
 class StartFailed(Event, frozen=True):
-    """A worker cannot describe a stream of its list."""
-
+    story: ClassVar = "{worker} cannot start: {error}"
     worker: str
     error: str
-    story: ClassVar = "{worker} cannot start: {error}"
     meets: ClassVar = CANNOT_START
     concerns_all: ClassVar = True
 
 
 class WorkerStoodStill(Event, frozen=True):
-    """Every shard that a worker holds has stopped."""
-
-    who: str
     story: ClassVar = "{who} has no shard left that it can read"
+    who: str
     meets: ClassVar = STANDSTILL
     concerns_all: ClassVar = True
 
@@ -213,9 +184,9 @@ def stream_id_of(key: str) -> str:
 class StreamsSituations(SituationFinder):
     """Finds situations of several streams in one lease table."""
 
-    def __init__(self, scenario: Any, met: Counter[str]) -> None:
-        super().__init__(scenario, met)
-        plan = scenario.streams
+    def _begin(self) -> None:
+        plan = self.scenario.streams
+        assert plan is not None
         self._quiet = {stream.name for stream in plan.streams if not stream.record_share}
         self._listed: tuple[str, ...] = plan.listed
         self._names: dict[str, str] = {}
