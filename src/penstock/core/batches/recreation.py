@@ -259,21 +259,21 @@ class _Plan:
         """
         past = shards_before(set(self._rows), self._parents_of)
         for key, row in self._before.items():
-            stands = self._rows.get(key)
-            if stands is None and key not in past:
+            current = self._rows.get(key)
+            if current is None and key not in past:
                 reader = None if row.reader == self._worker else row.reader
                 self._write(
                     Create(
                         replace(row, owner=reader, checkpoint_owner=None, pending=None, pending_state=None)
                     )
                 )
-            elif stands is not None and stands.reader in self._own:
-                is_ahead = is_forward(stands.checkpoint, row.checkpoint)
+            elif current is not None and current.reader in self._own:
+                is_ahead = is_forward(current.checkpoint, row.checkpoint)
                 claim = row.claim_of(self._worker)
-                knows_end = claim is not None and is_forward(stands.checkpoint, claim.end)
-                if is_ahead or (knows_end and self._last_claim(stands, key) is None):
-                    place = row.checkpoint if is_ahead else stands.checkpoint
-                    self._write(Reset(key, stands.counter, place, forget=self._worker, claim=claim))
+                knows_end = claim is not None and is_forward(current.checkpoint, claim.end)
+                if is_ahead or (knows_end and self._last_claim(current, key) is None):
+                    place = row.checkpoint if is_ahead else current.checkpoint
+                    self._write(Reset(key, current.counter, place, forget=self._worker, claim=claim))
 
     def _create_known(self, marks: Mapping[str, TipMark] = _NO_MARKS) -> None:
         """Create the missing leases of shards in the offset."""

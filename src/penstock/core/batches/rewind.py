@@ -60,9 +60,9 @@ def plan_rewind(
     done = shards_before(logged.shards, parents_of)
     unknown = find_unknown_claims(rows.values(), worker, logged.known_batches)
     back = [(claim.batch, row) for row, claim in unknown if goes_back(row, claim, logged)]
-    come_since = [row.key for _, row in back if row.key not in logged.shards]
+    later = [row.key for _, row in back if row.key not in logged.shards]
     unfinished = {key: place for key, place in logged.shards.items() if not place.is_shard_end}
-    places = unfinished | dict.fromkeys(_between(logged, come_since, parents_of), TRIM_HORIZON)
+    places = unfinished | dict.fromkeys(_between(logged, later, parents_of), TRIM_HORIZON)
     writes: dict[str, LeaseWrite] = {
         key: Create(starting_lease(key, place, shards[key].parents, shards[key].hash_range))
         for key, place in places.items()

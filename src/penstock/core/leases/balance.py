@@ -267,10 +267,10 @@ def _assign(
     targets = plan_targets(counts, sum(counts.values()) + len(offered), policy, caps)
     surplus = {worker: counts[worker] - target for worker, target in targets.items()}
     wanting = {worker: -over for worker, over in surplus.items() if over < 0}
-    return _deal([*sorted(offered, key=tie_break), *_given_up_by_donors(fleet, surplus)], wanting)
+    return _deal([*sorted(offered, key=tie_break), *_surplus_leases(fleet, surplus)], wanting)
 
 
-def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
+def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
     by_donor: dict[str, list[FleetLease]] = {worker: [] for worker, over in surplus.items() if over > 0}
     if not by_donor:
         return []
@@ -278,12 +278,12 @@ def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) ->
         owner = entry.lease.owner
         if owner in by_donor and _may_be_asked_for(entry):
             by_donor[owner].append(entry)
-    given = []
+    keys = []
     for donor, entries in by_donor.items():
         # A lease that is not read yet moves at no cost.
         entries.sort(key=lambda entry: (not entry.waits, tie_break(entry.lease.key)))
-        given += [entry.lease.key for entry in entries[: surplus[donor]]]
-    return sorted(given, key=tie_break)
+        keys += [entry.lease.key for entry in entries[: surplus[donor]]]
+    return sorted(keys, key=tie_break)
 
 
 def _may_be_asked_for(entry: FleetLease) -> bool:

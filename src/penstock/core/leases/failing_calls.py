@@ -271,7 +271,7 @@ class FailingCalls:
         known = self._failing.get((answer.call, answer.scope))
         if known is None:
             known = self._add(answer, now_s)
-        self._judge(known, now_s, is_lasting=True)
+        self._report_if_due(known, now_s, is_lasting=True)
 
     def _add(self, answer: CallAnswer, now_s: float) -> FailingCall:
         added = FailingCall(answer, since_s=now_s, last_s=now_s)
@@ -281,9 +281,9 @@ class FailingCalls:
     def _on_failed(self, answer: CallAnswer, now_s: float) -> None:
         known = self._failing.get((answer.call, answer.scope)) or self._add(answer, now_s)
         known.answer, known.last_s = answer, now_s
-        self._judge(known, now_s, is_lasting=now_s - known.since_s >= self._patience_s)
+        self._report_if_due(known, now_s, is_lasting=now_s - known.since_s >= self._patience_s)
 
-    def _judge(self, known: FailingCall, now_s: float, *, is_lasting: bool) -> None:
+    def _report_if_due(self, known: FailingCall, now_s: float, *, is_lasting: bool) -> None:
         known.is_lasting = known.is_lasting or is_lasting
         answer = known.answer
         if known.is_lasting:

@@ -129,9 +129,9 @@ class Kcl3Membership:
         """
         match event:
             case FleetFetched(rows, wall_s):
-                return self._on_seen(rows, now_s, wall_s, is_full=is_full)
+                return self._on_fleet_fetched(rows, now_s, wall_s, is_full=is_full)
             case FleetFetchFailed(problem, detail):
-                self._on_not_seen(problem, detail, now_s)
+                self._on_fetch_failed(problem, detail, now_s)
             case WorkerReported(problem, detail):
                 self._on_reported(problem, detail)
             case FleetLeft():
@@ -173,7 +173,7 @@ class Kcl3Membership:
             self._is_finding = True
             self._turn.emit(FindOwnLeases(own_keys()))
 
-    def _on_seen(self, rows: Kcl3Rows, now_s: float, wall_s: float, *, is_full: bool) -> bool:
+    def _on_fleet_fetched(self, rows: Kcl3Rows, now_s: float, wall_s: float, *, is_full: bool) -> bool:
         self._is_fetching = False
         self._rows = rows
         self._wall_s = wall_s
@@ -196,7 +196,7 @@ class Kcl3Membership:
             self.is_refused = True
             self._turn.emit(FleetRefused(why, detail))
 
-    def _on_not_seen(self, problem: Problem, detail: str, now_s: float) -> None:
+    def _on_fetch_failed(self, problem: Problem, detail: str, now_s: float) -> None:
         self._is_fetching = False
         if problem is Problem.REFUSED and not self.is_known:
             self._refuse(FleetRefusal.UNREADABLE, detail)

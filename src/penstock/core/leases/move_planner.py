@@ -197,16 +197,16 @@ class MovePlanner:
         if not free:
             return NOTHING_TO_MOVE
         soon_s = _PART_SCAN_ROUNDS * scans.round_s
-        looks = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
-        wanted = math.ceil(len(free) / max(1.0, scans.watchers) * 2**looks)
+        doublings = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
+        wanted = math.ceil(len(free) / max(1.0, scans.watchers) * 2**doublings)
         # After the loss of many workers, the first watcher that scans leaves some leases to those that scan a moment later.
-        crowded = math.ceil(_CROWDED_SHARES * scans.share * 2 ** max(0, looks // 2 - 1))
+        crowded = math.ceil(_CROWDED_SHARES * scans.share * 2 ** max(0, doublings // 2 - 1))
         room = max(1, crowded - held_count)
         if options.max_leases is not None:
             room = min(room, max(0, options.max_leases - held_count))
         free.sort(key=lambda entry: tie_break(self.me, entry.lease.key))
         taken = free[: min(wanted, room)][: options.leases_to_acquire]
-        is_urgent = looks < _DOUBLINGS_MAX and len(taken) < len(free)
+        is_urgent = doublings < _DOUBLINGS_MAX and len(taken) < len(free)
         scan_s = now_s + soon_s if is_urgent else math.inf
         return RoundPlan([take_free(entry, self.me) for entry in taken], scan_s)
 

@@ -67,7 +67,7 @@ class StreamCheck:
         if not self._options.names_streams:
             return []
         for rows in self._by_stream(leases).values():
-            self._judge(rows)
+            self._find_foreign(rows)
         aside = {lease.key for lease in leases if not self._is_known(lease)}
         if is_whole:
             self._compared.intersection_update(lease.key for lease in leases)
@@ -85,7 +85,7 @@ class StreamCheck:
             rows.setdefault(self._options.stream_id_of(lease.key), []).append(lease)
         return rows
 
-    def _judge(self, rows: list[Lease], listed: dict[str, Shard] | None = None) -> None:
+    def _find_foreign(self, rows: list[Lease], listed: dict[str, Shard] | None = None) -> None:
         stream = self._options.stream_of(rows[0].key) if rows else None
         if stream is not None:
             self.foreign = self.foreign or find_foreign_lease(rows, stream, listed)
@@ -105,7 +105,7 @@ class StreamCheck:
         """
         self._clocks[stream_id] = (moment_ms, now_s)
         listed = {shard.shard_id: shard for shard in shards}
-        self._judge(self._by_stream(self.view).get(stream_id, []), listed)
+        self._find_foreign(self._by_stream(self.view).get(stream_id, []), listed)
         settled = {key for key in self.view.set_aside if self._options.stream_id_of(key) == stream_id}
         self._compared |= settled
         self.view.set_rows_aside(self.view.set_aside - settled)

@@ -172,62 +172,62 @@ class PlanInput(Struct, frozen=True):
     problems: Sequence[str] = ()
 
 
-def plan_size(given: PlanInput) -> SizingPlan:
+def plan_size(inputs: PlanInput) -> SizingPlan:
     """Return the plan."""
-    sample = load_map_of(given.samples)
-    usage = usage_of(given, sample)
-    uses = given.traffic.uses()
+    sample = load_map_of(inputs.samples)
+    usage = usage_of(inputs, sample)
+    uses = inputs.traffic.uses()
     sampled_use = use_of(sample.bytes_per_s, sample.records_per_s)
     peak_use = max(uses, default=sampled_use)
-    at_peak = _at(sample, given, peak_use)
-    view = StreamView(given.shards, at_peak, at_peak if given.traffic.span_s >= _MERGE_SPAN_S else None)
-    actions, after, last = plan_actions(view, given.limits)
-    followed = _followed(uses or [sampled_use], given)
+    at_peak = _at(sample, inputs, peak_use)
+    view = StreamView(inputs.shards, at_peak, at_peak if inputs.traffic.span_s >= _MERGE_SPAN_S else None)
+    actions, after, last = plan_actions(view, inputs.limits)
+    followed = _followed(uses or [sampled_use], inputs)
     needed = len(after)
-    if given.summary.on_demand:
+    if inputs.summary.on_demand:
         needed = min(
-            max(ceil(peak_use / given.limits.target), given.limits.shards_min), given.limits.shards_max
+            max(ceil(peak_use / inputs.limits.target), inputs.limits.shards_min), inputs.limits.shards_max
         )
         actions = []
-    bills = sorted(_bills(given, usage, needed, followed), key=lambda bill: bill.amount)
-    now = "on-demand standard" if given.summary.on_demand else "provisioned"
+    bills = sorted(_bills(inputs, usage, needed, followed), key=lambda bill: bill.amount)
+    now = "on-demand standard" if inputs.summary.on_demand else "provisioned"
     advised, why = _mode(bills, now)
     if not uses and sampled_use == 0:
         advised, why = now, "nothing is known of its load: the sums hold for an idle stream"
     return SizingPlan(
-        stream=given.summary.name,
+        stream=inputs.summary.name,
         now=now,
         advised=advised,
         bills=bills,
         mode_reason=why,
         usage=usage,
         peak_use=peak_use,
-        shards_now=len(given.shards),
+        shards_now=len(inputs.shards),
         shards_planned=needed,
         shards_followed=followed,
         actions=actions,
         size_reason="the service sizes an on-demand stream itself"
-        if given.summary.on_demand
+        if inputs.summary.on_demand
         else last.reason,
-        hot_keys=hot_keys_of(view, given.limits.high),
-        readers=_readers(given, usage, at_peak, max(1, needed)),
+        hot_keys=hot_keys_of(view, inputs.limits.high),
+        readers=_readers(inputs, usage, at_peak, max(1, needed)),
         lease_bills=[
-            lease_bill(each, max(1, needed), given.prices, store=store)
-            for each in given.applications
+            lease_bill(each, max(1, needed), inputs.prices, store=store)
+            for each in inputs.applications
             for store in ("DynamoDB", "S3")
         ],
-        retention_advice=_retention(given, usage, max(1, needed)),
-        aggregation_advice=_aggregation(given, usage),
-        warm_advice=_warm(given),
-        problems=given.problems,
+        retention_advice=_retention(inputs, usage, max(1, needed)),
+        aggregation_advice=_aggregation(inputs, usage),
+        warm_advice=_warm(inputs),
+        problems=inputs.problems,
     )
 
 
-def usage_of(given: PlanInput, sample: LoadMap) -> Usage:
+def usage_of(inputs: PlanInput, sample: LoadMap) -> Usage:
     """Return the mean usage: CloudWatch's bytes and records if it has any, billed in the proportions of the sample."""
-    traffic, span_s = given.traffic, given.traffic.span_s
-    records = sum(each.record_count for each in given.samples)
-    written = sum(each.written_bytes for each in given.samples)
+    traffic, span_s = inputs.traffic, inputs.traffic.span_s
+    records = sum(each.record_count for each in inputs.samples)
+    written = sum(each.written_bytes for each in inputs.samples)
     bytes_per_s, records_per_s, polled = sample.bytes_per_s, sample.records_per_s, 0.0
     if span_s:
         bytes_per_s = sum(traffic.written_bytes) / span_s
@@ -237,27 +237,27 @@ def usage_of(given: PlanInput, sample: LoadMap) -> Usage:
     return Usage(
         put_units_per_s=records_per_s
         * (
-            sum(each.put_units for each in given.samples) / records
+            sum(each.put_units for each in inputs.samples) / records
             if records
             else ceil(mean_bytes / PUT_UNIT_BYTES)
         ),
         written_bytes_per_s=bytes_per_s,
         rounded_bytes_per_s=bytes_per_s
-        * (sum(each.rounded_bytes for each in given.samples) / written if written else 1.0),
+        * (sum(each.rounded_bytes for each in inputs.samples) / written if written else 1.0),
         polled_bytes_per_s=polled,
-        consumer_count=len(given.consumers),
-        retention_hours=given.summary.retention_hours,
+        consumer_count=len(inputs.consumers),
+        retention_hours=inputs.summary.retention_hours,
     )
 
 
-def _at(sample: LoadMap, given: PlanInput, peak_use: float) -> LoadMap:
+def _at(sample: LoadMap, inputs: PlanInput, peak_use: float) -> LoadMap:
     """Return the sampled distribution with the load of the busiest period."""
     now = use_of(sample.bytes_per_s, sample.records_per_s)
     if now == 0:
-        whole = sum(each.hash_range.size for each in given.shards) or 1
+        whole = sum(each.hash_range.size for each in inputs.shards) or 1
         even = [
             (each, peak_use * SHARD_WRITE_BYTES_PER_S_MAX * each.hash_range.size / whole)
-            for each in given.shards
+            for each in inputs.shards
         ]
         return load_map_of(
             ShardSample(each, 1.0, record_count=1, written_bytes=round(size)) for each, size in even
@@ -265,32 +265,32 @@ def _at(sample: LoadMap, given: PlanInput, peak_use: float) -> LoadMap:
     return sample.scaled(peak_use / now, peak_use / now)
 
 
-def _followed(uses: Sequence[float], given: PlanInput) -> float:
+def _followed(uses: Sequence[float], inputs: PlanInput) -> float:
     """Return the mean number of shards if each hour's number is the one that its busiest period needs."""
-    per_hour = max(1, 3600 // given.traffic.period_s)
+    per_hour = max(1, 3600 // inputs.traffic.period_s)
     hours = [max(uses[at : at + per_hour]) for at in range(0, len(uses), per_hour)]
-    low, high = given.limits.shards_min, given.limits.shards_max
-    return sum(min(max(ceil(use / given.limits.target), low, 1), high) for use in hours) / len(hours)
+    low, high = inputs.limits.shards_min, inputs.limits.shards_max
+    return sum(min(max(ceil(use / inputs.limits.target), low, 1), high) for use in hours) / len(hours)
 
 
-def _bills(given: PlanInput, usage: Usage, needed: int, followed: float) -> list[Bill]:
-    bills = [provisioned_bill(usage, needed, given.prices, f"provisioned, {needed} for the peak")]
-    if followed < 0.95 * needed and given.traffic.span_s >= _MERGE_SPAN_S:
+def _bills(inputs: PlanInput, usage: Usage, needed: int, followed: float) -> list[Bill]:
+    bills = [provisioned_bill(usage, needed, inputs.prices, f"provisioned, {needed} for the peak")]
+    if followed < 0.95 * needed and inputs.traffic.span_s >= _MERGE_SPAN_S:
         bills.append(
             provisioned_bill(
                 usage,
                 round(followed, 2),
-                given.prices,
+                inputs.prices,
                 "provisioned, the number follows the load (autoscale)",
             )
         )
-    if not given.summary.on_demand and len(given.shards) != needed:
+    if not inputs.summary.on_demand and len(inputs.shards) != needed:
         bills.append(
             provisioned_bill(
-                usage, len(given.shards), given.prices, f"provisioned, {len(given.shards)} as now"
+                usage, len(inputs.shards), inputs.prices, f"provisioned, {len(inputs.shards)} as now"
             )
         )
-    return [*bills, standard_bill(usage, given.prices), advantage_bill(usage, given.prices)]
+    return [*bills, standard_bill(usage, inputs.prices), advantage_bill(usage, inputs.prices)]
 
 
 def _mode(bills: Sequence[Bill], now: str) -> tuple[str, str]:
@@ -304,9 +304,9 @@ def _mode(bills: Sequence[Bill], now: str) -> tuple[str, str]:
     return best.mode, f"saves {same.amount - best.amount:.2f} against {same.mode}"
 
 
-def _readers(given: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> list[ReaderAdvice]:
+def _readers(inputs: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> list[ReaderAdvice]:
     """Advise polling as long as all readers fit into the read quota of the fullest shard."""
-    fullest = max((at_peak.load_in(each.hash_range)[0] for each in given.shards), default=0.0)
+    fullest = max((at_peak.load_in(each.hash_range)[0] for each in inputs.shards), default=0.0)
     by_calls = int(GET_RECORDS_PER_S_MAX * _READ_SHARE_MAX)
     by_bytes = int(SHARD_READ_BYTES_PER_S_MAX * _READ_SHARE_MAX / fullest) if fullest else by_calls
     fitting = min(by_calls, by_bytes)
@@ -319,11 +319,11 @@ def _readers(given: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> l
     )
     monthly = sum(
         each.amount
-        for each in provisioned_bill(one, shards, given.prices).sums
+        for each in provisioned_bill(one, shards, inputs.prices).sums
         if each.item.startswith("fan-out")
     )
-    names = [(name, "polling") for name in given.applications] + [
-        (name, "fan-out") for name in given.consumers
+    names = [(name, "polling") for name in inputs.applications] + [
+        (name, "fan-out") for name in inputs.consumers
     ]
     advice = []
     for place, (name, now) in enumerate(names):
@@ -338,33 +338,33 @@ def _readers(given: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> l
     return advice
 
 
-def _retention(given: PlanInput, usage: Usage, shards: int) -> str:
-    hours = given.summary.retention_hours
+def _retention(inputs: PlanInput, usage: Usage, shards: int) -> str:
+    hours = inputs.summary.retention_hours
     if hours <= 24:
-        week = sum_of("", shards, HOURS_PER_MONTH, given.prices.shard_hour_extended)
+        week = sum_of("", shards, HOURS_PER_MONTH, inputs.prices.shard_hour_extended)
         return f"24 hours, the default, cost nothing; 7 days cost {week.terms} = {week.amount:.2f} a month on a provisioned stream"
-    bill = provisioned_bill(usage, shards, given.prices)
+    bill = provisioned_bill(usage, shards, inputs.prices)
     kept = [each for each in bill.sums if each.item.startswith("retention")]
     said = " + ".join(f"{each.terms} = {each.amount:.2f}" for each in kept)
     return f"{hours:g} hours cost {said} a month on a provisioned stream; 24 hours cost nothing, and a reader that stands still for longer loses records"
 
 
-def _aggregation(given: PlanInput, usage: Usage) -> str:
-    if given.summary.service_managed_keys:
+def _aggregation(inputs: PlanInput, usage: Usage) -> str:
+    if inputs.summary.service_managed_keys:
         return "off: the service places the records of this stream itself, and refuses aggregates"
-    records = sum(each.record_count for each in given.samples)
+    records = sum(each.record_count for each in inputs.samples)
     if not records:
         return "unknown: the sample has no record"
-    aggregates = sum(each.aggregate_count for each in given.samples)
-    mean = sum(each.written_bytes for each in given.samples) / records
+    aggregates = sum(each.aggregate_count for each in inputs.samples)
+    mean = sum(each.written_bytes for each in inputs.samples) / records
     if aggregates >= _AGGREGATED * records:
-        inner = sum(each.user_record_count for each in given.samples) / records
+        inner = sum(each.user_record_count for each in inputs.samples) / records
         return (
             f"on: {aggregates / records:.0%} of the records are aggregates, {inner:.1f} user records in each"
         )
     if mean >= _SMALL_RECORD:
         return f"off: a record has {mean:.0f} bytes, and a PUT payload unit has room for one of 25 KB"
-    seconds, price = 3600 * HOURS_PER_MONTH, given.prices.put_units_million / 1_000_000
+    seconds, price = 3600 * HOURS_PER_MONTH, inputs.prices.put_units_million / 1_000_000
     now, then = usage.put_units_per_s, usage.written_bytes_per_s / PUT_UNIT_BYTES
     full = usage.written_bytes_per_s / SHARD_WRITE_BYTES_PER_S_MAX
     count = usage.put_units_per_s / SHARD_WRITE_RECORDS_PER_S_MAX
@@ -375,8 +375,8 @@ def _aggregation(given: PlanInput, usage: Usage) -> str:
     )
 
 
-def _warm(given: PlanInput) -> str:
-    uses = given.traffic.uses()
+def _warm(inputs: PlanInput) -> str:
+    uses = inputs.traffic.uses()
     if not uses:
         return "unknown: CloudWatch has no figures"
     highest, jump = 0.0, 0.0

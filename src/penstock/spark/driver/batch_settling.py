@@ -180,9 +180,9 @@ class BatchSettler:
         if deleted:
             places = {key: mark.position for key, mark in deleted.items()}
             nothing = Limit(None, None, ())  # no batch is under way, so none is repeated
-            stands = StreamOffset(worker=shards.worker, shards=places, limit=nothing)
+            known = StreamOffset(worker=shards.worker, shards=places, limit=nothing)
             marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
-            self._recreation.recreate_lost(self.fetch_leases(None), stands, stream, marks)
+            self._recreation.recreate_lost(self.fetch_leases(None), known, stream, marks)
 
     def refuse_another_driver(
         self, known: KnownBatches, shards: QueryShards, rows: Mapping[str, Lease]
