@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -189,3 +191,13 @@ def test_a_recording_of_a_later_version_is_refused(path, monkeypatch):
         DamagedRecording, match="version 1 of the format; this Penstock reads up to version 0"
     ):
         open_recording(path)
+
+
+def test_a_recording_is_read_without_pandas_which_takes_long_to_load(path):
+    program = (
+        "import sys\n"
+        "from penstock.recording import open_recording\n"
+        f"print(sum(batch.num_rows for batch in open_recording({str(path)!r}).batches()), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["25", "False"]

@@ -103,3 +103,23 @@ def test_refused_reads_are_repeated(server, rows):
     finally:
         server.faults.clear()
     assert found == list(range(50))
+
+
+def test_a_page_has_no_more_bytes_than_a_shard_gives_in_a_second(server):
+    server.create_stream("large", 1)
+    client = server.client("kinesis")
+    for _ in range(2):
+        put(client, "large", [("k", "x" * 100_000)] * 12)
+    kinesis = open_kinesis(AwsOptions(**server.connection()))
+    pages = []
+    fetch = kinesis.fetch_records
+
+    def noted(stream, iterator, record_count_max):
+        page = fetch(stream, iterator, record_count_max)
+        pages.append(len(page.records))
+        return page
+
+    kinesis.fetch_records = noted
+    rows = open_stream_rows(kinesis, "large")
+    assert sum(batch.num_rows for batch in rows.read(Need())) == 24
+    assert pages[:2] == [20, 4]

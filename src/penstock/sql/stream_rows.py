@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.position import TRIM_HORIZON, Position, at_timestamp
-from penstock.core.reading.reader_options import ReaderOptions, WayOut
+from penstock.core.reading.reader_options import PAGE_BYTES, ReaderOptions, WayOut
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
@@ -122,7 +122,10 @@ class StreamRows:
                 shard.shard_id,
                 start,
                 options=ReaderOptions(
-                    deadline_s=60.0, retention_s=self.summary.retention_ms / 1000, way_out=_WAY_OUT
+                    page_bytes_aim=PAGE_BYTES,
+                    deadline_s=60.0,
+                    retention_s=self.summary.retention_ms / 1000,
+                    way_out=_WAY_OUT,
                 ),
                 clock=clock,
                 chance=chance,

@@ -206,6 +206,30 @@ def test_a_large_page_uses_up_the_bytes_of_the_seconds_to_come():
     assert machine.plan_step(10.5) == Wait(15.0, Pause.BYTES)
 
 
+def test_calls_ask_for_the_records_of_a_wanted_number_of_bytes():
+    machine = started(page_bytes_aim=2_000_000)
+    assert machine.plan_step(0.0) == FetchPage(
+        "first", 20
+    )  # records of 100 kB, until a page shows their size
+    counts = []
+    for at, (record_count, read_bytes) in enumerate(
+        [(20, 10_000), (2000, 4_000_000), (1, 9_000_000), (0, 0)], 1
+    ):
+        machine.on_page(
+            replace(page(at, behind=5, read_bytes=read_bytes), record_count=record_count), 0.0, 0.0
+        )
+        counts.append(machine.plan_step(100.0).record_count_max)
+    assert counts == [3992, 999, 1, 1]
+
+
+def test_a_wanted_number_of_bytes_exceeds_no_bound_of_records():
+    machine = started(page_bytes_aim=2_000_000, record_count_max=50)
+    machine.on_page(replace(page(1, behind=5, read_bytes=100), record_count=20), 0.0, 0.0)
+    assert machine.plan_step(100.0) == FetchPage("next", 50)
+    with pytest.raises(OptionError, match="page_bytes_aim=0: expected at least 1"):
+        ReaderOptions(page_bytes_aim=0)
+
+
 def test_an_empty_page_that_is_behind_is_followed_at_once_within_the_limits():
     machine = started()
     machine.on_page(page(behind=60_000), 10.0, 10.01)

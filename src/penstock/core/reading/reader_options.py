@@ -15,6 +15,8 @@ from penstock.core.limits import (
 )
 from penstock.errors import OptionError
 
+PAGE_BYTES: Final = SHARD_READ_BYTES_PER_S_MAX
+"""A page of so many bytes a second uses the whole read quota of a shard; larger ones only take more memory."""
 _SPACING_SLACK: Final = 1.05  # calls are timed here and counted there: a little apart keeps five in a second
 
 
@@ -37,6 +39,8 @@ class ReaderOptions(Struct, frozen=True):
 
     Args:
         record_count_max: Records per call, 1 to 10,000.
+        page_bytes_aim: Wanted bytes of a page: a call asks for so many records as have them, by the mean size of the last
+            page's records. None: up to the service's 10 MiB.
         spacing_s: Smallest time between the starts of two reads; the service allows 5 a second and shard for all
             consumers together.
         read_bytes_per_s_max: Bytes per second and shard; the service allows 2 MiB. None reads as fast as the service answers.
@@ -57,6 +61,7 @@ class ReaderOptions(Struct, frozen=True):
     """
 
     record_count_max: int = GET_RECORDS_COUNT_MAX
+    page_bytes_aim: int | None = None
     spacing_s: float = _SPACING_SLACK / GET_RECORDS_PER_S_MAX
     read_bytes_per_s_max: int | None = SHARD_READ_BYTES_PER_S_MAX
     idle_time_between_reads_s: float = 1.0
@@ -95,10 +100,10 @@ class ReaderOptions(Struct, frozen=True):
             )
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise OptionError(f"deadline_s={self.deadline_s}: expected more than 0")
-        if self.stubborn_failures_max < 1:
-            raise OptionError(f"stubborn_failures_max={self.stubborn_failures_max}: expected at least 1")
-        if self.prefetch_bytes_max < 1:
-            raise OptionError(f"prefetch_bytes_max={self.prefetch_bytes_max}: expected at least 1")
+        for name in ("page_bytes_aim", "stubborn_failures_max", "prefetch_bytes_max"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name}={value}: expected at least 1")
         if self.on_data_loss not in ("fail", "warn"):
             raise OptionError(f"on_data_loss={self.on_data_loss!r}: expected 'fail' or 'warn'")
 

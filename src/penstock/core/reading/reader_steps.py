@@ -99,6 +99,7 @@ class Page(ABC, Generic[Rows_co]):
         first_sequence_number: Of the first Kinesis record, or None when the page is empty.
         last: The place of the last user record, or of one after it in the same Kinesis record; None when the page is empty.
         read_bytes: Bytes that the service counts against the quota: data and partition keys.
+        record_count: Kinesis records; 0 if they are not counted.
         next_iterator: None on the last page of a closed shard.
         millis_behind_latest: 0 at the tip.
         children: Given with the last page.
@@ -109,6 +110,7 @@ class Page(ABC, Generic[Rows_co]):
     first_sequence_number: str | None
     last: Position | None
     read_bytes: int = 0
+    record_count: int = 0
     next_iterator: str | None
     millis_behind_latest: int
     children: tuple[ChildShard, ...] = ()

@@ -70,6 +70,7 @@ _LATEST_SLACK_MS: Final = (
 _UNCLEAR_ENDS_MAX: Final = 3  # empty pages that are not believed if there must be a record
 _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listing is asked
 _UNLISTED_MIN: Final = 2  # listings in a row without the shard after which it is gone
+_RECORD_BYTES_ASSUMED: Final = 100_000  # before the first page, so that it is small
 _EMPTY_REREADS_MAX: Final = 5  # answers that nothing is left although there must be a record
 
 
@@ -111,6 +112,7 @@ class ShardReader:
         self._skip_through: Position | None = None
         self._not_before_s = float("-inf")
         self._pause = Pause.SPACING
+        self._record_bytes = _RECORD_BYTES_ASSUMED
         self._read_s: float | None = None
         self.tip_ms = tip_ms
         """Moment by the service's clock at which no record was after `position`, or None."""
@@ -168,7 +170,7 @@ class ShardReader:
             return Wait(None, Pause.FULL)
         if self._iterator is None:
             return FetchIterator(self._iterator_position())
-        return FetchPage(self._iterator, self.options.record_count_max)
+        return FetchPage(self._iterator, self._page_count())
 
     def lag_ms(self, now_s: float) -> int | None:
         """Return how far behind the tip the reading is, at most; None before the first answer.
@@ -216,6 +218,8 @@ class ShardReader:
         self._in_a_row.on_page()
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
+        if page.record_count and page.read_bytes:
+            self._record_bytes = page.read_bytes // page.record_count + 1
         if self._may_have_passed(page):
             self._iterator = None
             self._pace(page, started_s)
@@ -509,6 +513,10 @@ class ShardReader:
         )
 
     # --- inside: pace ---
+
+    def _page_count(self) -> int:
+        count_max, aim = self.options.record_count_max, self.options.page_bytes_aim
+        return count_max if aim is None else max(1, min(count_max, aim // self._record_bytes))
 
     def _pace(self, page: Page[Rows_co], started_s: float) -> None:
         if page.is_pushed:

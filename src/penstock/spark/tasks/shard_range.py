@@ -348,6 +348,7 @@ class ShardRange:
             first_sequence_number=records[0].sequence_number if records else None,
             last=place_of_whole(records[-1].sequence_number, records[-1].data) if records else None,
             read_bytes=0 if self._options.read_bytes_per_s_max is None else _read_bytes(records),
+            record_count=len(records),
             next_iterator=SUBSCRIBED if is_pushed and answer.next_iterator else answer.next_iterator,
             millis_behind_latest=answer.millis_behind_latest,
             children=answer.child_shards,
