@@ -16,6 +16,8 @@ MARKS: dict[str, tuple[str, ...]] = {
     "cli/commands/test_sql_processes.py": ("slow",),
     "cli/commands/test_workers.py": ("slow",),
     "cli/overview/test_browser.py": ("slow",),
+    "conformance/test_our_source.py": ("slow",),
+    "conformance/test_page.py": ("slow",),
     "consumer/test_fan_out_faults.py": ("slow",),
     "consumer/test_lost_lease_locations.py": ("slow",),
     "consumer/test_processes.py": ("slow",),

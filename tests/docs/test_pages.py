@@ -19,6 +19,7 @@ PAGES = sorted(
 RUN = {
     "README.md": "tests/docs/test_readme.py and tests/spark/session/test_documented_blocks.py",
     "docs/coming-from.md": "tests/docs/test_coming_from.py and tests/spark/session/test_recipes.py",
+    "docs/conformance.md": "tests/conformance/test_page.py",
     "docs/consumer.md": "tests/docs/test_consumer_pages.py",
     "docs/fan-out.md": "tests/docs/test_consumer_pages.py",
     "docs/lakehouse.md": "tests/lake_recipes.py",

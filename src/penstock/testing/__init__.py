@@ -17,6 +17,13 @@ from penstock.testing.made_records import Records, aggregate, records
 from penstock.testing.recorder import Call
 from penstock.testing.replays import Replay, Verdict, replay
 from penstock.testing.runs import Run, run, run_async, run_kclpy, run_processor
+from penstock.testing.stream_source import (
+    PromiseBroken,
+    SourceUnderTest,
+    StreamSourceChecks,
+    Verdicts,
+    check_stream_source,
+)
 from penstock.testing.virtual_worker import Faults
 
 __all__ = [
@@ -24,13 +31,18 @@ __all__ = [
     "Faults",
     "MadeAsyncBatch",
     "MadeBatch",
+    "PromiseBroken",
     "Records",
     "Replay",
     "Run",
+    "SourceUnderTest",
+    "StreamSourceChecks",
     "Verdict",
+    "Verdicts",
     "aggregate",
     "async_batch",
     "batch",
+    "check_stream_source",
     "records",
     "replay",
     "run",

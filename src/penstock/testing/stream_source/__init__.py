@@ -1,0 +1,10 @@
+"""A conformance kit for streaming sources in Python: what Spark takes for granted of a `DataSourceStreamReader`, tried.
+
+It makes Spark's calls without a JVM and imports nothing of the library, so it judges every source alike.
+"""
+
+from penstock.testing.stream_source.kit import StreamSourceChecks, Verdicts, check_stream_source
+from penstock.testing.stream_source.outcomes import PromiseBroken
+from penstock.testing.stream_source.source_under_test import SourceUnderTest
+
+__all__ = ["PromiseBroken", "SourceUnderTest", "StreamSourceChecks", "Verdicts", "check_stream_source"]

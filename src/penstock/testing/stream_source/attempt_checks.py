@@ -1,0 +1,156 @@
+"""The checks of one batch that is read twice at a time, by two attempts, two drivers or in another process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from itertools import islice
+from typing import Final
+
+from penstock.testing.stream_source import promises as p
+from penstock.testing.stream_source.outcomes import PromiseBroken
+from penstock.testing.stream_source.processes import ProcessFailed, in_process, read_rows
+from penstock.testing.stream_source.query import Query, compare, difference, put, running
+from penstock.testing.stream_source.source_under_test import SourceUnderTest
+from penstock.testing.stream_source.spark_calls import Driver, Fetched, Row, Task
+
+Answer = list[Row] | Exception
+_log: Final = logging.getLogger(__name__)
+_FEW: Final = 6
+_ATTEMPTS_MAX: Final = 4
+"""Spark's `spark.task.maxFailures`."""
+
+
+def two_attempts_agree(source: SourceUnderTest) -> None:
+    """Read each partition in two attempts that overlap."""
+    with running(source) as query:
+        put(source, _FEW)
+        query.plan(p.SPECULATION)
+        for number, task in enumerate(query.tasks()):
+            first, second = _overlapping(source, task)
+            if isinstance(first, Exception) and isinstance(second, Exception):
+                first = _attempts(task, _ATTEMPTS_MAX - 1)
+                if isinstance(first, Exception):
+                    raise PromiseBroken(
+                        p.SPECULATION,
+                        f"partition {number}: both attempts failed, and those after them: {type(first).__name__}: {first}",
+                    ) from first
+            if isinstance(first, Exception) or isinstance(second, Exception):
+                continue
+            other = difference(query.ids(first), query.ids(second))
+            if other is not None:
+                raise PromiseBroken(
+                    p.SPECULATION,
+                    f"partition {number}: {len(first)} rows in the first attempt; in the second {other}",
+                )
+
+
+def _overlapping(source: SourceUnderTest, task: Task) -> tuple[Answer, Answer]:
+    """Return the answers of two attempts, of which the second runs within the first."""
+    attempt = task.rows()
+    begun: list[Row] = []
+    failed: Exception | None = None
+    try:
+        begun.extend(islice(attempt, 1))
+    except Exception as error:  # noqa: BLE001 - an attempt that fails is an answer
+        failed = error
+    put(source, 2)
+    answers: list[Answer] = []
+    second = threading.Thread(target=lambda: answers.append(_attempts(task, 1)), daemon=True)
+    second.start()
+    second.join(source.visible_s / 3)  # it may wait for the first one
+    if failed is None:
+        try:
+            begun.extend(attempt)
+        except Exception as error:  # noqa: BLE001 - as above
+            failed = error
+    second.join(source.visible_s)
+    if not answers:
+        raise PromiseBroken(
+            p.SPECULATION, f"an attempt beside another one did not end within {source.visible_s:g} s"
+        )
+    return failed or begun, answers[0]
+
+
+def _attempts(task: Task, count: int) -> Answer:
+    """Return a task's rows, or the error of the last attempt."""
+    last: Exception = RuntimeError("no attempt")
+    for _ in range(count):
+        try:
+            return list(task.rows())
+        except Exception as error:  # noqa: BLE001 - Spark repeats the task
+            last = error
+    return last
+
+
+def two_drivers_agree(source: SourceUnderTest) -> None:
+    """Let an old driver run on beside the new one."""
+    with running(source) as query:
+        ids = put(source, _FEW)
+        query.run_batch(p.TWO_DRIVERS)
+        ids = put(source, 3, ids)
+        query.plan(p.TWO_DRIVERS)
+        old, query.driver = query.driver, query.bare_driver()
+        try:
+            at = query.range_of(0)[1]
+            query.driver.tasks(at, at)
+            ours, theirs = _batch(query, query.driver), _batch(query, old)
+            if isinstance(ours, Exception):
+                raise PromiseBroken(
+                    p.TWO_DRIVERS,
+                    f"the new driver cannot read the batch that the old one logged: {type(ours).__name__}: {ours}",
+                ) from ours
+            if not isinstance(theirs, Exception):  # an old driver that fails does no harm
+                other = difference(query.ids(ours), query.ids(theirs))
+                if other is not None:
+                    raise PromiseBroken(
+                        p.TWO_DRIVERS,
+                        f"the logged batch has {len(ours)} rows for the new driver; for the old one {other}",
+                    )
+            query.sink[len(query.log) - 1] = ours
+            query.commit()
+            query.latest()
+            ids = put(source, 2, ids)
+            _plan_in_vain(query, old)
+        finally:
+            old.stop()
+        query.run_until(len(query.rows()) + 2 if ids is None else len(ids), p.TWO_DRIVERS)
+        compare(query, ids, p.TWO_DRIVERS, "after the old driver has stopped: ")
+
+
+def _batch(query: Query, driver: Driver) -> Answer:
+    """Return the rows of the last logged batch as a driver has them, or its error."""
+    try:
+        return [row for task in query.tasks(driver) for row in task.rows()]
+    except Exception as error:  # noqa: BLE001 - it is the answer
+        return error
+
+
+def _plan_in_vain(query: Query, old: Driver) -> None:
+    """Let the old driver plan a batch that it cannot log; it may notice that it is the old one."""
+    try:
+        query.latest(driver=old)
+    except PromiseBroken:
+        raise
+    except Exception as error:  # noqa: BLE001 - its refusal is in order
+        _log.debug("the old driver was refused: %s", error)
+
+
+def reads_in_any_process(source: SourceUnderTest) -> None:
+    """Read a batch here and in a new process."""
+    with running(source) as query:
+        put(source, _FEW)
+        query.plan(p.ANY_PROCESS)
+        tasks = [task for task in query.tasks() if not isinstance(task, Fetched)]
+        if not tasks:
+            query.driver = (
+                query.bare_driver()
+            )  # a simple reader has fetched the rows; another one reads them by the offsets
+            tasks = query.tasks()
+        try:
+            there = query.ids(in_process(read_rows, tasks))
+        except ProcessFailed as failed:
+            raise PromiseBroken(p.ANY_PROCESS, f"a new process failed: {failed}") from failed
+        other = difference(query.ids(read_rows(tasks)), there)
+        if other is not None:
+            raise PromiseBroken(p.ANY_PROCESS, f"in a new process {other}")

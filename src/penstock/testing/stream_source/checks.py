@@ -1,0 +1,347 @@
+"""The checks that follow one query from its first offset to its last: one function for each promise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final
+
+from penstock.testing.stream_source import promises as p
+from penstock.testing.stream_source.attempt_checks import (
+    reads_in_any_process,
+    two_attempts_agree,
+    two_drivers_agree,
+)
+from penstock.testing.stream_source.outcomes import NotTried, PromiseBroken
+from penstock.testing.stream_source.processes import ProcessFailed, in_process, left_after_stop
+from penstock.testing.stream_source.query import Query, compare, difference, put, running
+from penstock.testing.stream_source.source_under_test import SourceUnderTest
+from penstock.testing.stream_source.spark_calls import Driver, passes_start, pickled
+
+_FEW: Final = 6
+_ROUNDS: Final = (1, 0, 25, 4)
+_LIMIT: Final = 2
+_LOOKS: Final = 3
+_BATCHES_MAX: Final = 50
+
+
+def travels(source: SourceUnderTest) -> None:
+    """Pickle the data source, the reader before and after it planned a batch, and the partitions."""
+    with running(source) as query:
+        pickled(query.driver.reader, "the reader")
+        put(source, _FEW)
+        query.run_batch(p.TRAVELS)
+        query.tasks()
+
+
+def offsets_are_json(source: SourceUnderTest) -> None:
+    """Send offsets through JSON."""
+    with running(source) as query:
+        reader = query.driver.reader
+        answers = [("initialOffset", reader.initialOffset)]
+        put(source, _FEW)
+        query.run_batch(p.JSON)
+        if not passes_start() or not query.driver.takes_limits():
+            answers.append(("latestOffset", reader.latestOffset))
+        else:
+            limit = reader.getDefaultReadLimit()
+            answers.append(("latestOffset", lambda: reader.latestOffset(json.loads(query.start), limit)))
+        for call, ask in answers:
+            offset = ask()
+            returned = json.loads(json.dumps(offset))
+            if not isinstance(offset, dict) or returned != offset:
+                raise PromiseBroken(p.JSON, f"{call} returned {offset!r}, and JSON returns {returned!r}")
+
+
+def initial_offset_is_the_same(source: SourceUnderTest) -> None:
+    """Ask for the initial offset at different times and in different readers."""
+    with running(source) as query, running(source) as earlier:
+        put(source, _FEW)
+        with running(source) as later:
+            seen = {
+                "a reader": query.initial,
+                "the same reader, after records were put": query.driver.initial(),
+                "a second reader that was made before": earlier.driver.initial(),
+                "a reader that was made after": later.initial,
+            }
+    if len(set(seen.values())) > 1:
+        raise PromiseBroken(p.INITIAL, "; ".join(f"{who}: {offset}" for who, offset in seen.items()))
+
+
+def no_news_no_offset(source: SourceUnderTest) -> None:
+    """Ask a source that has nothing new."""
+    with running(source) as query:
+        if put(source, _FEW) is None:
+            raise NotTried("the source makes records by itself: it always has news")
+        query.run_until(_FEW, p.REST)
+        _settle(query)
+        for _ in range(_LOOKS):
+            if (end := query.latest()) is not None:
+                raise PromiseBroken(
+                    p.REST, f"all records are read, and latestOffset({query.start}) returned {end}"
+                )
+
+
+def _settle(query: Query) -> None:
+    """Run a few batches that may come without rows: a shard's end, a probe that was early."""
+    for _ in range(_LOOKS):
+        if query.look():
+            query.execute()
+            query.commit()
+
+
+def offsets_move_forward(source: SourceUnderTest) -> None:
+    """Look for an offset that the query has left."""
+    with running(source) as query:
+        for _ in range(3):
+            put(source, 2)
+            query.run_batch(p.MONOTONE)
+        query.latest()
+        query.driver.stop()
+        query.driver = query.new_driver()
+        query.latest()  # Query compares
+        put(source, 2)
+        query.run_batch(p.MONOTONE)
+
+
+def every_record_once(source: SourceUnderTest) -> None:
+    """Read rounds of several sizes, with a change of the shards between them if the source has such a thing."""
+    with running(source) as query:
+        ids: list[Hashable] | None = []
+        for count in _ROUNDS:
+            ids = put(source, count, ids)
+            query.run_until(len(query.rows()) + count if ids is None else len(ids), p.ONCE)
+            source.reshard()
+        if ids is not None:
+            _settle(query)
+        compare(query, ids, p.ONCE)
+
+
+def a_replay_is_identical(source: SourceUnderTest) -> None:
+    """Read one batch three times."""
+    with running(source) as query:
+        put(source, _FEW)
+        query.plan(p.REPLAY)
+        for task in query.tasks():
+            attempt = task.rows()
+            next(attempt, None)
+            attempt.close()
+        first = sorted(map(repr, query.execute()))
+        put(source, _FEW)
+        second = sorted(map(repr, query.execute()))
+        if first != second:
+            gone = [row for row in first if row not in second]
+            new = [row for row in second if row not in first]
+            raise PromiseBroken(
+                p.REPLAY,
+                f"batch {query.range_of(0)}, first {len(first)} rows, then {len(second)}; only in the first: {gone[:2]}; "
+                f"only in the second: {new[:2]}",
+            )
+
+
+def goes_on_after_every_call(source: SourceUnderTest) -> None:
+    """Kill the reader after each call of a batch."""
+    with running(source) as query:
+        ids = put(source, 2)
+        query.run_batch(p.RESTART)
+        deaths: list[tuple[str, Callable[[], object]]] = [
+            ("initialOffset", lambda: None),
+            ("latestOffset, not logged", lambda: _plan_unlogged(query)),
+            ("latestOffset", lambda: query.plan(p.RESTART)),
+            ("partitions", lambda: _plan_and(query, lambda: None)),
+            ("a task's first row", lambda: _plan_and(query, lambda: _read_a_row(query))),
+            ("the last task", lambda: _plan_and(query, query.execute)),
+            ("commit", lambda: query.run_batch(p.RESTART)),
+        ]
+        for call, run in deaths:
+            ids = put(source, 3, ids)
+            run()
+            ids = put(source, 1, ids)
+            query.restart()
+            if ids is None:
+                query.run_batch(p.RESTART)
+            else:
+                query.run_until(len(ids), p.RESTART)
+            compare(query, ids, p.RESTART, f"after a death behind {call}: ")
+
+
+def _plan_unlogged(query: Query) -> None:
+    query.plan(p.RESTART)
+    query.log.pop()
+
+
+def _plan_and(query: Query, run: Callable[[], object]) -> None:
+    query.plan(p.RESTART)
+    query.tasks()
+    run()
+
+
+def _read_a_row(query: Query) -> None:
+    for task in query.tasks():
+        attempt = task.rows()
+        next(attempt, None)
+        attempt.close()
+
+
+def an_empty_range_is_harmless(source: SourceUnderTest) -> None:
+    """Call `partitions(x, x)` in a running and in a new reader."""
+    with running(source) as query:
+        ids = put(source, _FEW)
+        query.run_until(_FEW, p.EMPTY)
+        after_restart = query.bare_driver()
+        try:
+            for who, driver in (("the running reader", query.driver), ("a new reader", after_restart)):
+                _expect_no_rows(query, who, driver)
+            ids = put(source, 3, ids)
+            query.run_until(len(query.rows()) + 3, p.EMPTY)
+        finally:
+            after_restart.stop()
+        compare(query, ids, p.EMPTY, "after partitions(x, x): ")
+
+
+def _expect_no_rows(query: Query, who: str, driver: Driver) -> None:
+    call = f"partitions({query.start}, {query.start}) of {who}"
+    try:
+        rows = [row for task in driver.tasks(query.start, query.start) for row in task.rows()]
+    except Exception as error:
+        raise PromiseBroken(p.EMPTY, f"{call}: {type(error).__name__}: {error}") from error
+    if rows:
+        raise PromiseBroken(p.EMPTY, f"{call} has {len(rows)} rows: {query.ids(rows)[:5]}")
+
+
+def read_limits_are_kept(source: SourceUnderTest) -> None:
+    """Limit a batch, then lift the limit."""
+    options = source.limited(_LIMIT)
+    if options is None:
+        raise NotTried("the source has no option that limits a batch")
+    with running(source, options) as query:
+        ids = put(source, 3 * _LIMIT)
+        query.run_until(3 * _LIMIT, p.LIMIT)
+        sizes = [len(rows) for rows in query.sink.values()]
+        if max(sizes) > _LIMIT:
+            raise PromiseBroken(p.LIMIT, f"a limit of {_LIMIT} rows, batches of {sizes}")
+        if not passes_start() or not query.driver.takes_limits():
+            return
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+        ids = put(source, 3 * _LIMIT, ids)
+        query.plan(p.LIMIT, ReadAllAvailable())
+        rows = query.execute()
+        query.commit()
+        other = ids and difference(ids, query.ids())
+        if other:
+            raise PromiseBroken(
+                p.LIMIT, f"{3 * _LIMIT} records, and with ReadAllAvailable a batch of {len(rows)}: {other}"
+            )
+
+
+def available_now_ends(source: SourceUnderTest) -> None:
+    """Run to the end that was fixed, while records keep coming, and again after a restart."""
+    with running(source) as query:
+        if not passes_start():
+            raise NotTried("this Spark runs one batch with availableNow and asks the source nothing")
+        if not query.driver.has_available_now():
+            raise NotTried("the source has no SupportsTriggerAvailableNow: Spark runs one batch")
+        ids = put(source, _FEW)
+        for _ in range(2):
+            query.driver.prepare_available_now()
+            wanted = ids
+            ids = _follow_until_rest(query, ids)
+            other = wanted and difference(wanted, query.ids())
+            if other:
+                raise PromiseBroken(
+                    p.AVAILABLE_NOW,
+                    f"at the end of a run, beside the records that were put before it: {other}",
+                )
+            query.driver.stop()
+            query.driver = query.new_driver()
+
+
+def _follow_until_rest(query: Query, ids: list[Hashable] | None) -> list[Hashable] | None:
+    batches = 0
+    while query.look():
+        batches += 1
+        if batches > _BATCHES_MAX:
+            raise PromiseBroken(
+                p.AVAILABLE_NOW, f"{batches} batches after the target was fixed, each with a new offset"
+            )
+        query.execute()
+        query.commit()
+        ids = put(query.source, 1, ids)
+    return ids
+
+
+def stop_leaves_nothing(source: SourceUnderTest) -> None:
+    """Stop readers after each of their calls, in a process of its own."""
+    with running(source) as query:
+        put(source, 2)
+        query.run_batch(p.STOP)
+        start = query.start
+    put(source, 2)
+    try:
+        left = in_process(left_after_stop, query.data_source, query.schema, start, source.stop_s)
+    except ProcessFailed as failed:
+        raise PromiseBroken(p.STOP, f"a process that stopped its readers: {failed}") from failed
+    if left:
+        raise PromiseBroken(p.STOP, left)
+
+
+def commit_is_advice(source: SourceUnderTest) -> None:
+    """Leave `commit` out, then make it too often."""
+    with running(source) as query:
+        ids: list[Hashable] | None = []
+        for commits in (0, 2):
+            for _ in range(2):
+                ids = put(source, 3, ids)
+                query.plan(p.COMMIT)
+                query.execute()
+                query.committed_count = len(query.log)
+                for _ in range(commits):
+                    query.driver.commit(query.log[-1])
+        query.driver.stop()
+        query.driver = query.new_driver()
+        query.driver.commit(query.log[-1])
+        query.latest()
+        ids = put(source, 3, ids)
+        query.run_until(len(query.rows()) + 3 if ids is None else len(ids), p.COMMIT)
+        compare(query, ids, p.COMMIT)
+
+
+def wrong_options_are_refused(source: SourceUnderTest) -> None:
+    """Start a query with each wrong option."""
+    if not source.wrong_options:
+        raise NotTried("wrong_options names none")
+    put(source, 1)
+    for name, value in source.wrong_options.items():
+        try:
+            with running(source, {name: value}) as query:
+                query.latest()
+        except Exception as error:
+            if name.lower() not in str(error).lower():
+                raise PromiseBroken(
+                    p.OPTIONS,
+                    f"{name}={value!r} is refused, and the error does not name it: {type(error).__name__}: {error}",
+                ) from error
+        else:
+            raise PromiseBroken(p.OPTIONS, f"{name}={value!r} is accepted: a query planned its first batch")
+
+
+CHECKS: Final[Mapping[str, Callable[[SourceUnderTest], None]]] = {
+    p.TRAVELS.name: travels,
+    p.JSON.name: offsets_are_json,
+    p.INITIAL.name: initial_offset_is_the_same,
+    p.REST.name: no_news_no_offset,
+    p.MONOTONE.name: offsets_move_forward,
+    p.ONCE.name: every_record_once,
+    p.REPLAY.name: a_replay_is_identical,
+    p.RESTART.name: goes_on_after_every_call,
+    p.EMPTY.name: an_empty_range_is_harmless,
+    p.LIMIT.name: read_limits_are_kept,
+    p.AVAILABLE_NOW.name: available_now_ends,
+    p.STOP.name: stop_leaves_nothing,
+    p.SPECULATION.name: two_attempts_agree,
+    p.TWO_DRIVERS.name: two_drivers_agree,
+    p.COMMIT.name: commit_is_advice,
+    p.OPTIONS.name: wrong_options_are_refused,
+    p.ANY_PROCESS.name: reads_in_any_process,
+}

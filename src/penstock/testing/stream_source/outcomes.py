@@ -1,0 +1,23 @@
+"""How a check ends: held, broken, or not tried."""
+
+from __future__ import annotations
+
+from penstock.testing.stream_source.promises import Promise
+
+
+class PromiseBroken(AssertionError):  # noqa: N818 - a failed test, not an error of the library
+    """A source does not keep a promise.
+
+    Attributes:
+        promise: The promise's name.
+        seen: The calls and their answers that show it.
+    """
+
+    def __init__(self, promise: Promise, seen: str) -> None:
+        super().__init__(f"\n  promise: {promise.text}\n  seen:    {seen}\n  Spark:   {promise.consequence}")
+        self.promise = promise.name
+        self.seen = seen
+
+
+class NotTried(Exception):  # noqa: N818 - no error: a check that has nothing to try
+    """A check that cannot be tried on this source, with the reason."""
