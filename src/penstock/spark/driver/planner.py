@@ -16,9 +16,10 @@ the service has bounded retries and a deadline: an exception here ends the query
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.batches.claims import Execution
@@ -46,6 +47,49 @@ from penstock.spark.tasks.shard_task import ShardTask
 
 _log: Final = logging.getLogger("penstock.spark")
 _AVAILABLE_NOW_WAIT_S: Final = 60.0
+
+
+class Limits(Struct, frozen=True):
+    """The limits of one batch; None: none.
+
+    Args:
+        record_count_max: User records.
+        bytes_max: Bytes of user data.
+    """
+
+    record_count_max: int | None = None
+    bytes_max: int | None = None
+
+
+NO_LIMITS: Final = Limits()
+
+
+class Search(Struct):
+    """A search for records to read after a batch.
+
+    Args:
+        start: The offset of the batch, which is done.
+        joined: The query.
+        may_be_only: As in `Planner.latest`.
+        is_patient: Whether it ends only when every shard has answered.
+        wait_s: Its longest duration.
+        deadline_s: Its end, on the monotonic clock.
+        wanted: The shards with records to read, as of the last look.
+        wake_s: When to look again, on the monotonic clock.
+    """
+
+    start: StreamOffset
+    joined: Joined
+    may_be_only: bool
+    is_patient: bool
+    wait_s: float
+    deadline_s: float
+    wanted: Sequence[str] = ()
+    wake_s: float = float("-inf")
+
+    def wait(self, duration_s: float) -> None:
+        """Wait for so long, or until the lease coordinator has a command."""
+        self.joined.query_worker.wait(max(0.005, duration_s))
 
 
 class Planner:
@@ -93,6 +137,7 @@ class Planner:
         )
         self._run = draw_name(ports.chance)
         self._joined: Joined | None = None
+        self._awaits_leases = False
         self._planned: PlannedBatch | None = None
         self._tips_due_s = float("-inf")
         self._children_due_s = float("-inf")
@@ -129,44 +174,84 @@ class Planner:
         Raises:
             Unavailable: With AvailableNow, if it is still uncertain after some time whether the whole stream is read.
         """
+        search = self.begin_search(start, may_be_only=may_be_only)
+        while not self.search(search):
+            search.wait(search.wake_s - self._clock.monotonic_s())
+        return self.plan(search, self._limits if with_limits else NO_LIMITS)
+
+    def join(self, known: StreamOffset) -> None:
+        """Join the application, and do not wait for the leases: `begin_search` does. Only before the first search."""
+        assert self._joined is None, "the query has joined"
+        joined = join(self._ports, self._options, known, self._recreation, self._run)
+        self._settler.last_unknown_batch = joined.last_unknown_batch
+        self._joined, self._awaits_leases = joined, True
+
+    def begin_search(self, start: StreamOffset, *, may_be_only: bool = False) -> Search:
+        """Begin to search for records to read; the arguments are those of `latest`."""
         self._done, self._known = start, start.known_batches
         joined = self._join(start)
-        query_worker, shards = joined.query_worker, joined.shards
         is_patient = may_be_only or self._until_ms is not None
         wait_s = self._available_now_wait_s if is_patient else self._options.probe_interval_s
-        deadline_s = self._clock.monotonic_s() + wait_s
-        while True:
-            self._apply_commands(joined)
-            if not shards.is_settled_for(start.batch):
-                self._settle(start, joined)
-            self._poller.poll_due(shards.states.items(), retention_ms=joined.retention_ms)
-            self._settler.recreate_lost_leases(shards, joined.stream)
-            query_worker.report(
-                [*shards.release_finished(self._find_children(shards)), *shards.release_stopped()]
-            )
-            wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
-            if wanted and not may_be_only:
-                break
-            self._settler.promote(shards)
-            self._report_tips(joined)
-            if is_patient and self._is_complete(joined):
-                break
-            now_s = self._clock.monotonic_s()
-            if now_s >= deadline_s:
-                if self._until_ms is not None:
-                    raise Unavailable(self._describe_unread(joined, wait_s))
-                if may_be_only:
-                    _log.warning(self._describe_unread(joined, wait_s))
-                break
-            idle = (state for state in shards.states.values() if not state.has_news)
-            wake_s = min(deadline_s, self._poller.next_due_s(idle))
-            if is_patient:  # check again whether live workers read the rest of the stream
-                wake_s = min(wake_s, now_s + self._options.probe_interval_s)
-            query_worker.wait(max(0.005, wake_s - now_s))
-        return self._next_offset(start, joined, wanted, with_limits=with_limits) if wanted else start
+        return Search(start, joined, may_be_only, is_patient, wait_s, self._clock.monotonic_s() + wait_s)
 
-    def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
-        """Return the shards of each task of a batch. Only the offset decides, so a replay reads the same records."""
+    def search(self, search: Search) -> bool:
+        """Look once for records to read. Return whether the search has ended; if not, look again at `search.wake_s`.
+
+        Raises:
+            Unavailable: As `latest`.
+        """
+        joined, start = search.joined, search.start
+        query_worker, shards = joined.query_worker, joined.shards
+        self._apply_commands(joined)
+        if not shards.is_settled_for(start.batch):
+            self._settle(start, joined)
+        self._poller.poll_due(shards.states.items(), retention_ms=joined.retention_ms)
+        self._settler.recreate_lost_leases(shards, joined.stream)
+        query_worker.report(
+            [*shards.release_finished(self._find_children(shards)), *shards.release_stopped()]
+        )
+        search.wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
+        if search.wanted and not search.may_be_only:
+            return True
+        self._settler.promote(shards)
+        self._report_tips(joined)
+        if search.is_patient and self._is_complete(joined):
+            return True
+        now_s = self._clock.monotonic_s()
+        if now_s >= search.deadline_s:
+            if self._until_ms is not None:
+                raise Unavailable(self._describe_unread(joined, search.wait_s))
+            if search.may_be_only:
+                _log.warning(self._describe_unread(joined, search.wait_s))
+            return True
+        idle = (state for state in shards.states.values() if not state.has_news)
+        search.wake_s = min(search.deadline_s, self._poller.next_due_s(idle))
+        if search.is_patient:  # check again whether live workers read the rest of the stream
+            search.wake_s = min(search.wake_s, now_s + self._options.probe_interval_s)
+        return False
+
+    def plan(self, search: Search, limits: Limits) -> StreamOffset:
+        """Return the offset of a batch of the wanted shards; the search's start if there are none.
+
+        Args:
+            search: An ended search, or one that goes on after this batch.
+            limits: Of the batch.
+        """
+        if not search.wanted:
+            return search.start
+        return self._next_offset(search.start, search.joined, search.wanted, limits)
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self._options.record_count_max, self._options.bytes_max)
+
+    def tasks(self, end: StreamOffset, *, partitions_max: int | None = None) -> list[list[ShardTask]]:
+        """Return the shards of each task of a batch. Only the offset decides, so a replay reads the same records.
+
+        Args:
+            end: The batch's offset.
+            partitions_max: The most tasks of this batch; None: as the options have it.
+        """
         self._done, self._known = None, end.known_batches
         joined = self._join(end)
         shards = joined.shards
@@ -175,16 +260,16 @@ class Planner:
         by_shard = {task.shard_id: task for task in self._shard_tasks(self._planned, shards)}
         shards.on_batch_start()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
-        split = plan_tasks(weights, self._task_count(len(weights)))
+        split = plan_tasks(weights, self._task_count(len(weights), partitions_max or self._options.partitions_max))
         self._task_counts = {end.batch: len(split)}
         return [[by_shard[shard_id] for shard_id in task] for task in split]
 
-    def _task_count(self, shard_count: int) -> int:
+    def _task_count(self, shard_count: int, partitions_max: int | None) -> int:
         options = self._options
         count = self._slots.plan_count(shard_count)
         if options.shards_per_task is not None:
             count = -(-shard_count // options.shards_per_task)
-        return count if options.partitions_max is None else min(count, options.partitions_max)
+        return count if partitions_max is None else min(count, partitions_max)
 
     def _shard_tasks(self, batch: PlannedBatch, shards: QueryShards) -> Iterator[ShardTask]:
         joined, end = self._joined, batch.end
@@ -261,14 +346,15 @@ class Planner:
     # --- joining the application ----------------------------------------------------------------------------
 
     def _join(self, known: StreamOffset) -> Joined:
-        if self._joined is not None:
-            return self._joined
-        options = self._options
-        joined = join(self._ports, options, known, self._recreation, self._run)
+        if self._joined is None:
+            self.join(known)
+        joined = self._joined
+        assert joined is not None, "a query that has joined"
+        if not self._awaits_leases:
+            return joined
+        self._awaits_leases = False
         worker = joined.query_worker
-        self._settler.last_unknown_batch = joined.last_unknown_batch
-        self._joined = joined
-        wait_s = max(10.0, 2 * options.lease_duration_s)
+        wait_s = max(10.0, 2 * self._options.lease_duration_s)
         if not worker.wait_until_at_rest(wait_s):
             why = "".join(f"; {problem}" for problem in worker.problems)
             _log.warning(
@@ -356,7 +442,7 @@ class Planner:
         )
 
     def _next_offset(
-        self, start: StreamOffset, joined: Joined, wanted: Iterable[str], *, with_limits: bool
+        self, start: StreamOffset, joined: Joined, wanted: Iterable[str], limits: Limits
     ) -> StreamOffset:
         shards = joined.shards
         planned_ms = self._planned_ms()
@@ -373,8 +459,8 @@ class Planner:
             run=self._run,
             stream=joined.stream,
             lease_table=self._options.lease_table,
-            record_count_max=self._options.record_count_max if with_limits else None,
-            bytes_max=self._options.bytes_max if with_limits else None,
+            record_count_max=limits.record_count_max,
+            bytes_max=limits.bytes_max,
             until_ms=self._until_ms,
             deaggregates=self._options.deaggregate,
         )
