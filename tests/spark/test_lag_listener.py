@@ -11,6 +11,7 @@ from penstock.errors import OptionError
 from penstock.runtime.metrics_tally import MetricsTally
 from penstock.spark import LagListener
 from penstock.spark.monitoring.lag_listener import LagGrowth
+from penstock.spark.streams.several_report import add_reports
 
 RAN = {"addBatch": 30, "triggerExecution": 40}
 WAITING = {"isDataAvailable": False, "isTriggerActive": False, "message": "Waiting for data to arrive"}
@@ -125,3 +126,19 @@ def test_a_query_that_waits_is_at_the_tip_and_one_that_ended_is_not_shown(tally)
 def test_a_growth_of_nothing_is_refused():
     with pytest.raises(OptionError, match="warn_growth_s=0: expected more than 0"):
         LagListener(warn_growth_s=0)
+
+
+def test_a_source_of_several_streams_has_the_lag_of_each_and_one_count(tally, caplog):
+    streams = [
+        {**report_of({"shardId-0": millis}), "stream": name} for name, millis in (("a", 0), ("b", 4_000))
+    ]
+    progress = progress_of({"shardId-0": 0})
+    progress.sources[-1].latestOffset = {**add_reports([{**each, **REST} for each in streams], "a,b")}
+    with caplog.at_level(logging.INFO, "penstock.spark"):
+        LagListener(metrics=tally).onQueryProgress(SimpleNamespace(progress=progress))
+    assert "batch 7: 10 records of stream a,b; lag 4.0 s, 2 of 12 leases" in caplog.text
+    shown = {dict(labels)["stream"]: value for (_, labels), value in tally.snapshot().gauges.items()}
+    assert shown == {"a": 0, "b": 4_000}
+
+
+REST = {"claims": 1, "keptIterators": 0, "maxMillisBehindLatest": 0, "problems": []}

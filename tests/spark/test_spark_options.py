@@ -122,7 +122,7 @@ def test_secrets_are_not_shown():
     ("given", "message"),
     [
         ({}, "option streamName is missing"),
-        ({"streamName": "a,b"}, "one stream per source"),
+        ({"streamName": "a,b"}, "one stream for each write"),
         ({"streamName": "a", "streamARN": "arn:aws:kinesis:r:1:stream/b"}, "name two streams"),
         ({"streamARN": "orders"}, "is not a stream's ARN"),
         ({"streamName": "a", "startingPosition": "SOON"}, "'SOON' is no position"),

@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 from penstock.spark.engine import check_version
+from penstock.spark.options.several_streams import (
+    check_several,
+    names_several,
+    parse_several_batch,
+    parse_several_source,
+)
 from penstock.spark.options.spark_options import check_read, parse_batch, parse_sink, parse_source
 from penstock.spark.schema import SCHEMA_DDL, check_schema
 from penstock.spark.spark_errors import explained
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.spark.batch import KinesisBatchReader
     from penstock.spark.sink.writers import KinesisBatchWriter, KinesisStreamWriter
     from penstock.spark.stream_reader import KinesisStreamReader
+    from penstock.spark.streams.several_reader import SeveralStreamsReader
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -46,7 +53,11 @@ class KinesisDataSource(DataSource):
     @explained
     def schema(self) -> str:
         """Return the schema of the rows; a wrong option is reported here, at `load()`."""
-        check_read(self._own_options())
+        options = self._own_options()
+        if names_several(options):
+            check_several(options)
+        else:
+            check_read(options)
         return SCHEMA_DDL
 
     @explained
@@ -55,16 +66,28 @@ class KinesisDataSource(DataSource):
         from penstock.spark.batch import KinesisBatchReader
 
         check_schema(schema.simpleString())
+        if names_several(self.options):
+            from penstock.spark.streams.several_batch import SeveralBatchReader
+
+            several, notes = parse_several_batch(self._own_options())
+            _say(notes)
+            return SeveralBatchReader(several)
         options, notes = parse_batch(self._own_options())
         _say(notes)
         return KinesisBatchReader(options)
 
     @explained
-    def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: N802 - Spark's signature
+    def streamReader(self, schema: StructType) -> KinesisStreamReader | SeveralStreamsReader:  # noqa: N802 - Spark's signature
         """Return the streaming reader."""
         from penstock.spark.stream_reader import KinesisStreamReader
 
         check_schema(schema.simpleString())
+        if names_several(self.options):
+            from penstock.spark.streams.several_reader import SeveralStreamsReader
+
+            several, notes = parse_several_source(self._own_options())
+            _say(notes)
+            return SeveralStreamsReader(several)
         options, notes = parse_source(self._own_options())
         _say(notes)
         return KinesisStreamReader(options)

@@ -148,12 +148,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read each shard's part of a batch and claim its end."""
         try:
-            yield from rows_of(partition.tasks, self._options, _query_id())
+            yield from rows_of(partition.tasks, self._options, query_id())
         finally:
             freeze_once()
 
 
-def _query_id() -> str | None:
+def query_id() -> str | None:
     """Return Spark's id of the streaming query that a task belongs to; None outside a task."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty("sql.streaming.queryId")

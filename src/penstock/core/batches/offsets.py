@@ -18,7 +18,8 @@ from penstock.core.position import Position, parse_checkpoint
 from penstock.errors import PositionError
 
 FORMAT_VERSION: Final = 1
-
+SEVERAL_FORMAT_VERSION: Final = 2
+"""The format of the offset of several streams (`penstock.core.batches.several_offsets`), which holds offsets of this one."""
 
 SHARE_BYTES_MIN: Final = 1024 * 1024
 """Smallest share of a byte limit that one shard gets: an ordinary record fits into it."""
@@ -158,6 +159,12 @@ def parse_offset(document: Any) -> StreamOffset:
         PositionError: Not an offset of this source, or one of a later format.
     """
     version = document.get("v") if isinstance(document, Mapping) else None
+    if version == SEVERAL_FORMAT_VERSION and "streams" in document:
+        raise PositionError(
+            f"the checkpoint is one of a query of several streams ({', '.join(sorted(document['streams'])):.300}), and this one reads "
+            "one stream. To go on with one of them, name it with a comma (streamName=orders,): its leases stay in the table "
+            "of several streams"
+        )
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise PositionError(
             f"the checkpoint holds an offset of format {version!r:.100}, and this version of Penstock reads format "

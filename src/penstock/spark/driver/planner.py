@@ -260,7 +260,9 @@ class Planner:
         by_shard = {task.shard_id: task for task in self._shard_tasks(self._planned, shards)}
         shards.on_batch_start()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
-        split = plan_tasks(weights, self._task_count(len(weights), partitions_max or self._options.partitions_max))
+        split = plan_tasks(
+            weights, self._task_count(len(weights), partitions_max or self._options.partitions_max)
+        )
         self._task_counts = {end.batch: len(split)}
         return [[by_shard[shard_id] for shard_id in task] for task in split]
 

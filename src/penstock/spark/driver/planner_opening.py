@@ -37,7 +37,7 @@ def open_planner(options: SourceOptions) -> Planner:
         clock=clock,
         chance=random.SystemRandom(),
         threads=SYSTEM_THREADS,
-        open_metrics=_open_metrics,
+        open_metrics=open_metrics,
         open_table=lambda name: open_lease_table(name, options.connection),
         kcl3=open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
@@ -51,7 +51,8 @@ def open_planner(options: SourceOptions) -> Planner:
     )
 
 
-def _open_metrics(options: SourceOptions, worker: str) -> ClosableMetrics:
+def open_metrics(options: SourceOptions, worker: str) -> ClosableMetrics:
+    """Return the metrics that the options ask for; the caller closes them."""
     if options.metrics == "log":
         return LoggingMetrics(options.metrics_interval_s)
     if options.metrics == "cloudwatch":

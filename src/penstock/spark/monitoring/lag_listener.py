@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import OptionError
 from penstock.ports.metrics import ForgettingMetrics, Metrics, NoMetrics
-from penstock.spark.monitoring.progress import StreamLag, lag, lags_of_progress, report_of
+from penstock.spark.monitoring.progress import StreamLag, lag, lags_by_source, report_of
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -78,12 +78,13 @@ class LagListener(StreamingQueryListener):
         # A source reports the batch that was settled last, in some progresses repeatedly. Spark's own count is of this
         # batch.
         row_counts = [each.numInputRows for each in progress.sources if report_of(each) is not None]
-        sources = lags_of_progress(progress)
-        for source, row_count in zip(sources, row_counts, strict=True):
-            self._log_batch(query, progress.batchId, source, row_count)
-            labels = {"query": self._names[query], "stream": source.stream}
+        sources = lags_by_source(progress)
+        for streams, row_count in zip(sources, row_counts, strict=True):
+            self._log_batch(query, progress.batchId, streams, row_count)
+            # Spark counts the rows of a source, which may read several streams.
+            labels = {"query": self._names[query], "stream": ",".join(each.stream for each in streams)}
             self._metrics.count("records", row_count, labels)
-        self._check(query, sources)
+        self._check(query, [each for streams in sources for each in streams])
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Measure and check a query that waits for data."""
@@ -102,16 +103,16 @@ class LagListener(StreamingQueryListener):
         self._growths = {key: growth for key, growth in self._growths.items() if key[0] != query}
         self._names.pop(query, None)
 
-    def _log_batch(self, query: str, batch: int, source: StreamLag, row_count: int) -> None:
+    def _log_batch(self, query: str, batch: int, streams: Sequence[StreamLag], row_count: int) -> None:
         _log.info(
             "query %s, batch %d: %d records of stream %s; lag %.1f s, %d of %d leases",
             self._names[query],
             batch,
             row_count,
-            source.stream,
-            source.max_millis_behind_latest / 1000,
-            source.held_leases,
-            source.total_leases,
+            ",".join(each.stream for each in streams),
+            max(each.max_millis_behind_latest for each in streams) / 1000,
+            sum(each.held_leases for each in streams),
+            sum(each.total_leases for each in streams),
         )
 
     def _check(self, query: str, sources: Sequence[StreamLag]) -> None:

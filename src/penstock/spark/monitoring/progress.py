@@ -40,7 +40,7 @@ class _Query(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """One Kinesis source of a query.
+    """One stream of a Kinesis source of a query.
 
     Args:
         stream: Name or ARN, as the query's options have it.
@@ -93,13 +93,13 @@ class StreamLags(list[StreamLag]):
 
 
 def lag(query: _Query) -> StreamLags:
-    """Return the lag of each Kinesis source of a streaming query.
+    """Return the lag of each stream of a streaming query's Kinesis sources.
 
     Args:
         query: A running or ended `StreamingQuery`.
 
     Returns:
-        A list with one entry per Kinesis source, in the query's order; empty before the query's first progress.
+        A list with one entry per Kinesis source, or per stream of a source that reads several, in the query's order; empty before the query's first progress.
     """
     progress = query.lastProgress
     if progress is None:
@@ -108,18 +108,28 @@ def lag(query: _Query) -> StreamLags:
 
 
 def lags_of_progress(progress: Any, *, is_waiting: bool = False) -> StreamLags:
-    """Return the lag of each Kinesis source at the time of a progress.
+    """Return the lag of each stream of the Kinesis sources at the time of a progress.
 
     Args:
         progress: A `StreamingQueryProgress`, or its JSON values.
         is_waiting: The query has found nothing to read since.
     """
+    return StreamLags(lag for lags in lags_by_source(progress, is_waiting=is_waiting) for lag in lags)
+
+
+def lags_by_source(progress: Any, *, is_waiting: bool = False) -> list[StreamLags]:
+    """Return the lags of each Kinesis source: one, or one for each of its streams. The arguments are those of `lags_of_progress`."""
     batch_ms = _duration_of_batch(progress)
-    found = StreamLags()
+    found = []
     for source in _field(progress, "sources"):
         report = report_of(source)
         if report is not None:
-            found.append(_lag_of(report, 0 if is_waiting else batch_ms if report.get("readsToTip") else None))
+            found.append(
+                StreamLags(
+                    _lag_of(each, 0 if is_waiting else batch_ms if each.get("readsToTip") else None)
+                    for each in report.get("streams") or [report]
+                )
+            )
     return found
 
 

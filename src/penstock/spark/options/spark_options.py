@@ -47,8 +47,8 @@ _CONSUMER_ARN: Final = re.compile(
 _ATTEMPTS_MAX: Final = 1001  # the deadline is the bound; this one is for pauses of nearly no time
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    Option("streamName", TEXT, None, "Name of the stream. `streamName` or `streamARN` is required, except for the sink: without them the column `streamName` routes each row; with one of them the column has no effect.", _ALL, ("stream", "kinesis.streamName")),
-    Option("streamARN", TEXT, None, "ARN of the stream; needed for a stream of another account.", _ALL, ("kinesis.streamARN",)),
+    Option("streamName", TEXT, None, "Name of the stream. A read takes several, with commas: `orders,returns`. `streamName` or `streamARN` is required, except for the sink: without them the column `streamName` routes each row; with one of them the column has no effect.", _ALL, ("stream", "kinesis.streamName")),
+    Option("streamARN", TEXT, None, "ARN of the stream; needed for a stream of another account. A read takes several, with commas.", _ALL, ("kinesis.streamARN",)),
     Option("applicationName", TEXT, None, "Name of the application: queries and KCL workers of one application share the stream's shards. Default: `penstock-<stream>`, which the query refuses to share.", _SOURCE, ("kinesis.applicationName", "kinesisAppName", "checkpointAppName")),
     Option("leaseTable", TEXT, None, "Where the leases are: a DynamoDB table, `s3://bucket/prefix`, or `file:///folder` (all processes on one machine). Java workers share DynamoDB tables only. Default: the DynamoDB table `applicationName`.", _SOURCE, ("leaseTableName", "kinesis.dynamodb.tableName", "dynamodb.tableName")),
     Option("leaseDuration", duration(1, 3600), None, "Other workers may take a lease that its owner has not renewed for this long (KCL: failoverTimeMillis). All workers of an application must use the same value. Default: 10s; 60s for leases in S3, since each renewal is a PUT.", _SOURCE, ("leaseDurationMs=ms", "failoverTimeMillis=ms")),
@@ -66,7 +66,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("consumerName", TEXT, None, "Name of the registered consumer, for `consumerType` fan-out and auto; one for each query. Default: `applicationName`. If only `consumerName` is given, it also names the application.", _SOURCE, ("kinesis.consumerName",)),
     Option("consumerNamePrefix", TEXT, None, "Prefix of the registered consumer's name, before `consumerName`.", _SOURCE),
     Option("registeredConsumerId", TEXT, None, "Name or ARN of a registered consumer, instead of `consumerName` and `consumerNamePrefix`.", _SOURCE),
-    Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON by shard, in which a sequence number is the last record that is done (in streaming the shard's ancestors are done too) and `*` is the rest.", _READ, ("initialPosition", "initialPositionInStream", "kinesis.startingPosition", "startingOffsets")),
+    Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON by shard, in which a sequence number is the last record that is done (in streaming the shard's ancestors are done too) and `*` is the rest. With several streams: one for all, or JSON by stream.", _READ, ("initialPosition", "initialPositionInStream", "kinesis.startingPosition", "startingOffsets")),
     Option("startingTimestamp", TEXT, None, "Shorthand for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
     Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON by shard (inclusive).", _BATCH, ("endingOffsets",)),
     Option("endingTimestamp", TEXT, None, "Shorthand for `endingPosition` AT_TIMESTAMP; records that arrived at or after it are left out.", _BATCH),
@@ -297,16 +297,21 @@ def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]
     )
 
 
+def is_batch_read(given: Mapping[str, str]) -> bool:
+    """Return whether an option is there that only a batch read can have."""
+    for_batch = {
+        key.lower() for option in OPTIONS if option.scopes == _BATCH for key, _ in option.spellings()
+    }
+    return any(key.lower() in for_batch for key in user_options(given))
+
+
 def check_read(given: Mapping[str, str]) -> None:
     """Refuse what neither a streaming nor a batch read could take, before it is known which one it will be.
 
     Raises:
         OptionError: As the two readers would raise it.
     """
-    for_batch = {
-        key.lower() for option in OPTIONS if option.scopes == _BATCH for key, _ in option.spellings()
-    }
-    if any(key.lower() in for_batch for key in user_options(given)):
+    if is_batch_read(given):
         parse_batch(given)
     else:
         parse_source(given)
@@ -374,7 +379,7 @@ def _stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
         raise OptionError("option streamName is missing: name the stream with option streamName or streamARN")
     if stream is not None and "," in stream:
         raise OptionError(
-            f"option streamName={stream}: one stream per source; union several sources for several streams"
+            f'option streamName={stream}: one stream for each write and each micro_batches(...); only format("kinesis") reads several'
         )
     if arn is not None and not (arn.startswith("arn:") and ":kinesis:" in arn and "stream/" in arn):
         raise OptionError(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.ports.fan_out import FanOut
+    from penstock.ports.lease_table import LeaseTable
 
 
 def _pushes(
@@ -38,7 +39,11 @@ def _pushes(
 
 
 def rows_of(
-    tasks: Sequence[ShardTask], options: SourceOptions, query: str | None = None
+    tasks: Sequence[ShardTask],
+    options: SourceOptions,
+    query: str | None = None,
+    *,
+    table: LeaseTable | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task's shards. After the last row of a shard, the task claims the end of the batch in it.
 
@@ -46,8 +51,9 @@ def rows_of(
         tasks: The shards that this Spark task reads.
         options: The query's options.
         query: Spark's id of the streaming query, or None if it is not known.
+        table: The leases of the tasks' stream; None: the table of the options.
     """
-    table = open_lease_table(options.lease_table, options.connection)
+    leases = table or open_lease_table(options.lease_table, options.connection)
     process = reading_process(options, shard_iterators())
     is_pushed = any(task.consumer_arn is not None for task in tasks)
     fan_out = open_fan_out(options.connection) if is_pushed else None
@@ -57,7 +63,7 @@ def rows_of(
             task,
             options,
             process,
-            table=table,
+            table=leases,
             query=query,
             hold_page=hold_page,
             pushes=_pushes(task, options, process, fan_out),

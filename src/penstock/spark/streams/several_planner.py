@@ -1,0 +1,346 @@
+"""Plans the batches of a streaming query of several streams: one planner for each, in the process beside the driver.
+
+Each stream is planned, settled and read as a query of it alone would be, on its own rows of one lease table. This planner
+looks at the streams in turn, splits the limits of a batch among those that have something to read, and puts their offsets
+together. An error of one stream ends the query; the others keep their positions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.several_offsets import SeveralOffset
+from penstock.core.batches.stream_split import in_turn, split_limits, split_total
+from penstock.core.leases.foreign_lease import describe_foreign_table, find_other_mode
+from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
+from penstock.core.leases.lease import stream_name_of
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import NotFound, OptionError, StreamChanged
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kcl3_tables import Kcl3Tables
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.ports.metrics import ClosableMetrics
+from penstock.spark.driver.joining import draw_name
+from penstock.spark.driver.planner import Limits, Planner, Search
+from penstock.spark.options.several_streams import SeveralOptions
+from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.streams.several_report import add_reports
+from penstock.spark.streams.stream_names import naming
+from penstock.spark.tasks.shard_task import ShardTask
+
+_log: Final = logging.getLogger("penstock.spark")
+_LOOK_S: Final = 0.25
+"""Longest time without a look at a stream: the lease commands of one stream do not end a wait for another one."""
+
+
+class SeveralPorts(Struct, frozen=True):
+    """Ports of the driver of a query of several streams.
+
+    Args:
+        kinesis: The service.
+        table: The application's lease table.
+        clock: Time.
+        chance: Unique names.
+        kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
+        open_metrics: Opens the metrics backend for a worker id.
+        open_planner: Opens the planner of one stream.
+    """
+
+    kinesis: Kinesis
+    table: LeaseTable
+    clock: Clock
+    chance: Chance
+    kcl3: Kcl3Tables | None
+    open_metrics: Callable[[SourceOptions, str], ClosableMetrics]
+    open_planner: Callable[[SourceOptions, StreamIdentity, ClosableMetrics], Planner]
+
+
+class PlannedStream(Struct, frozen=True):
+    """One stream of a query.
+
+    Args:
+        place: Its place in the options' list.
+        stream_id: The prefix of its lease keys.
+        name: Name or ARN, as in the options.
+        planner: Its planner.
+    """
+
+    place: int
+    stream_id: str
+    name: str
+    planner: Planner
+
+
+class StreamTasks(Struct, frozen=True):
+    """The tasks of one stream in one batch.
+
+    Args:
+        place: The stream's place in the options' list.
+        tasks: The shards of each task.
+    """
+
+    place: int
+    tasks: Sequence[Sequence[ShardTask]]
+
+
+class SeveralPlanner:
+    """The driver's side of one streaming query of several streams. Called by one thread.
+
+    Args:
+        options: The source's options.
+        ports: The driver's ports.
+    """
+
+    def __init__(self, options: SeveralOptions, ports: SeveralPorts) -> None:
+        self._options = options
+        self._shared = options.shared
+        self._ports = ports
+        self._streams: dict[str, PlannedStream] = {}
+        self._is_joined = False
+        self._is_available_now = False
+        self._metrics: ClosableMetrics | None = None
+        self._gone: frozenset[str] = frozenset()  # earlier streams of a name, whose offsets are dropped
+
+    # --- Spark's questions --------------------------------------------------------------------------------
+
+    def prepare_available_now(self) -> None:
+        """Fix the moment up to which the query reads before it ends."""
+        self._is_available_now = True
+        for stream in self._streams.values():
+            stream.planner.prepare_available_now()
+
+    def latest(
+        self, start: SeveralOffset, *, with_limits: bool = True, may_be_only: bool = False
+    ) -> SeveralOffset:
+        """Return the next batch's offset, or `start` itself if no stream has anything to read.
+
+        Args:
+            start: The offset of the previous batch, which is done.
+            with_limits: Whether the options' limits count for this batch.
+            may_be_only: As in `Planner.latest`.
+
+        Raises:
+            PenstockError: A stream cannot be planned; the message names it.
+        """
+        self._join(start)
+        searches: dict[str, Search] = {}
+        for stream_id, stream in self._streams.items():
+            with naming(stream.name):
+                searches[stream_id] = stream.planner.begin_search(
+                    start.of(stream_id), may_be_only=may_be_only
+                )
+        self._search(searches, may_be_only=may_be_only)
+        planned = self._plan(start, searches, with_limits=with_limits)
+        return start.without(self._gone).with_plans(planned) if planned else start
+
+    def tasks(self, start: SeveralOffset, end: SeveralOffset) -> list[StreamTasks]:
+        """Return the tasks of each stream that a batch reads. Only the offsets decide, so a replay reads the same records.
+
+        Raises:
+            OptionError: The batch reads a stream that is not in the list any more, and failOnDataLoss is on.
+            StreamChanged: The batch reads a stream that was deleted and created again.
+        """
+        self._join(end)
+        read = end.read_between(start)
+        self._check_read(read, end)
+        read = tuple(stream_id for stream_id in read if stream_id in self._streams)
+        shares = {stream_id: max(1, len(end.of(stream_id).shares())) for stream_id in read}
+        parts = split_total(self._shared.partitions_max, shares)
+        batch = []
+        for stream_id in read:
+            stream = self._streams[stream_id]
+            with naming(stream.name):
+                tasks = stream.planner.tasks(end.of(stream_id), partitions_max=parts[stream_id])
+            batch.append(StreamTasks(stream.place, tasks))
+        return batch
+
+    def report(self) -> dict[str, Any] | None:
+        """Return the last batch's figures, the query's lag and its leases: those of all streams, and of each."""
+        reports = [stream.planner.report() for stream in self._streams.values()]
+        known = [report for report in reports if report is not None]
+        return add_reports(known, self._shared.stream) if known else None
+
+    def stop(self) -> None:
+        """End threads, and release the leases of every stream that has no batch under way."""
+        failures: list[BaseException] = []
+        for stream in self._streams.values():
+            try:
+                with naming(stream.name):
+                    stream.planner.stop()
+            except Exception as error:  # noqa: BLE001 - the other streams are stopped first; it is raised below
+                failures.append(error)
+        self._streams, self._is_joined = {}, False
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        for failure in failures[1:]:
+            _log.error("a stream of the query could not be stopped: %s", failure)
+        if failures:
+            raise failures[0]
+
+    # --- searching and planning -----------------------------------------------------------------------------
+
+    def _search(self, searches: Mapping[str, Search], *, may_be_only: bool) -> None:
+        """Look at the streams in turn until one has records to read, or all have ended their searches."""
+        going_on = dict(searches)
+        while True:
+            for stream_id in list(going_on):
+                stream = self._streams[stream_id]
+                with naming(stream.name):
+                    if stream.planner.search(searches[stream_id]):
+                        del going_on[stream_id]
+            has_found = any(search.wanted for search in searches.values())
+            if not going_on or (has_found and not may_be_only):
+                return
+            wake_s = min(search.wake_s for search in going_on.values()) - self._ports.clock.monotonic_s()
+            next(iter(going_on.values())).wait(min(_LOOK_S, wake_s))
+
+    def _plan(
+        self, start: SeveralOffset, searches: Mapping[str, Search], *, with_limits: bool
+    ) -> dict[str, StreamOffset]:
+        """Return the offsets of the streams that the next batch reads."""
+        order = in_turn(list(self._streams), start.batch_count)
+        waiting = {
+            stream_id: len(searches[stream_id].wanted) for stream_id in order if searches[stream_id].wanted
+        }
+        limits = (self._shared.record_count_max, self._shared.bytes_max) if with_limits else (None, None)
+        planned = {}
+        for stream_id, (record_count_max, bytes_max) in split_limits(*limits, waiting).items():
+            stream = self._streams[stream_id]
+            with naming(stream.name):
+                planned[stream_id] = stream.planner.plan(
+                    searches[stream_id], Limits(record_count_max, bytes_max)
+                )
+        return planned
+
+    def _check_read(self, read: Sequence[str], end: SeveralOffset) -> None:
+        for stream_id in read:
+            if stream_id in self._streams:
+                continue
+            name = stream_name_of(stream_id)
+            if stream_id in self._gone:
+                raise StreamChanged(
+                    f"stream {name} was deleted and created again, and batch {end.of(stream_id).batch} of it, which is not done, reads "
+                    "the earlier one: it cannot be repeated. Start with a new checkpoint location and a new applicationName"
+                )
+            text = (
+                f"stream {name} is not in streamName={self._shared.stream} any more, and batch {end.of(stream_id).batch} of it is not "
+                "done"
+            )
+            if self._shared.fail_on_data_loss:
+                raise OptionError(
+                    f"{text}. Start the query once with {name}, until the batch is done, and then without it; if the stream is gone, set "
+                    "failOnDataLoss=false"
+                )
+            _log.warning("%s; going on without its records (failOnDataLoss=false)", text)
+
+    # --- joining --------------------------------------------------------------------------------------------
+
+    def _join(self, known: SeveralOffset) -> None:
+        """Open every stream's planner: all are checked before the first lease is taken, and get their leases at once."""
+        if self._is_joined:
+            return
+        identities = self._describe()
+        self._check_table(known.worker)
+        known = self._without_gone(known, identities)
+        worker = self._worker(known)
+        if self._metrics is None:
+            self._metrics = self._ports.open_metrics(self._shared, worker)
+        for place, (options, identity) in enumerate(zip(self._options.streams, identities, strict=True)):
+            own = replace(options, worker_id=worker)
+            with naming(options.stream):
+                planner = self._ports.open_planner(own, identity, self._metrics)
+                if self._is_available_now:
+                    planner.prepare_available_now()
+                self._streams[identity.stream_id] = PlannedStream(
+                    place, identity.stream_id, options.stream, planner
+                )
+                planner.join(known.of(identity.stream_id))
+        left_out = sorted(known.by_stream.keys() - self._streams.keys())
+        if left_out:
+            _log.warning(
+                "the query does not read %s any more; its positions stay in the checkpoint location",
+                ", ".join(left_out),
+            )
+        self._is_joined = True
+
+    def _describe(self) -> list[StreamIdentity]:
+        identities: list[StreamIdentity] = []
+        for options in self._options.streams:
+            with naming(options.stream):
+                summary = self._ports.kinesis.fetch_summary(options.stream)
+            identity = StreamIdentity(summary.arn, summary.created_ms)
+            if identity in identities:
+                raise OptionError(
+                    f"option streamName names stream {options.stream} twice; name each stream once"
+                )
+            identities.append(identity)
+        return identities
+
+    def _check_table(self, worker: str) -> None:
+        """Refuse a table of one stream, and one of a native KCL 3 fleet."""
+        ports = self._ports
+        try:
+            rows = ports.table.scan().leases
+        except NotFound:
+            return
+        foreign = find_other_mode(rows, are_several=True)
+        if foreign is not None:
+            text = describe_foreign_table(
+                ports.table.name, self._shared.stream, foreign, "applicationName (or leaseTable)"
+            )
+            raise OptionError(
+                f"{text}. A query that read one stream before goes on where it was, under another applicationName and with its checkpoint "
+                "location: it copies its leases"
+            )
+        kcl3 = None if ports.kcl3 is None or not rows else ports.kcl3.fetch(None)
+        if kcl3 is None:
+            return
+        mode = FleetModeDetector(worker).detect(kcl3, ports.clock.monotonic_s(), ports.clock.wall_ms() / 1000)
+        if mode in (FleetMode.LED, FleetMode.LEADERLESS):
+            raise OptionError(
+                f"lease table {ports.table.name} is one of a native KCL 3 fleet, whose leader assigns the leases: a query of several "
+                "streams does not follow it. Read with an applicationName of its own, with one query for each stream, or with "
+                "penstock.Consumer"
+            )
+
+    def _without_gone(self, known: SeveralOffset, identities: Sequence[StreamIdentity]) -> SeveralOffset:
+        """Drop the offsets of streams that were deleted and created again; refuse them if failOnDataLoss is on."""
+        gone = []
+        for options, identity in zip(self._options.streams, identities, strict=True):
+            before = known.earlier_id_of(identity)
+            if before is None:
+                continue
+            text = (
+                f"stream {options.stream} was deleted and created again (it was {before}, and is {identity.stream_id}): the records of the "
+                "earlier one that were not read are gone"
+            )
+            if options.fail_on_data_loss:
+                raise StreamChanged(
+                    f"{text}. To read the new one from startingPosition, beside the other streams, set option failOnDataLoss=false; to "
+                    "go on without it, leave it out of streamName"
+                )
+            _log.warning("%s; the new one is read from startingPosition (failOnDataLoss=false)", text)
+            gone.append(before)
+        self._gone = frozenset(gone)
+        return known.without(gone)
+
+    def _worker(self, known: SeveralOffset) -> str:
+        """Return the query's worker id: one for all streams, since it is one worker of its application."""
+        options = self._shared
+        if known.worker:
+            if options.worker_id not in (None, known.worker):
+                _log.warning(
+                    "option workerId=%s has no effect: the checkpoint was begun as %s",
+                    options.worker_id,
+                    known.worker,
+                )
+            return known.worker
+        return options.worker_id or f"spark-{draw_name(self._ports.chance)}"

@@ -1,0 +1,34 @@
+"""The figures of a query of several streams: the sums, and each stream's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+_SUMS: Final = ("bytes", "claims", "keptIterators", "records")
+_LEASES: Final = ("held", "lost", "taken", "total")
+
+
+def add_reports(reports: Sequence[dict[str, Any]], streams: str) -> dict[str, Any]:
+    """Return the report of a query of several streams.
+
+    Args:
+        reports: One of each stream, as `penstock.spark.driver.figures.report_of` returns it; at least one.
+        streams: The streams, as the options name them.
+    """
+    return {
+        **{name: sum(report[name] for report in reports) for name in _SUMS},
+        "leases": {name: sum(report["leases"][name] for report in reports) for name in _LEASES},
+        "maxMillisBehindLatest": max(report["maxMillisBehindLatest"] for report in reports),
+        "millisBehindLatest": {
+            f"{report['stream']}:{shard}": millis
+            for report in reports
+            for shard, millis in report["millisBehindLatest"].items()
+        },
+        "problems": [
+            f"{report['stream']}: {problem}" for report in reports for problem in report["problems"]
+        ],
+        "readsToTip": all(report["readsToTip"] for report in reports),
+        "stream": streams,
+        "streams": list(reports),
+    }

@@ -1,0 +1,23 @@
+"""Names the stream in the errors of a query of several: shard ids are the same in every stream."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from penstock.errors import PenstockError
+
+
+@contextlib.contextmanager
+def naming(stream: str) -> Iterator[None]:
+    """Add the stream to the message of an error of Penstock that does not name it.
+
+    Args:
+        stream: Name or ARN.
+    """
+    try:
+        yield
+    except PenstockError as error:
+        if stream.rpartition("/")[2] not in str(error):
+            error.args = (f"stream {stream}: {error}", *error.args[1:])
+        raise
