@@ -117,5 +117,5 @@ def _steps(error: Exception) -> Iterator[BaseException]:
             return
         yield step
         passed_error = getattr(step, "kwargs", {}).get("error")
-        made_of = (passed_error, step.__cause__, *step.args)
-        step = next((each for each in made_of if isinstance(each, BaseException)), None)
+        causes = (passed_error, step.__cause__, *step.args)
+        step = next((each for each in causes if isinstance(each, BaseException)), None)

@@ -1,8 +1,8 @@
 """Clients of AWS, built by boto3's own rules from `AwsOptions` and shared by the process.
 
-boto3's credential chain, regions and endpoint variables (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, ...) count
-wherever nothing is set here, and `AWS_REGION` counts before `AWS_DEFAULT_REGION`. The SDK's own retries are off: `penstock.aws.service_calls` does the retrying, with full jitter, a
-bound and a deadline, and by the meaning of each error.
+boto3's credential chain, regions and endpoint variables (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, ...) apply if nothing
+is set here, and `AWS_REGION` counts before `AWS_DEFAULT_REGION`. The SDK's own retries are off: `penstock.aws.service_calls`
+does the retrying, with full jitter, a bound and a deadline, and by the meaning of each error.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class EventConnection(asyncio.Protocol):
         self._h2.max_inbound_frame_size = _FRAME_BYTES_MAX
         self._receivers: dict[int, Receiver] = {}
         self._unreturned_bytes = 0
-        self._heard_s = 0.0
+        self._received_s = 0.0
         self._pinged_s: float | None = None
         self._idle_since_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -242,13 +242,13 @@ class EventConnection(asyncio.Protocol):
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
         self.is_open = True
-        self._heard_s = self._idle_since_s = self.loop.time()
+        self._received_s = self._idle_since_s = self.loop.time()
         self._flush()
         self._timer = self.loop.call_later(PING_INTERVAL_S / 4, self._keep_alive)
 
     def data_received(self, data: bytes) -> None:
         """Pass on received bytes."""
-        now_s = self._heard_s = self.loop.time()
+        now_s = self._received_s = self.loop.time()
         if not self.ready.done() and data.startswith(_HTTP1):  # h2 would wait for the rest of a frame
             status = data.split(b"\r\n", 1)[0][:_STATUS_BYTES_MAX].decode("latin-1")
             way_out = "keep a proxy that opens TLS out of the way with NO_PROXY, or read by polling"
@@ -384,7 +384,7 @@ class EventConnection(asyncio.Protocol):
         now_s = self.loop.time()
         if not self.is_open:
             return
-        if self._pinged_s is not None and now_s - max(self._pinged_s, self._heard_s) >= PING_INTERVAL_S:
+        if self._pinged_s is not None and now_s - max(self._pinged_s, self._received_s) >= PING_INTERVAL_S:
             self._close(f"nothing came for {PING_INTERVAL_S:g} s, and no answer to a ping")
             return
         if self._receivers:
@@ -394,7 +394,7 @@ class EventConnection(asyncio.Protocol):
         elif now_s - self._idle_since_s >= _IDLE_S:
             self._close("the connection is not needed any more")
             return
-        if self._pinged_s is None and now_s - self._heard_s >= PING_INTERVAL_S:
+        if self._pinged_s is None and now_s - self._received_s >= PING_INTERVAL_S:
             self._pinged_s = now_s
             self._h2.ping(b"penstock")
             self._flush()

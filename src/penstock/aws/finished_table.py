@@ -39,7 +39,7 @@ _KEEP_S_DEFAULT: Final = 7 * 86_400.0
 _ANSWER_WITHIN_S: Final = 3.0
 """The calls are made before records are handled and before they are acknowledged, while their visibility timeouts run."""
 _CREATED_WITHIN_S: Final = 300.0
-_LOOK_APART_S: Final = 0.5
+_STATUS_INTERVAL_S: Final = 0.5
 _RETRIED: Final = (*PASSING, UnknownOutcome)  # a row may be written twice
 
 
@@ -234,7 +234,7 @@ class FinishedRecordsTable:
                     operation="DescribeTable",
                     resource=self._table,
                 )
-            time.sleep(_LOOK_APART_S)
+            time.sleep(_STATUS_INTERVAL_S)
 
     def _status(self) -> str | None:
         try:

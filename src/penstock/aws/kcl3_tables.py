@@ -62,7 +62,7 @@ class DynamoKcl3Tables:
         self._options = options
         self._leases = _Place(lease_table, KEY)
         self._state = _Place(f"{lease_table}-CoordinatorState", _STATE_KEY)
-        self._metrics = self._leases
+        self._metrics = self._leases  # until `fetch` finds the table of KCL 3.0 to 3.4
 
     @property
     def _client(self) -> Any:

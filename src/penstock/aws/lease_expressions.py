@@ -171,7 +171,7 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             _promote(update, write)
         case Delete():
             update.require(codec.COUNTER, "=", "N", str(write.counter))
-            update.conditions.append(_same(update, write.checkpoint))
+            update.conditions.append(_checkpoint_is(update, write.checkpoint))
         case Reset():
             _counter(update, write.counter)
             update.set_checkpoint(write.position, is_marked=write.is_followed)
@@ -233,7 +233,7 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
     else:
         update.set(codec.RUN, "S", str(write.run))
     if write.pin_ms is not None:
-        update.conditions.append(_same(update, LATEST))
+        update.conditions.append(_checkpoint_is(update, LATEST))
         update.set(codec.START_MILLIS, "N", str(write.pin_ms))
     update.require_stream(write.stream)
     update.set_stream(write.stream)
@@ -273,7 +273,7 @@ def _claim(update: Update, write: Claim) -> None:
     own = update.name(codec.claim_attribute(claim.worker))
     if not write.forfeits:
         update.conditions.append(_reader_is(update, claim.worker))
-        update.conditions.append(_same(update, write.checkpoint_seen))
+        update.conditions.append(_checkpoint_is(update, write.checkpoint_seen))
     update.require_stream(write.stream)
     if write.before is None:
         update.conditions.append(f"attribute_not_exists({own})")
@@ -325,18 +325,18 @@ def _reader_is(update: Update, worker: str) -> str:
     return f"({reader} = {me} OR (attribute_not_exists({reader}) AND {owner} = {me}))"
 
 
-def _same(update: Update, position: Position) -> str:
+def _checkpoint_is(update: Update, position: Position) -> str:
     text = update.value("S", codec.checkpoint_text(position))
-    same = f"{update.name(codec.CHECKPOINT)} = {text}"
+    condition = f"{update.name(codec.CHECKPOINT)} = {text}"
     if position.is_record:
-        same += f" AND {_sub_is(update, codec.CHECKPOINT_SUB, '=', position.sub_sequence_number)}"
+        condition += f" AND {_sub_is(update, codec.CHECKPOINT_SUB, '=', position.sub_sequence_number)}"
     elif position.sentinel in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST):
         millis = update.name(codec.START_MILLIS)
         if position.timestamp_ms is None:
-            same += f" AND attribute_not_exists({millis})"
+            condition += f" AND attribute_not_exists({millis})"
         else:
-            same += f" AND {millis} = {update.value('N', str(position.timestamp_ms))}"
-    return f"({same})"
+            condition += f" AND {millis} = {update.value('N', str(position.timestamp_ms))}"
+    return f"({condition})"
 
 
 def _sub_is(update: Update, attribute: str, comparison: Literal["=", "<", "<="], sub: int) -> str:
@@ -350,7 +350,7 @@ def _sub_is(update: Update, attribute: str, comparison: Literal["=", "<", "<="],
 def _forward(update: Update, position: Position, *, or_same: bool) -> str:
     """Return the condition that the checkpoint may move to `position`: the twin of `may_move`."""
     checkpoint = update.name(codec.CHECKPOINT)
-    same = _same(update, position)
+    same = _checkpoint_is(update, position)
     if position.is_shard_end:
         if or_same:
             return f"attribute_exists({checkpoint})"

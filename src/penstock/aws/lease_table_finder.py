@@ -53,8 +53,8 @@ class LeaseTableFinder:
         self._known |= zip(fresh, described, strict=True)
         self._known = {name: self._known[name] for name in listed}
         return FoundTables(
-            tuple(name for name, is_one in self._known.items() if is_one),
-            sum(is_one is None for is_one in self._known.values()),
+            tuple(name for name, is_lease_table in self._known.items() if is_lease_table),
+            sum(is_lease_table is None for is_lease_table in self._known.values()),
         )
 
     def _list(self, **arguments: Any) -> Any:

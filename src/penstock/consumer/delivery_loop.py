@@ -74,7 +74,7 @@ class DeliveryLoop(Loop[ShardRun]):
     """See the module.
 
     Args:
-        open_streams: Makes how each stream is read.
+        open_streams: Returns the way in which each stream is read.
         leases: The loop that owns the coordinator; it gets the events.
         delivery_options: For every shard.
         processor_factory: Makes the user code of one shard.
@@ -89,7 +89,7 @@ class DeliveryLoop(Loop[ShardRun]):
         read_pool: For calls to the stream.
         handler_pool: For user code.
         on_worker_failure: Called when a failure must stop the whole worker.
-        on_standstill: Called when nothing that this worker holds has moved, or can, for `standstill_after_s`; None: never.
+        on_standstill: Called when no held lease could progress in two checks, `standstill_after_s` apart; None: never.
         standstill_after_s: Longer than a round, in which the worker may get other leases.
         home: The process whose threads these are.
         on_checkpoint_begun: Called when user code is about to wait for a checkpoint.

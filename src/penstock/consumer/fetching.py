@@ -87,7 +87,7 @@ class ShardFetcher:
             start = plan_iterator(fetch.position)
             run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
         elif isinstance(fetch, FetchPage):
-            if not self._has_room():  # others have filled it while this waited for a thread
+            if not self._has_room():  # other runs filled the memory while this step waited
                 run.on_fetch_skipped()
                 return None
             started_s = self._clock.monotonic_s()
@@ -175,7 +175,7 @@ class PushedFetcher:
         elif isinstance(fetch, FetchPage):
             if self._has_room():
                 self._subscriptions.want(key)
-            else:  # others have filled it while this waited for a thread
+            else:  # other runs filled the memory while this step waited
                 run.on_fetch_skipped()
         else:
             self._fetcher.fetch(run, fetch)

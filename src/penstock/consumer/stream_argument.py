@@ -131,7 +131,7 @@ def parse_start(start: Start, option: str) -> StartingPosition:
     """Return a starting position as a value.
 
     Raises:
-        PositionError: None of the accepted forms, or a moment without a time zone or of no record.
+        PositionError: None of the accepted forms, or a moment without a time zone or before the service began.
         OptionError: A position in one shard, which has no meaning in the others.
     """
     if isinstance(start, str):

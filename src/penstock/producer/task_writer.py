@@ -163,7 +163,7 @@ class TaskWriter:
         sender = self._sender or self._open()
         batcher = sender.batcher
         if len(data) + 4 * len(partition_key) > self._record_bytes_max:
-            self._learn_record_limit()
+            self._fetch_record_limit()
         try:
             check_record(self._stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
         except RecordError as error:
@@ -244,7 +244,7 @@ class TaskWriter:
         )
         return self._sender
 
-    def _learn_record_limit(self) -> None:
+    def _fetch_record_limit(self) -> None:
         """Fetch once how large a record may be; called when one is larger than the default."""
         if not self._knows_record_limit:
             placement = self._fetch_placement()

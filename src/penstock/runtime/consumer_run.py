@@ -142,7 +142,7 @@ class ConsumerRun(Generic[_R]):
         """End a block that the consumer was the context manager of.
 
         Args:
-            error: The error of the block. It goes first; the stop is waited for all the same.
+            error: The error of the block. With one, this waits for the stop and raises no error of the consumer.
             pull: Closed, so that records that are not done are returned.
             stop: The consumer's `stop`.
         """

@@ -19,7 +19,7 @@ from penstock.ports.schema_registry import (
 
 
 class MemorySchemaRegistry:
-    """A schema registry in memory, for tests. A copy in another process has the schemas of its moment.
+    """A schema registry in memory, for tests. A copy in another process keeps the schemas that there were when it was copied.
 
     It does not check whether versions are compatible: `checked` decides the outcome.
 

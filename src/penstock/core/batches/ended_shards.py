@@ -28,16 +28,17 @@ class EndedShards:
     def positions(
         self, logged: Mapping[str, Position], held: Mapping[str, frozenset[str]]
     ) -> dict[str, Position]:
-        """Return the ended shards that the next offset lists.
+        """Return the ended shards that the next offset lists, and forget the others.
 
         Args:
-            logged: Positions in the offset before.
-            held: The shards that the query has now, with their parents; they are read on.
+            logged: Positions in the previous offset.
+            held: The unfinished shards in the next offset, with their parents.
         """
-        before = {key for key, position in logged.items() if position.is_shard_end}
-        begun = _union(held.values()) | _union(self._parents.values())
-        self._parents = {key: self._parents.get(key, frozenset()) for key in before | self._parents.keys()}
-        for key in (begun | held.keys()) & self._parents.keys():
+        for key, position in logged.items():
+            if position.is_shard_end:
+                self._parents.setdefault(key, frozenset())
+        with_child = _union(held.values()) | _union(self._parents.values())
+        for key in (with_child | held.keys()) & self._parents.keys():
             del self._parents[key]
         return dict.fromkeys(sorted(self._parents)[-ENDED_MAX:], SHARD_END)
 

@@ -166,9 +166,10 @@ def plan_lost(
     stream: StreamIdentity,
     marks: Mapping[str, TipMark] = _NO_MARKS,
 ) -> Recreation:
-    """Plan new leases for those lost while the query runs: of shards in the offset, and of the children of vanished shards.
+    """Plan the leases to create again, if some were deleted while the query runs.
 
-    The lease coordinator creates the others.
+    These are the leases of shards in the offset, and of the children of vanished shards. The lease coordinator creates the
+    others.
 
     Args:
         rows: The lease table.
@@ -299,8 +300,11 @@ class _Plan:
         """Create the leases of children whose parents are read to their end, if no lease covers their range.
 
         A merged child whose other parent has no lease is left to the owner of that parent, as at the end of a shard.
+
+        Args:
+            keys: Children that may be created.
         """
-        ended = self._ended_elsewhere()
+        ended = self._ended_without_lease()
         missing = plan_missing(
             self._rows | ended, list(self._shards.values()), self._holes(), StartingPosition(TRIM_HORIZON)
         )
@@ -310,14 +314,14 @@ class _Plan:
             each.lease for each in missing if each.why is CreationReason.CHILD and each.lease.key in keys
         ):
             self._create_ended_parents(lease.parents & done)
-            # A parent without a lease belongs to another worker. Nothing shows how far it and its ancestors are read. A lease
-            # of the child would count as proof that they are read to their end, and would hide the hole for which their leases
-            # are created again.
+            # A parent that still has no lease belongs to another worker, and nothing shows how far it and its ancestors are
+            # read. A lease of the child would close the hole in the hash range, which makes the lease coordinator create their
+            # leases again: they would count as read to their end.
             if not any(key in self._shards and key not in self._rows for key in lease.parents):
                 self._write(Create(replace(lease, stream=self._stream)))
 
-    def _ended_elsewhere(self) -> dict[str, Lease]:
-        """Return the leases that ended shards without a lease would have."""
+    def _ended_without_lease(self) -> dict[str, Lease]:
+        """Return leases for the ended and the vanished shards that have none: as if they were finished."""
         ended = {key for key, position in self._logged.shards.items() if position.is_shard_end}
         return {
             key: starting_lease(key, SHARD_END, tuple(self._parents_of.get(key, ())), None, self._stream)

@@ -11,7 +11,7 @@ import math
 from typing import Final
 
 SHARDS_PER_TASK_MAX: Final = 32
-_KNOWN_FOR_BATCHES: Final = 16
+_BATCHES_BETWEEN_TRIALS: Final = 16
 """Batches after which more tasks are tried: the cluster may have grown, or was busy before."""
 
 
@@ -20,12 +20,15 @@ class TaskSlots:
 
     def __init__(self) -> None:
         self._slot_count = 1
-        self._known_for = 0  # batches for which more tasks are not tried
+        self._batches_until_trial = 0  # until more tasks are tried
 
     def plan_count(self, shard_count: int) -> int:
-        """Return how many tasks to make for this many shards."""
+        """Return how many tasks to make for this many shards.
+
+        At least one task per 32 shards; when more tasks are tried, at least the square root of the number of shards.
+        """
         count = self._slot_count
-        if self._known_for == 0:
+        if self._batches_until_trial == 0:
             count = max(count, math.ceil(math.sqrt(shard_count)))
         return min(shard_count, max(count, -(-shard_count // SHARDS_PER_TASK_MAX)))
 
@@ -37,10 +40,10 @@ class TaskSlots:
             process_count: The processes that have claimed in it, at least 1.
         """
         if process_count < task_count:
-            self._slot_count, self._known_for = process_count, _KNOWN_FOR_BATCHES
+            self._slot_count, self._batches_until_trial = process_count, _BATCHES_BETWEEN_TRIALS
         elif task_count < self._slot_count:
             pass  # a small batch does not show how many tasks of a larger one would run at once
-        elif self._known_for > 0:
-            self._known_for -= 1
+        elif self._batches_until_trial > 0:
+            self._batches_until_trial -= 1
         else:
             self._slot_count = 2 * task_count

@@ -132,9 +132,9 @@ class Coordinator:
     def __init__(self, worker: str, options: CoordinatorOptions, run_name: str = "") -> None:
         self.worker = worker
         self.options = options
-        # Two polls longer than the requester itself waits before it takes the lease.
-        bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
-        view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.names_streams)
+        # A requester takes the lease after `handover_timeout_s`. The others wait two polls longer for its take.
+        handover_bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
+        view = LeaseView(options.lease_duration_s, handover_bound_s, names_streams=options.names_streams)
         self.view: LeaseView = view
         self._turn = turn = Turn()
         self._twins = twins = TwinWatch(worker, run_name, view)
@@ -469,11 +469,10 @@ class Coordinator:
     def _sync_streams(self, started: Iterable[StreamLeases], live: AbstractSet[str], now_s: float) -> None:
         """Create missing leases and delete finished ones, stream by stream."""
         workers = sorted(live)
-        # A lease of this worker can wait for a parent whose lease is missing although other workers did not wait for it: they
-        # saw that the parent has left the stream, or they are Java workers, which do not check parents. So this worker
-        # searches for the lease of such a parent itself.
-        view_missing = self.view.missing_parents() & self.held_leases.parents_of_waiting()
-        needed = self.held_leases.missing_parents() | view_missing
+        # This worker itself creates the missing leases of parents for which its own leases wait. Other workers may not miss
+        # such a parent: they saw that it left the stream, or they are Java workers, which do not check parents.
+        blocks_reading = self.view.missing_parents() & self.held_leases.parents_of_waiting()
+        needed = self.held_leases.missing_parents() | blocks_reading
         for stream in started:
             if stream.syncer.on_round(now_s, workers, stream.keys(needed)):
                 stream.cleanup.on_round(now_s, workers)

@@ -435,6 +435,13 @@ class HeldLease(Struct):
         return self._renewed(row, sent_s, turn)
 
     def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
+        """Handle that a write kept the lease, and a checkpoint or a hand-over request that its row shows.
+
+        Args:
+            row: The row that the write left.
+            sent_s: When the write was sent; the deadline counts from then.
+            turn: Draws the time of the next renewal.
+        """
         actions: list[LeaseAction] = []
         self.first_sent_s = None
         self.last_error = None
@@ -495,7 +502,7 @@ class HeldLease(Struct):
     def _has_all_done(self, row: Lease) -> bool:
         """Return whether a row's checkpoint is at or past `done_through`; True if nothing is done.
 
-        This worker's release writes it so. If another worker took the lease instead, the checkpoint may be earlier.
+        This worker's release leaves such a row. If another worker took the lease instead, the checkpoint may be earlier.
         """
         return (
             self.done_through is None
@@ -515,7 +522,7 @@ class HeldLease(Struct):
         return row.counter != self.lease.counter or row.reader != self.worker
 
     def on_handover_requested(self, row: Lease) -> list[LeaseAction]:
-        """Handle that another worker has asked for the lease: the reader stops."""
+        """Handle another worker's request for a hand-over: the reader stops."""
         self.lease = row
         return self.stop(StopWhy.HANDOVER)
 

@@ -46,9 +46,9 @@ from penstock.core.leases.lease import Lease, stream_id_of
 from penstock.core.leases.move_planner import RoundPlan
 
 _JITTER: Final = 0.1
-_AGAIN_S: Final = 2.0  # after a failed first read: the worker begins only after one has succeeded
+_FIRST_FETCH_RETRY_S: Final = 2.0  # after a failed first read: the worker begins only after one has succeeded
 _REPORTS_REFUSED_MAX: Final = 2  # in a row; a changed policy takes effect with a delay
-_ASKED_MAX: Final = 100  # workers whose metrics are read at once
+_FETCHED_WORKERS_MAX: Final = 100  # workers whose metrics are read at once
 LED_SCAN_ROUNDS: Final = 10
 """A worker that finds its leases by the index scans the table so many times less often."""
 
@@ -71,11 +71,11 @@ class Kcl3Membership:
         self.is_known: bool = not context.options.kcl3
         """Whether the fleet's mode is known: the worker begins only then."""
         self._rows = Kcl3Rows()
-        self._fetch_s = math.inf
-        self._find_s = math.inf
+        self._fetch_due_s = math.inf
+        self._find_due_s = math.inf
         self._is_fetching = False
         self._is_finding = False
-        self._may_find = True
+        self._may_query_index = True  # until the table refuses it
         self._is_reporting = False
         self._has_reported = False
         self._reports_refused = 0
@@ -83,18 +83,18 @@ class Kcl3Membership:
         self._is_stopping = False
         self._is_leaving = False
         self._reported_mode = ""
-        self._asked: frozenset[str] = frozenset()
-        self._unseen: frozenset[str] = frozenset()
+        self._fetched_workers: frozenset[str] = frozenset()  # the last fetch was of their metrics
+        self._unseen: frozenset[str] = frozenset()  # live workers without metrics for the leader
         self._reported_unseen: set[str] = set()
-        self._reported_unread: set[str] = set()
+        self._reported_unread_streams: set[str] = set()
 
     @property
     def next_wake_s(self) -> float:
         """When `advance` must be called next; infinity for never."""
         if self._is_stopping:  # earlier calls may still be answered
             return math.inf
-        fetch_s = math.inf if self._is_fetching else self._fetch_s
-        return min(fetch_s, math.inf if self._is_finding else self._find_s)
+        fetch_s = math.inf if self._is_fetching else self._fetch_due_s
+        return min(fetch_s, math.inf if self._is_finding else self._find_due_s)
 
     @property
     def is_led(self) -> bool:
@@ -109,7 +109,7 @@ class Kcl3Membership:
     @property
     def finds_by_index(self) -> bool:
         """Whether this worker finds its leases by the index, without scanning the table."""
-        return self.is_led and self._rows.has_index and self._may_find
+        return self.is_led and self._rows.has_index and self._may_query_index
 
     @property
     def is_quiet(self) -> bool:
@@ -140,9 +140,9 @@ class Kcl3Membership:
                 self._on_found(now_s)
             case OwnLeasesNotFound(problem):
                 # A policy from before the index existed does not allow the query: scans show the same leases.
-                self._may_find = problem is not Problem.REFUSED
+                self._may_query_index = problem is not Problem.REFUSED
                 self._on_found(now_s)
-                return not self._may_find
+                return not self._may_query_index
             case _:
                 assert_never(event)
         return False
@@ -151,8 +151,8 @@ class Kcl3Membership:
 
     def begin(self, now_s: float) -> None:
         """Handle that the lease table exists."""
-        if self.options.kcl3 and self._fetch_s == math.inf:
-            self._fetch_s = now_s
+        if self.options.kcl3 and self._fetch_due_s == math.inf:
+            self._fetch_due_s = now_s
 
     def advance(self, live: Collection[str], own_keys: Callable[[], frozenset[str]], now_s: float) -> None:
         """Begin the reads that are due.
@@ -164,12 +164,12 @@ class Kcl3Membership:
         """
         if self._is_stopping:
             return
-        if now_s >= self._fetch_s and not self._is_fetching:
+        if now_s >= self._fetch_due_s and not self._is_fetching:
             self._is_fetching = True
             others = sorted(set(live) - {self.me}, key=lambda worker: tie_break(self.me, worker))
-            self._asked = frozenset(others[:_ASKED_MAX])
-            self._turn.emit(FetchFleet(self._asked))
-        if now_s >= self._find_s and not self._is_finding:
+            self._fetched_workers = frozenset(others[:_FETCHED_WORKERS_MAX])
+            self._turn.emit(FetchFleet(self._fetched_workers))
+        if now_s >= self._find_due_s and not self._is_finding:
             self._is_finding = True
             self._turn.emit(FindOwnLeases(own_keys()))
 
@@ -200,19 +200,19 @@ class Kcl3Membership:
         self._is_fetching = False
         if problem is Problem.REFUSED and not self.is_known:
             self._refuse(FleetRefusal.UNREADABLE, detail)
-        pause_s = REPORT_INTERVAL_S if self.is_known else _AGAIN_S
-        self._fetch_s = now_s + pause_s * (0.5 + self._turn.draw())
+        pause_s = REPORT_INTERVAL_S if self.is_known else _FIRST_FETCH_RETRY_S
+        self._fetch_due_s = now_s + pause_s * (0.5 + self._turn.draw())
 
     def _schedule(self, now_s: float) -> None:
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
-        self._fetch_s = now_s + self._jittered(pause_s)
+        self._fetch_due_s = now_s + self._jittered(pause_s)
         due_s = self._detector.leader_due_s
         if self.is_led and due_s is not None:
-            self._fetch_s = min(self._fetch_s, due_s)
+            self._fetch_due_s = min(self._fetch_due_s, due_s)
         if not self.finds_by_index:
-            self._find_s = math.inf
-        elif self._find_s == math.inf:
-            self._find_s = now_s
+            self._find_due_s = math.inf
+        elif self._find_due_s == math.inf:
+            self._find_due_s = now_s
 
     def _jittered(self, mean_s: float) -> float:
         return mean_s * (1 - _JITTER + 2 * _JITTER * self._turn.draw())
@@ -235,7 +235,9 @@ class Kcl3Membership:
 
     def _on_found(self, now_s: float) -> None:
         self._is_finding = False
-        self._find_s = now_s + self._jittered(self.options.interval_s) if self.finds_by_index else math.inf
+        self._find_due_s = (
+            now_s + self._jittered(self.options.interval_s) if self.finds_by_index else math.inf
+        )
 
     def report_unread_streams(self, rows: Iterable[Lease]) -> None:
         """Report streams that this worker does not read although the leader has assigned it leases of them.
@@ -246,8 +248,8 @@ class Kcl3Membership:
         if not self.is_led:
             return
         assigned = {stream_id_of(row.key) for row in rows if row.owner == self.me and not row.is_ended}
-        for stream_id in sorted(assigned - self._reported_unread):
-            self._reported_unread.add(stream_id)
+        for stream_id in sorted(assigned - self._reported_unread_streams):
+            self._reported_unread_streams.add(stream_id)
             self._turn.report(
                 Topic.FLEET,
                 Level.ERROR,
@@ -261,8 +263,8 @@ class Kcl3Membership:
         """Return the moves of a plan that the fleet's mode leaves to this worker."""
         match self.mode:
             case FleetMode.LED:
-                given_up = [move for move in plan.moves if not isinstance(move, Acquisition)]
-                return RoundPlan(given_up, math.inf)
+                releases = [move for move in plan.moves if not isinstance(move, Acquisition)]
+                return RoundPlan(releases, math.inf)
             case FleetMode.LEADERLESS:
                 kept = [move for move in plan.moves if not (isinstance(move, Acquisition) and move.is_live)]
                 return replace(plan, moves=kept)
@@ -275,7 +277,9 @@ class Kcl3Membership:
             self._unseen = frozenset()
             return
         before = self._unseen
-        self._unseen = frozenset(unseen_by_leader(self._rows, set(live) & self._asked, self._wall_s))
+        self._unseen = frozenset(
+            unseen_by_leader(self._rows, set(live) & self._fetched_workers, self._wall_s)
+        )
         news = sorted((self._unseen & before) - self._reported_unseen)
         self._reported_unseen.update(news)
         if news:

@@ -65,11 +65,11 @@ def waits_for_parents(
 
 
 def missing_parents(lease: Lease, rows: LeaseRows, vanished: Container[str]) -> set[str]:
-    """Return the parents whose leases should exist and do not.
+    """Return the parents whose leases should exist and do not; none once the shard is being read.
 
-    A parent's lease is deleted only after every child is past its start. If no parent of a lease has a row, the application
-    started at this shard. But if one has a row, or is known to have left the stream, the application reads the parents: the
-    row of the other one is not created yet, or was deleted by hand.
+    A parent's lease is deleted only after every child is past its start. So if no parent has a lease, the application
+    started at this shard, and none is missing. If one of two parents has a lease, or has left the stream, the application
+    reads the parents: the lease of the other one is not created yet, or was deleted by hand.
     """
     if lease.is_ended or lease.checkpoint.is_record:
         return set()

@@ -236,7 +236,7 @@ def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patie
 
 
 def _left_over_scan_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
-    """Return the next moment at which a free lease will have been left over for `left_over_s` or twice as long, or infinity.
+    """Return when next a free lease will have been free for `left_over_s`, or for twice as long; infinity for never.
 
     From either moment on, further workers may take the lease.
     """

@@ -74,17 +74,17 @@ def plan_first_leases(
         graph = ShardGraph(shards)
         return _find_fault(graph.open_cover()) or plan_named_leases(graph, start, moment_ms)
     position = pin_latest(start.default, moment_ms)
-    asked = _as_asked(shards, position)
-    if isinstance(asked, BadSnapshot):
-        return asked
-    return _find_fault(cover_of(shard.hash_range for shard in asked)) or [
+    filtered = _apply_filter(shards, position)
+    if isinstance(filtered, BadSnapshot):
+        return filtered
+    return _find_fault(cover_of(shard.hash_range for shard in filtered)) or [
         starting_lease(shard.shard_id, position, shard.parents, shard.hash_range)
-        for shard in sorted(asked, key=lambda shard: shard.hash_range)
+        for shard in sorted(filtered, key=lambda shard: shard.hash_range)
     ]
 
 
-def _as_asked(shards: Sequence[Shard], position: Position) -> Sequence[Shard] | BadSnapshot:
-    """Apply the filter to the answer of a server that ignores it, as moto does.
+def _apply_filter(shards: Sequence[Shard], position: Position) -> Sequence[Shard] | BadSnapshot:
+    """Apply the filter of ListShards to the answer of a server that ignores it, as moto does.
 
     The service never lists a shard beside its own parent, so its answers are returned unchanged.
     """
@@ -117,8 +117,8 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
     """Plan the first leases if the starting position names shards.
 
     A named shard starts at its position. Its ancestors count as read, unless they descend from another named shard that is
-    not at its end: records are rather read again than left out. Its descendants follow when it ends, as usual. The rest of
-    the hash range starts at the default position.
+    not at its end; then some records may be read twice, but none is left out. Its descendants follow when it ends, as usual.
+    The rest of the hash range starts at the default position.
 
     Args:
         graph: Every shard since the default position's moment.
@@ -134,7 +134,7 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
         if not position.is_shard_end:
             done -= graph.descendants(key)
     positions = {**named, **dict.fromkeys(_ready_children(graph, named, done), TRIM_HORIZON)}
-    followed = set(positions)
+    followed = set(positions)  # has a lease now, or gets one when its parents end
     for shard in graph:  # parents before their children
         if shard.shard_id not in done and any(parent in followed for parent in shard.parents):
             followed.add(shard.shard_id)
@@ -142,7 +142,8 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
     rest = graph.snapshot_at(start.default, covered=covered, without=done | followed).shards
     positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
     if start.default.sentinel is Sentinel.LATEST:
-        # A merged shard waits for both its parents: an unwanted parent gets a lease too, and ends at once.
+        # A merged shard waits for both its parents, so the parent that is not followed gets a lease too. It is closed, and its
+        # reader at LATEST finds the end at once.
         partners = {parent.shard_id for key in followed for parent in graph.parents(key)} - followed - done
         positions |= dict.fromkeys(sorted(partners), start.default)
     leases = [_lease(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]

@@ -153,6 +153,8 @@ class ShardSyncer:
     def restore_if_gone(self, scanned: AbstractSet[str], now_s: float) -> bool:
         """Create missing leases again if the table was deleted and another worker has begun to fill a new one.
 
+        The table counts as deleted if a call found no table, or if it has none of the remembered unfinished leases.
+
         Args:
             scanned: Keys of every existing row.
             now_s: Monotonic seconds.
@@ -167,9 +169,10 @@ class ShardSyncer:
         past_start = [lease for lease in self.view if lease.checkpoint.is_in_shard]
         followed = frozenset().union(*(lease.parents for lease in past_start))
         unfinished = {key for key, lease in self._memory.items() if not lease.is_ended} - followed
-        if not unfinished or not (was_missing or unfinished.isdisjoint(scanned)) or unfinished <= scanned:
+        is_deleted = was_missing or unfinished.isdisjoint(scanned)
+        if not is_deleted or unfinished <= scanned:
             return False
-        # If no creation can begin because other writes on those leases are in flight, the table still counts as deleted.
+        # If other writes on all of those leases are in flight, none is created yet, and the table counts as deleted until then.
         if not self._writes.has_creations() and not self._restore(scanned | followed):
             self._is_table_gone = was_missing
         return True

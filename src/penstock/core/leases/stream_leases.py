@@ -32,8 +32,8 @@ def describe_unread(
 ) -> str | None:
     """Return why some part of the stream may have no living reader, or None.
 
-    An owner counts as living only after this worker has seen it renew its lease: at its start, a worker takes every owner
-    for alive.
+    An owner counts as living only after this worker has seen it renew its lease: at its start, a worker counts every
+    owner as alive.
 
     Args:
         view: The last known rows of the lease table.

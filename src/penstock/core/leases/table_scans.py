@@ -212,20 +212,20 @@ class TableScans:
         """The part that the next regular scan reads; None for the whole table."""
         self.has_seen_whole: bool = False
         self._turn = turn
-        self._owners: set[str] | None = None  # other owners in the first scan of a part
+        self._first_part_owners: set[str] | None = None  # other workers, in the first scan of a part
         self._state = TableState.UNKNOWN
         self._state_due_s = -math.inf
         self._due_s = math.inf
-        self._whole_due_s = math.inf  # of the whole table, if regular scans read a part
-        self._wanted_s = math.inf  # of the whole table: it was requested by then
+        self._whole_due_s = math.inf  # of the next scan of the whole table, if regular scans read a part
+        self._requested_by_s = math.inf  # by then a scan of the whole table was requested
         self._retry_s = -math.inf  # the earliest next scan after one that failed
         self._is_scanning = False
-        self._is_at_whole = False  # the scan in flight
-        self._watch_s = math.inf  # of the next scan for free leases alone
-        self._is_watch = False  # the scan in flight
+        self._is_scanning_whole = False  # the scan in flight, or the last one, is of the whole table
+        self._watch_s = math.inf  # of the next scan that is only for free leases
+        self._is_watch = False  # the scan in flight, or the last one, is only for free leases
         self._is_requested = False
         self._failures = 0
-        self._unsure: set[str] = set()
+        self._unsure: set[str] = set()  # leases whose owner is unknown
         self._checked: set[str] = set()  # unsure leases that the scan in flight of the whole table resolves
 
     @property
@@ -238,7 +238,7 @@ class TableScans:
 
     @property
     def _whole_s(self) -> float:
-        return min(self._whole_due_s, self._wanted_s)
+        return min(self._whole_due_s, self._requested_by_s)
 
     @property
     def is_quiet(self) -> bool:
@@ -263,7 +263,7 @@ class TableScans:
             self._turn.emit(EnsureTable())
         if self._is_requested and not self._is_scanning:
             self._is_requested = False
-            self._wanted_s = min(self._wanted_s, now_s)
+            self._requested_by_s = min(self._requested_by_s, now_s)
         if now_s >= self.next_wake_s and self._state is TableState.READY:
             if now_s < min(self._due_s, self._whole_s):
                 self._begin_watch()
@@ -272,17 +272,18 @@ class TableScans:
 
     def _begin_watch(self) -> None:
         self._is_scanning = self._is_watch = True
-        self._is_at_whole = False
+        self._is_scanning_whole = False
         self._watch_s = math.inf
         self._turn.emit(ScanTable(WHOLE_TABLE))
 
     def _begin(self, *, is_whole: bool) -> None:
         self._is_scanning = True
         self._is_watch = False
-        self._is_at_whole = is_whole
+        self._is_scanning_whole = is_whole
         if is_whole:
             self._checked = set(self._unsure)
-            self._wanted_s = self._whole_due_s = math.inf
+            self._requested_by_s = self._whole_due_s = math.inf
+        # The scan is strongly consistent only if every scan reads the whole table: see `ScanTable`.
         self._turn.emit(ScanTable(WHOLE_TABLE if is_whole and self.part is not None else self.part))
 
     def request(self) -> None:
@@ -291,7 +292,7 @@ class TableScans:
 
     def request_by(self, at_s: float) -> None:
         """Request a scan of the whole table that begins by a moment; one in flight does not count."""
-        self._wanted_s = min(self._wanted_s, at_s)
+        self._requested_by_s = min(self._requested_by_s, at_s)
 
     def request_next_round(self, now_s: float, *, are_rare: bool) -> None:
         """Request a scan of the whole table one round from now, unless every round scans it anyway.
@@ -334,7 +335,7 @@ class TableScans:
         self._due_s = max(due_s, now_s + 0.01 * plan.round_s)
 
     def schedule_watch(self, now_s: float) -> None:
-        """Schedule the next scan for free leases alone, if the plan has any: at the latest when the next lease expires."""
+        """Schedule the next scan that is only for free leases, if the plan has any: at the latest when the next lease expires."""
         if self.plan.watch_s == math.inf:
             self._watch_s = math.inf
             return
@@ -350,7 +351,7 @@ class TableScans:
     @property
     def _is_whole_scheduled(self) -> bool:
         """Whether a scan of the whole table is in flight or scheduled."""
-        return self._whole_s < math.inf or (self._is_scanning and self._is_at_whole)
+        return self._whole_s < math.inf or (self._is_scanning and self._is_scanning_whole)
 
     # --- answers ------------------------------------------------------------------------------------------
 
@@ -396,7 +397,7 @@ class TableScans:
         self._retry_s = now_s + 0.1 + backoff.delay_s(self._failures, self._turn.draw())
         if self._is_watch:
             self._watch_s = self._retry_s
-        elif self._is_at_whole:
+        elif self._is_scanning_whole:
             self.request_by(self._retry_s)
         else:
             self._due_s = self._retry_s
@@ -430,12 +431,14 @@ class TableScans:
             return
         owners = {entry.lease.owner for entry in fleet if entry.owner_state is OwnerState.ALIVE}
         others = {owner for owner in owners if owner not in (None, self.me)}
-        if self._owners is None:
-            self._owners = others
+        if self._first_part_owners is None:
+            self._first_part_owners = others
             self.part = TablePart((home.number + home.count // 2) % home.count, home.count)
             return
         self.part = home
-        within_s = self.plan.whole_s_per_worker * estimate_workers(self._owners, others, home.count)
+        within_s = self.plan.whole_s_per_worker * estimate_workers(
+            self._first_part_owners, others, home.count
+        )
         self._whole_due_s = now_s + (within_s * self._turn.draw() if within_s > self.plan.round_s else 0.0)
 
     # --- single rows --------------------------------------------------------------------------------------

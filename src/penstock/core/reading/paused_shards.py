@@ -11,7 +11,7 @@ class PausedShards(Struct):
     """The effect of `pause` and `resume`, also on shards that the worker gets later.
 
     Args:
-        is_default: Whether a shard without a call of its name is paused.
+        is_default: Whether a shard that no call has named is paused.
         others: Shards for which the opposite holds.
     """
 

@@ -118,6 +118,7 @@ class ShardReader:
         """Moment by the service's clock at which no record was after `position`, or None."""
         self.unread_since_ms = unread_since_ms
         """Moment by the service's clock: records after `position` arrived then or later. None if it is not known."""
+        # Whether reading began at no record, and unread records may have been about to leave the stream ever since.
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
         self._in_a_row = AnswersInARow()
@@ -246,7 +247,7 @@ class ShardReader:
             self._skip_through = None
         # Until the record at which the iterator begins is found or judged, records before this page may be unread and gone.
         if self._skip_through is None:
-            self._note_unread(page)
+            self._on_unread(page)
         if page.next_iterator is None:
             self._on_last_page(page, is_progress, now_s, chance)
         else:
@@ -408,14 +409,15 @@ class ShardReader:
             return False
         return not self._is_unread_kept(page)
 
-    def _note_unread(self, page: Page[Rows_co]) -> None:
+    def _on_unread(self, page: Page[Rows_co]) -> None:
+        """Handle the age of the records after a page: if they may leave the stream soon, the next page gets a new iterator."""
         self.unread_since_ms = (
             None if page.service_ms is None else page.service_ms - page.millis_behind_latest
         )
         is_kept = self._is_unread_kept(page)
         self._is_at_horizon = self._is_at_horizon and not is_kept
         if not is_kept and not page.is_pushed and self.position.is_record:
-            self._iterator = None  # `_may_have_passed` would discard its page
+            self._iterator = None  # its page would be discarded: see `_may_have_passed`
 
     def _is_unread_kept(self, page: Page[Rows_co]) -> bool:
         """Return whether the stream still had all unread records when it returned a page; True if this is not known."""

@@ -73,7 +73,7 @@ def describe_shards(
 def created_ms_hint(starting_sequence_number: str) -> int | None:
     """Return the second in a shard's first sequence number, in milliseconds; None if the number has another layout.
 
-    The layout is not documented, so the caller must hold the moment against the records.
+    The layout is not documented, so the caller must check the moment against the records.
     """
     number = int(starting_sequence_number)
     if number >> _VERSION_SHIFT != _VERSION:

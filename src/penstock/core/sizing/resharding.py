@@ -185,7 +185,7 @@ class _ShardUses(Struct, frozen=True):
         fit: The places of shards that have no hot key.
         total: The use of these.
         mean: The mean use of these.
-        said: A sentence about it.
+        summary: A sentence about it.
         hint: A sentence for each hot key, after a semicolon.
     """
 
@@ -193,7 +193,7 @@ class _ShardUses(Struct, frozen=True):
     fit: Collection[int]
     total: float
     mean: float
-    said: str
+    summary: str
     hint: str
 
 
@@ -205,8 +205,8 @@ def _uses_of_shards(view: StreamView, high: float) -> _ShardUses:
     total = sum(uses[place] for place in fit)
     mean = total / len(fit) if fit else 0.0
     count = len(view.shards)
-    said = f"{count} {'shard uses' if count == 1 else 'shards use'} {mean:.0%} of the write quota"
-    return _ShardUses(uses, fit, total, mean, said, "".join(f"; {each}" for each in hot_keys.values()))
+    summary = f"{count} {'shard uses' if count == 1 else 'shards use'} {mean:.0%} of the write quota"
+    return _ShardUses(uses, fit, total, mean, summary, "".join(f"; {each}" for each in hot_keys.values()))
 
 
 class Resharder:
@@ -283,7 +283,7 @@ class Resharder:
     def _relieve(self, view: StreamView, usage: _ShardUses, hottest: int) -> _Goal | Hold:
         """Give the hottest shard room."""
         limits, count, use = self._limits, len(view.shards), usage.uses[hottest]
-        why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {usage.said}"
+        why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {usage.summary}"
         if use <= _URGENT and usage.mean <= limits.target and count < limits.shards_max:
             level = self._level(view, hottest, usage, f"{why}: a neighbour has room")
             if level is not None:
@@ -295,25 +295,25 @@ class Resharder:
         return self._grow(view, hottest, usage, why)
 
     def _save(self, view: StreamView, usage: _ShardUses) -> _Goal | Hold:
-        """Save a shard if the others have room for its load."""
+        """Plan one shard less if the others have room for its load, now and at its peak."""
         limits, count, peak = self._limits, len(view.shards), view.peak
-        fits = Hold(f"{usage.said}: its size fits{usage.hint}")
+        fits = Hold(f"{usage.summary}: its size fits{usage.hint}")
         if count > limits.shards_max:
-            why, least = f"{count} shards, at most {limits.shards_max} are asked for", 1.0
+            why, fill_max = f"{count} shards, at most {limits.shards_max} are asked for", 1.0
             fit: Collection[int] = range(count)
         else:
-            why, least, fit = usage.said, limits.low, usage.fit
-            if len(fit) <= 1 or count <= limits.shards_min or usage.total / (len(fit) - 1) > least:
+            why, fill_max, fit = usage.summary, limits.low, usage.fit
+            if len(fit) <= 1 or count <= limits.shards_min or usage.total / (len(fit) - 1) > fill_max:
                 return fits
         if peak is None:
-            return Hold(f"{usage.said}; nothing is merged before enough of its load is known{usage.hint}")
+            return Hold(f"{usage.summary}; nothing is merged before enough of its load is known{usage.hint}")
         peaks = [peak.use(each.hash_range) for each in view.shards]
         if count <= limits.shards_max:
-            of_late = sum(peaks[place] for place in fit)
-            if of_late / (len(fit) - 1) > least:
+            peak_total = sum(peaks[place] for place in fit)
+            if peak_total / (len(fit) - 1) > fill_max:
                 return fits
-            why = f"{why}, at most {of_late / len(fit):.0%} of late"
-        goal = self._shrink(view, peak, peaks, fit=fit, fill_max=least, why=why)
+            why = f"{why}, at most {peak_total / len(fit):.0%} of late"
+        goal = self._shrink(view, peak, peaks, fit=fit, fill_max=fill_max, why=why)
         return goal or Hold(
             f"{why}; no two shards have room in one whose boundary is older than {limits.boundary_age_s / 60:.0f} min{usage.hint}"
         )

@@ -364,8 +364,8 @@ class ShardRange:
                 self._pushes.on_poll(started_s, _read_bytes(records))
             if self._pause_ms is None:
                 self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
-            # A reader may poll twice as fast as a shard takes records in. So a reader that was at the tip and paused (a
-            # trigger every half minute) is back there in half the pause and needs no subscription for it.
+            # The lag from a pause between batches (a trigger every half minute) does not count: a shard is polled twice as fast
+            # as it accepts records, so polling soon makes up for the pause.
             self._pushes.on_lag(answer.millis_behind_latest - self._pause_ms)
             if is_pushed and (kept.rows is None or (answer.next_iterator is None and not reader.is_final)):
                 self._pushes.close()  # the reader cannot accept the event as it is, so it polls
@@ -379,7 +379,7 @@ class ShardRange:
             elif isinstance(end, Finished):
                 yield ShardPage(rows, answer.millis_behind_latest, True, end.children, service_ms, is_pushed)
             else:
-                # If the page is the last one and does not name the children, its lag does not count either.
+                # A last page that does not name the children may not be the end, so its lag does not count.
                 has_lag = answer.next_iterator is not None and self._may_show_tip
                 behind_ms = answer.millis_behind_latest if has_lag else None
                 yield ShardPage(rows, behind_ms, False, (), service_ms, is_pushed)

@@ -133,7 +133,7 @@ class TaskSubscription:
                 case Opened():
                     self._is_open = True
                 case Pushed(page):
-                    if self._end is None:  # later, the shard is polled already
+                    if self._end is None:  # after the end the reader polls the shard, from before this page
                         self._page = page
                 case Ended():
                     self._end = SubscriptionEnd.OVER if self._is_open else SubscriptionEnd.REFUSED
