@@ -12,25 +12,25 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
-from penstock_sim.run import SeedResult, run_query_seed, run_seed, run_sink_seed
+from penstock_sim.kinds import SeedKind
+from penstock_sim.run import run_seed
 
 KINDS = (
-    ("fleets of consumers", run_seed, 1.0),
-    ("fleets with Spark queries", run_query_seed, 0.5),
-    ("Spark queries that write", run_sink_seed, 1.0),
+    ("fleets of consumers", SeedKind.CONSUMERS, 1.0),
+    ("fleets with Spark queries", SeedKind.QUERIES, 0.5),
+    ("Spark queries that write", SeedKind.SINKS, 1.0),
 )
 """What runs, and which share of the seeds that are asked for: queries take twice as long."""
 
 
-def measure(what: str, run: Callable[[int], SeedResult], seed_count: int) -> dict[str, Any]:
-    run(0)  # imports
+def measure(what: str, kind: SeedKind, seed_count: int) -> dict[str, Any]:
+    run_seed(0, kind)  # imports
     began_s, times_s, virtual_s, line_count = time.process_time(), [], 0.0, 0
     for seed in range(seed_count):
         seed_began_s = time.process_time()
-        result = run(seed)
+        result = run_seed(seed, kind)
         times_s.append(time.process_time() - seed_began_s)
         virtual_s += result.virtual_s
         line_count += len(result.history)
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of rows")
     args = parser.parse_args()
-    found = [measure(what, run, max(1, round(share * args.seeds))) for what, run, share in KINDS]
+    found = [measure(what, kind, max(1, round(share * args.seeds))) for what, kind, share in KINDS]
     if args.json:
         print(json.dumps(found))
         return 0

@@ -29,7 +29,7 @@ from penstock_sim.checker import Violation  # noqa: E402
 from penstock_sim.kinds import SeedKind  # noqa: E402
 from penstock_sim.run import run_seeds  # noqa: E402
 from penstock_sim.seed_kinds import DRAW  # noqa: E402
-from sim.mutants import Mutant  # noqa: E402
+from sim.mutants import Mutant, is_a_finding  # noqa: E402
 from sim.mutants_by_kind import MUTANTS_BY_KIND  # noqa: E402
 
 BY_NAME = {mutant.name: (kind, mutant) for kind, mutants in MUTANTS_BY_KIND.items() for mutant in mutants}
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _replace_moved(seeds: range) -> int:
     code = 0
     with multiprocessing.Pool(os.cpu_count(), maxtasksperchild=1) as pool:
-        moved = [name for name, shown in pool.imap(_shown, BY_NAME, chunksize=1) if shown is None]
+        moved = [name for name, shown in pool.imap(_shown, BY_NAME, chunksize=1) if not is_a_finding(shown)]
         print(
             f"{len(moved)} of {len(BY_NAME)} planted bugs are not shown by their seeds: {sorted(moved)}",
             flush=True,
@@ -81,7 +81,7 @@ def _search(name: str, seeds: range) -> int | None:
     kind, mutant = BY_NAME[name]
     for seed in _candidates(kind, mutant, seeds):
         violation = _violation(kind, seed, mutant)
-        if violation is None:
+        if not is_a_finding(violation):
             continue
         without = _violation(kind, seed)
         if without is None:

@@ -47,6 +47,7 @@ from penstock.core.reading import shard_reader
 from penstock.core.reading.delivery import ShardDelivery
 from penstock.core.reading.delivery_calls import CallKind, SendToDeadLetter
 from penstock.core.reading.resume import MissingRecord
+from penstock_sim.checker import Violation
 from penstock_sim.plan import Scenario
 from penstock_sim.reader import SimReader
 from penstock_sim.table import SimTable
@@ -85,6 +86,14 @@ class Mutant:
             for target, function, wrong in ((self.target, self.function, self.wrong), *self.also):
                 stack.enter_context(patch.object(target, function, wrong))
             yield
+
+
+def is_a_finding(violation: Violation | None) -> bool:
+    """Return whether a violation shows a planted bug: a replacement that cannot be called shows nothing."""
+    return violation is not None and not any(error in violation.what for error in _MISTAKES)
+
+
+_MISTAKES = ("TypeError(", "AttributeError(", "NameError(")
 
 
 def _table(rule: Callable[[Lease | None, Any], Outcome | None]) -> Callable[..., Outcome]:

@@ -4,6 +4,9 @@ import os
 import subprocess
 import sys
 
+IMPORTS = "from penstock_sim.kinds import SeedKind; from penstock_sim.run import run_seed"
+"""The first line of a program that runs seeds."""
+
 
 def assert_clean(results):
     """No seed has broken a promise; of one that has, the end of its story is shown."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.packing import PendingRecord
 from penstock.core.writing.shard_queue import ShardQueue
@@ -74,9 +76,7 @@ def counts_from_its_coming(self, now_s):
 
 def never_gives_up(options, **more):
     """A shard that accepts nothing holds a task for ever."""
-    settings = SETTINGS_OF(options, **more)
-    object.__setattr__(settings, "no_progress_deadline_s", 1e9)
-    return settings
+    return replace(SETTINGS_OF(options, **more), no_progress_deadline_s=1e9)
 
 
 def checks_nothing(*_args):
@@ -200,7 +200,7 @@ SINK_MUTANTS = (
     Mutant(
         "a silent shard holds a task for ever",
         "writers whose retries have no end",
-        63,
+        559,
         task_writer,
         "settings_of",
         never_gives_up,

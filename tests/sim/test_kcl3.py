@@ -22,9 +22,9 @@ from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kinds import SeedKind
 from penstock_sim.plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
 from penstock_sim.reading_presets import draw_kcl3_scenario
-from penstock_sim.run import run_kcl3_seed
+from penstock_sim.run import run_seed
 from penstock_sim.situations import expected, never_met
-from sim.seed_results import assert_clean, outputs_by_hash_seed
+from sim.seed_results import IMPORTS, assert_clean, outputs_by_hash_seed
 
 SEEDS = 4  # test_many_seeds.py runs the following ones
 
@@ -50,7 +50,7 @@ FAILED_BEFORE = {
 
 @pytest.fixture(scope="module")
 def runs():
-    return [run_kcl3_seed(seed) for seed in range(SEEDS)]
+    return [run_seed(seed, SeedKind.KCL3) for seed in range(SEEDS)]
 
 
 def test_no_invariant_is_broken(runs):
@@ -59,16 +59,16 @@ def test_no_invariant_is_broken(runs):
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
 def test_a_seed_that_failed_once_stays_clean(seed):
-    assert run_kcl3_seed(seed).violation is None
+    assert run_seed(seed, SeedKind.KCL3).violation is None
 
 
 def test_the_same_seed_gives_the_same_history(runs):
-    assert run_kcl3_seed(3).digest == runs[3].digest
+    assert run_seed(3, SeedKind.KCL3).digest == runs[3].digest
 
 
 def test_the_same_seed_gives_the_same_history_in_every_process():
     # The order of a set of names differs between processes.
-    program = "from penstock_sim.run import run_kcl3_seed; print(run_kcl3_seed(0).digest)"
+    program = f"{IMPORTS}; print(run_seed(0, SeedKind.KCL3).digest)"
     assert len(outputs_by_hash_seed(program, ("1", "3", "5", "7"))) == 1
 
 

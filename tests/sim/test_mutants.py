@@ -8,20 +8,11 @@ import pytest
 from penstock_sim.kinds import SeedKind
 from penstock_sim.run import run_scenario
 from penstock_sim.seed_kinds import DRAW
-from sim.mutants import MUTANTS
+from sim.mutants import MUTANTS, is_a_finding
 from sim.mutants_by_kind import MUTANTS_BY_KIND
-from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, QUEUES, SINKS, STREAMS, WORKERS
+from sim.test_many_seeds import SEEDS
 
 SEARCH = Path(__file__).parents[2] / "tools" / "mutant_seeds.py"
-RUN_ELSEWHERE = {
-    SeedKind.CONSUMERS: WORKERS,
-    SeedKind.QUERIES: QUERIES,
-    SeedKind.KCL3: KCL3,
-    SeedKind.PRODUCERS: PRODUCERS,
-    SeedKind.SINKS: SINKS,
-    SeedKind.STREAMS: STREAMS,
-    SeedKind.QUEUES: QUEUES,
-}
 ALL = [(kind, mutant) for kind, mutants in MUTANTS_BY_KIND.items() for mutant in mutants]
 
 
@@ -35,15 +26,15 @@ def broken_at(kind, seed):
 def test_a_planted_bug_is_found_at_its_seed(kind, mutant):
     with mutant.planted():
         violation = broken_at(kind, mutant.seed)
-    assert violation is not None, (
+    assert is_a_finding(violation), (
         f"seed {mutant.seed} of {kind.value} no longer shows '{mutant.name}' ({mutant.had_by}): "
-        f'search another with python tools/mutant_seeds.py "{mutant.name}", and write it in its place'
+        f'search another with python tools/mutant_seeds.py "{mutant.name}", and write it in its place: {violation}'
     )
 
 
 @pytest.mark.parametrize("kind", SeedKind, ids=lambda kind: kind.value)
 def test_without_a_planted_bug_the_same_seeds_are_clean(kind):
-    seeds = sorted({mutant.seed for mutant in MUTANTS_BY_KIND[kind]} - set(range(RUN_ELSEWHERE[kind].stop)))
+    seeds = sorted({mutant.seed for mutant in MUTANTS_BY_KIND[kind]} - set(range(SEEDS[kind].stop)))
     assert [seed for seed in seeds if broken_at(kind, seed) is not None] == []
 
 

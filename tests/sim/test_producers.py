@@ -24,7 +24,7 @@ from penstock_sim.events.streams import ShardCreated
 from penstock_sim.history import History
 from penstock_sim.kinds import SeedKind
 from penstock_sim.producer_checkers import AcknowledgedIsThere, ArrivesInOrder, KeysInOrder, RarelyTwice
-from penstock_sim.run import run_producer_seed
+from penstock_sim.run import run_seed
 from penstock_sim.situations import never_met
 from penstock_sim.writing_presets import draw_producer_scenario
 from sim.seed_results import assert_clean
@@ -41,7 +41,7 @@ FAILED_BEFORE = [
 
 @pytest.fixture(scope="module")
 def runs():
-    return [run_producer_seed(seed) for seed in range(SEEDS)]
+    return [run_seed(seed, SeedKind.PRODUCERS) for seed in range(SEEDS)]
 
 
 def test_no_promise_is_broken(runs):
@@ -57,11 +57,11 @@ def test_in_some_worlds_consumers_read_what_producers_put():
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
 def test_a_seed_that_failed_once_stays_clean(seed):
-    assert run_producer_seed(seed).violation is None
+    assert run_seed(seed, SeedKind.PRODUCERS).violation is None
 
 
 def test_the_same_seed_gives_the_same_history(runs):
-    assert run_producer_seed(7).digest == runs[7].digest
+    assert run_seed(7, SeedKind.PRODUCERS).digest == runs[7].digest
 
 
 def test_every_fault_and_situation_comes_up_within_a_few_seeds(runs):

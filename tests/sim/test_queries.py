@@ -48,9 +48,9 @@ from penstock_sim.query import LogConflict, QueryLog
 from penstock_sim.query_checkers import QUERIES
 from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.reading_presets import draw_query_scenario
-from penstock_sim.run import run_query_seed, run_seed
+from penstock_sim.run import run_seed
 from penstock_sim.situations import never_met
-from sim.seed_results import outputs_by_hash_seed
+from sim.seed_results import IMPORTS, outputs_by_hash_seed
 
 SEEDS = 5  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
@@ -129,7 +129,7 @@ def show(result):
 def test_no_guarantee_of_a_query_is_broken():
     committed = 0
     for seed in range(SEEDS):
-        result = run_query_seed(seed)
+        result = run_seed(seed, SeedKind.QUERIES)
         assert result.violation is None, show(result)
         committed += sum(
             1
@@ -141,7 +141,7 @@ def test_no_guarantee_of_a_query_is_broken():
 
 @pytest.mark.parametrize("seed", PUSHED_SEEDS)
 def test_no_guarantee_of_a_query_is_broken_where_subscriptions_bring_the_pages(seed):
-    result = run_query_seed(seed, FAN_OUT)
+    result = run_seed(seed, SeedKind.QUERIES, FAN_OUT)
     assert result.violation is None, show(result)
     assert result.met["fan-out: events"] > 0
 
@@ -152,22 +152,22 @@ def test_subscriptions_that_leave_the_rest_of_an_event_behind_are_found(monkeypa
         return self.end is None
 
     monkeypatch.setattr(TaskSubscription, "continue_from", goes_on)
-    assert any(run_query_seed(seed, FAN_OUT).violation for seed in PUSHED_SEEDS)
+    assert any(run_seed(seed, SeedKind.QUERIES, FAN_OUT).violation for seed in PUSHED_SEEDS)
 
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
 def test_a_seed_that_failed_once_stays_clean(seed):
-    result = run_query_seed(seed)
+    result = run_seed(seed, SeedKind.QUERIES)
     assert result.violation is None, show(result)
 
 
 def test_the_same_seed_gives_the_same_history_in_every_process():
     program = (
-        "from penstock_sim.run import run_query_seed, run_seed; "
-        "print(run_query_seed(2).digest, run_query_seed(7).digest, run_seed(192).digest)"
+        f"{IMPORTS}; "
+        "print(run_seed(2, SeedKind.QUERIES).digest, run_seed(7, SeedKind.QUERIES).digest, run_seed(192).digest)"
     )
     digests = outputs_by_hash_seed(program, ("1", "2"))
-    runs = (run_query_seed(2), run_query_seed(7), run_seed(192))
+    runs = (run_seed(2, SeedKind.QUERIES), run_seed(7, SeedKind.QUERIES), run_seed(192))
     assert digests == {" ".join(run.digest for run in runs) + "\n"}
 
 

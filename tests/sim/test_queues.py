@@ -27,6 +27,7 @@ from penstock_sim.events.queues import (
     VisibilitySet,
 )
 from penstock_sim.history import History
+from penstock_sim.kinds import SeedKind
 from penstock_sim.plan import QueuePlan
 from penstock_sim.queue_checkers import (
     DeliveredOnce,
@@ -36,7 +37,7 @@ from penstock_sim.queue_checkers import (
     RedeliveriesHaveCauses,
 )
 from penstock_sim.queue_presets import draw_queue_scenario
-from penstock_sim.run import run_queue_seed, run_scenario
+from penstock_sim.run import run_scenario, run_seed
 from sim.seed_results import assert_clean
 
 FAILED_BEFORE = [
@@ -47,7 +48,7 @@ SEEDS = 6  # test_many_seeds.py runs the following ones
 
 @pytest.fixture(scope="module")
 def runs():
-    return [run_queue_seed(seed) for seed in range(SEEDS)]
+    return [run_seed(seed, SeedKind.QUEUES) for seed in range(SEEDS)]
 
 
 def test_no_promise_is_broken(runs):
@@ -56,11 +57,11 @@ def test_no_promise_is_broken(runs):
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
 def test_a_seed_that_failed_once_stays_clean(seed):
-    assert run_queue_seed(seed).violation is None
+    assert run_seed(seed, SeedKind.QUEUES).violation is None
 
 
 def test_the_same_seed_gives_the_same_history(runs):
-    assert run_queue_seed(5).digest == runs[5].digest
+    assert run_seed(5, SeedKind.QUEUES).digest == runs[5].digest
 
 
 def test_the_runs_meet_faults_and_every_end_of_a_delivery(runs):

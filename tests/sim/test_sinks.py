@@ -27,7 +27,7 @@ from penstock_sim.events.sinks import (
 )
 from penstock_sim.history import History
 from penstock_sim.kinds import SeedKind
-from penstock_sim.run import run_sink_seed
+from penstock_sim.run import run_seed
 from penstock_sim.sink_checkers import (
     EndsInTime,
     ErrorsName,
@@ -53,7 +53,7 @@ FAILED_BEFORE = {
 
 @pytest.fixture(scope="module")
 def runs():
-    return [run_sink_seed(seed) for seed in range(SEEDS)]
+    return [run_seed(seed, SeedKind.SINKS) for seed in range(SEEDS)]
 
 
 def test_no_promise_is_broken(runs):
@@ -62,7 +62,7 @@ def test_no_promise_is_broken(runs):
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
 def test_what_a_seed_showed_once_does_not_come_back(seed):
-    assert run_sink_seed(seed).violation is None
+    assert run_seed(seed, SeedKind.SINKS).violation is None
 
 
 def test_in_some_worlds_consumers_read_what_sinks_write():
@@ -73,7 +73,7 @@ def test_in_some_worlds_consumers_read_what_sinks_write():
 
 
 def test_the_same_seed_gives_the_same_history(runs):
-    assert run_sink_seed(5).digest == runs[5].digest
+    assert run_seed(5, SeedKind.SINKS).digest == runs[5].digest
 
 
 def test_what_never_came_up_is_told():

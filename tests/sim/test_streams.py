@@ -29,7 +29,7 @@ from penstock_sim.history import History
 from penstock_sim.kinds import SeedKind
 from penstock_sim.plan import EPOCH_MS, FaultPlan
 from penstock_sim.reading_presets import draw_streams_scenario
-from penstock_sim.run import run_scenario, run_streams_seed
+from penstock_sim.run import run_scenario, run_seed
 from penstock_sim.shrinking import as_test, shrink
 from penstock_sim.situations import expected, never_met
 from penstock_sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly
@@ -49,7 +49,7 @@ FAILED_BEFORE = {
 
 @pytest.fixture(scope="module")
 def runs():
-    return [run_streams_seed(seed) for seed in range(SEEDS)]
+    return [run_seed(seed, SeedKind.STREAMS) for seed in range(SEEDS)]
 
 
 def test_no_invariant_is_broken(runs):
@@ -58,11 +58,11 @@ def test_no_invariant_is_broken(runs):
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
 def test_a_seed_that_failed_once_stays_clean(seed):
-    assert run_streams_seed(seed).violation is None
+    assert run_seed(seed, SeedKind.STREAMS).violation is None
 
 
 def test_the_same_seed_gives_the_same_history(runs):
-    assert run_streams_seed(3).digest == runs[3].digest
+    assert run_seed(3, SeedKind.STREAMS).digest == runs[3].digest
 
 
 def test_streams_are_added_deleted_and_refused_within_a_few_seeds(runs):

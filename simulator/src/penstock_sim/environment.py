@@ -11,7 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -45,6 +45,9 @@ EVENTS_PER_S_MAX: Final = 5_000
 READER_OPTIONS: Final = ReaderOptions(
     idle_time_between_reads_s=4.0, backoff_min_s=0.5, backoff_max_s=4.0, on_data_loss="warn"
 )
+
+
+_Answer = TypeVar("_Answer")
 
 
 class AcceptedSubscription(NamedTuple):
@@ -226,6 +229,10 @@ class Environment:
             self.met[f"fault: denials_per_min ({service}, {self.denial})"] += 1
         return is_denied
 
+    def answer(self, serve: Callable[[], _Answer]) -> _Answer | Problem:
+        """Answer a call to the lease table, or draw its problem."""
+        return self.table_problem() or serve()
+
     def table_problem(self) -> Problem | None:
         """Draw the problem of a call to the lease table, or None."""
         if self.now < self.throttled_until and self.chance.random() < 0.8:
@@ -270,9 +277,9 @@ class Environment:
         self, part: TablePart | None
     ) -> Problem | tuple[tuple[Lease, ...], tuple[tuple[str, str], ...]]:
         """Return every row, or those of a part; now and then as they were a moment ago."""
-        problem = self.table_problem()
-        if problem is not None:
-            return problem
+        return self.answer(lambda: self._scan(part))
+
+    def _scan(self, part: TablePart | None) -> tuple[tuple[Lease, ...], tuple[tuple[str, str], ...]]:
         if self.luck("stale_scan"):
             rows = self.table.stale_rows(self.now, self.chance.random())
         else:
@@ -280,8 +287,7 @@ class Environment:
             self.table.remember(self.now)
         if part is not None:
             rows = tuple(row for row in rows if part.holds(row.key))
-        skipped = self.skipped_rows()
-        return rows, skipped
+        return rows, self.skipped_rows()
 
     def skipped_rows(self) -> tuple[tuple[str, str], ...]:
         """Return the rows of a scan that are no leases."""
@@ -292,10 +298,7 @@ class Environment:
 
     def serve_rows(self, low: str, high: str) -> Problem | list[Lease]:
         """Return the rows whose keys are at least `low` and below `high`."""
-        problem = self.table_problem()
-        if problem is not None:
-            return problem
-        return [row for key, row in self.table.rows.items() if low <= key < high]
+        return self.answer(lambda: [row for key, row in self.table.rows.items() if low <= key < high])
 
     def serve_former_rows(self, name: str) -> Problem | tuple[Lease, ...]:
         """Return the rows of a table that the application had before."""
@@ -306,15 +309,11 @@ class Environment:
 
     def serve_rows_of(self, keys: Collection[str]) -> Problem | list[Lease]:
         """Return the rows of these keys."""
-        problem = self.table_problem()
-        if problem is not None:
-            return problem
-        return [row for key, row in self.table.rows.items() if key in keys]
+        return self.answer(lambda: [row for key, row in self.table.rows.items() if key in keys])
 
     def serve_fetch(self, key: str) -> Problem | tuple[Lease | None]:
         """Return one row."""
-        problem = self.table_problem()
-        return problem if problem is not None else (self.table.rows.get(key),)
+        return self.answer(lambda: (self.table.rows.get(key),))
 
     def serve_ensure(self) -> None:
         """Create the table."""

@@ -18,12 +18,7 @@ _CHECK_S: Final = 5.0
 
 
 class Kcl3Fleet(Actors):
-    """The KCL 3 workers of a world.
-
-    Args:
-        world: Their world.
-        plan: Drawn from the seed.
-    """
+    """The KCL 3 workers of a world."""
 
     def __init__(self, world: World, plan: Kcl3Plan) -> None:
         super().__init__(world)

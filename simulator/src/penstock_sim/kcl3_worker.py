@@ -54,13 +54,7 @@ _LOCK_RENEWALS: Final = 4.0
 
 
 class Kcl3Worker(SimWorker):
-    """One process of the Java KCL, version 3, native.
-
-    Args:
-        world: Its surroundings.
-        name: Its worker id.
-        plan: Its fleet, drawn from the seed.
-    """
+    """One process of the Java KCL, version 3, native."""
 
     def __init__(self, world: World, name: str, plan: Kcl3Plan) -> None:
         self._plan = plan

@@ -12,6 +12,7 @@ Source:
 
 from __future__ import annotations
 
+import random
 from typing import Final, Literal
 
 from msgspec import Struct, field
@@ -44,6 +45,14 @@ ROLLED_BACK: Final = "CLIENT_VERSION_2X"
 """KCL 3 workers that behave as KCL 2.x workers, and report nothing."""
 WITH_LEADER: Final = frozenset({NATIVE, NATIVE_FOR_NOW})
 WITH_REPORTS: Final = WITH_LEADER | {UPGRADING}
+
+
+class Chance(random.Random):
+    """The generator of one part of a seed's plan."""
+
+    def some(self, likelihood: float, low: float, high: float) -> float:
+        """Draw a rate that is 0 in the other seeds: a swarm."""
+        return self.uniform(low, high) if self.random() < likelihood else 0.0
 
 
 class FaultPlan(Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.leases.lease import WHOLE_TABLE, TablePart
+from penstock_sim.events.processes import ProcessPaused
 from penstock_sim.fibers import Fiber, Fibers
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ class SimProcess:
             self._backlog.append((action, args))
             return
         action(*args)
+
+    def pause(self, duration_s: float) -> None:
+        """Do nothing for a while."""
+        self.paused_until = self.world.now + duration_s
+        self.world.schedule(self.paused_until, self.resume)
+        self.world.record(ProcessPaused(self.who, round(self.paused_until, 3)))
+
+    def end_pause(self) -> None:
+        """Go on now."""
+        self.paused_until = min(self.paused_until, self.world.now)
+        self.resume()
 
     def resume(self) -> None:
         """Go on after a pause: everything that fell due is done now, in order."""

@@ -176,7 +176,6 @@ class SimProducer(SimProcess):
     """One process that puts records.
 
     Args:
-        world: Its surroundings.
         name: Its name; its partition keys begin with it.
         plan: The records to put.
         puts: The service.
@@ -276,12 +275,7 @@ class SimProducer(SimProcess):
 
 
 class ProducerActors(Actors):
-    """The producers of a world.
-
-    Args:
-        world: Their world.
-        plan: Drawn from the seed.
-    """
+    """The producers of a world."""
 
     def __init__(self, world: World, plan: ProducerPlan) -> None:
         super().__init__(world)

@@ -137,14 +137,11 @@ class SimQuery(SparkDriver):
     """One life of a query's driver.
 
     Args:
-        world: Its surroundings.
-        name: The query's worker id.
         log: Its checkpoint location.
         on_batch: Called before the tasks of a batch begin.
         stream: Another stream than the world's, for a query that has no business here.
         query: Spark's id of the query, if it has several sources; each of them is driven by itself here.
         names_application: Whether its user has chosen an application's name.
-        more: As for every driver.
     """
 
     _planner: Planner

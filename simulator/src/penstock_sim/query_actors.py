@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.leases.lease_writes import Applied, Release, Take
 from penstock.core.stream_identity import StreamIdentity
-from penstock_sim.events.processes import ProcessPaused
 from penstock_sim.events.queries import (
     ApplicationRenamed,
     LocationCopied,
@@ -93,9 +92,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
             return
         self.world.met["fault: lost_drivers_per_min"] += 1
         self.world.record(SecondDriverStarted(query.name))
-        query.paused_until = self.world.now + self.world.chance.uniform(5.0, 60.0)
-        self.world.schedule(query.paused_until, query.resume)
-        self.world.record(ProcessPaused(query.who, round(query.paused_until, 3)))
+        query.pause(self.world.chance.uniform(5.0, 60.0))
         del self.world.workers[query.name]
         query.on_gone = self.on_extra_gone
         self.extra.append(query)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import Final
 
 from msgspec.structs import replace
 
 from penstock.queues.queue_options import QueueConsumerOptions
-from penstock_sim.plan import SETTLE_MAX_S, FaultPlan, QueuePlan, Scenario
+from penstock_sim.plan import SETTLE_MAX_S, Chance, FaultPlan, QueuePlan, Scenario
 from penstock_sim.reading_presets import draw_scenario
 
 _FAULTLESS_SEEDS: Final = 4
@@ -20,7 +19,7 @@ _LOST_ANSWERS_FROM_S: Final = 5
 
 def draw_queue_scenario(seed: int) -> Scenario:
     """Draw a seed's queue and its workers; crashes, stops and pauses as for consumers."""
-    drawn, chance = draw_scenario(seed), random.Random(f"queues {seed}")
+    drawn, chance = draw_scenario(seed), Chance(f"queues {seed}")
     names = tuple(f"q{index}" for index in range(chance.choice((1, 2, 3, 5))))
     visibility_s = chance.choice((2, 5, 10, 30))
     is_calm = seed % 5 == _FAULTLESS_SEEDS
@@ -70,10 +69,8 @@ def draw_queue_scenario(seed: int) -> Scenario:
     )
 
 
-def _draw_faults(chance: random.Random, fleet: FaultPlan, latency_max_s: float) -> FaultPlan:
-    def some(likelihood: float, high: float) -> float:
-        return chance.uniform(0.0, high) if chance.random() < likelihood else 0.0
-
+def _draw_faults(chance: Chance, fleet: FaultPlan, latency_max_s: float) -> FaultPlan:
+    some = chance.some
     return FaultPlan(
         crashes_per_min=fleet.crashes_per_min,
         stops_per_min=fleet.stops_per_min,
@@ -81,21 +78,21 @@ def _draw_faults(chance: random.Random, fleet: FaultPlan, latency_max_s: float) 
         pause_max_s=fleet.pause_max_s,
         clock_rate_spread=fleet.clock_rate_spread,
         reshards_per_min=2 * fleet.reshards_per_min,
-        denials_per_min=some(0.15, 1.0),
+        denials_per_min=some(0.15, 0.0, 1.0),
         latency_max_s=latency_max_s,
-        stream_throttle=some(0.5, 0.2),
-        broken_connection=some(0.4, 0.1),
-        unknown_applied=some(0.4, 0.1),
-        unknown_lost=some(0.4, 0.1),
-        unknown_late=some(0.3, 0.1),
-        entry_throttled=some(0.5, 0.3),
-        entry_failed=some(0.4, 0.2),
-        slow_handler=some(0.4, 0.1),
-        handler_failure=some(0.5, 0.2),
-        poison_record=some(0.3, 0.05),
-        rejected_record=some(0.4, 0.1),
-        hung_handler=some(0.2, 0.01),
-        aggregate=some(0.5, 0.5),
-        early_redeliveries_per_min=some(0.4, 6.0),
-        forgotten_acknowledgement=some(0.4, 0.1),
+        stream_throttle=some(0.5, 0.0, 0.2),
+        broken_connection=some(0.4, 0.0, 0.1),
+        unknown_applied=some(0.4, 0.0, 0.1),
+        unknown_lost=some(0.4, 0.0, 0.1),
+        unknown_late=some(0.3, 0.0, 0.1),
+        entry_throttled=some(0.5, 0.0, 0.3),
+        entry_failed=some(0.4, 0.0, 0.2),
+        slow_handler=some(0.4, 0.0, 0.1),
+        handler_failure=some(0.5, 0.0, 0.2),
+        poison_record=some(0.3, 0.0, 0.05),
+        rejected_record=some(0.4, 0.0, 0.1),
+        hung_handler=some(0.2, 0.0, 0.01),
+        aggregate=some(0.5, 0.0, 0.5),
+        early_redeliveries_per_min=some(0.4, 0.0, 6.0),
+        forgotten_acknowledgement=some(0.4, 0.0, 0.1),
     )

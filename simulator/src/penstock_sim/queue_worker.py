@@ -131,8 +131,6 @@ class SimQueueWorker(SimProcess):
     """One process that consumes the queue.
 
     Args:
-        world: Its surroundings.
-        name: Its worker id.
         plan: Options of its consumer.
         service: The queue.
     """
@@ -215,12 +213,7 @@ class SimQueueWorker(SimProcess):
 
 
 class QueueActors(Actors):
-    """The workers of a queue, and its service.
-
-    Args:
-        world: Their world.
-        plan: Drawn from the seed.
-    """
+    """The workers of a queue, and its service."""
 
     def __init__(self, world: World, plan: QueuePlan) -> None:
         super().__init__(world)

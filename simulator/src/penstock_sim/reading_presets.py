@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Final, Literal
 
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from penstock_sim.plan import (
     SETTLE_MAX_S,
     STREAM,
     UPGRADING,
+    Chance,
     Deletion,
     FaultPlan,
     Kcl3Plan,
@@ -44,11 +44,9 @@ _NAMES: Final = ("orders", "returns", "payments", "visits")
 def draw_scenario(seed: int) -> Scenario:
     """Draw one seed's fleet of consumers, its options and fault rates."""
     drawn = _draw_fleet(seed)
-    chance = random.Random(f"consumers {seed}")
+    chance = Chance(f"consumers {seed}")
 
-    def some(likelihood: float, low: float, high: float) -> float:
-        return chance.uniform(low, high) if chance.random() < likelihood else 0.0
-
+    some = chance.some
     retention_s = chance.choice((None, None, 25.0, 40.0, 60.0))
     faults = replace(
         drawn.faults,
@@ -96,16 +94,14 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def _draw_second_processes(seed: int) -> float:
-    chance = random.Random(f"second processes {seed}")
+    chance = Chance(f"second processes {seed}")
     return chance.uniform(0.3, 2.0) if chance.random() < 0.15 else 0.0
 
 
 def _draw_fleet(seed: int) -> Scenario:
-    chance = random.Random(seed)
+    chance = Chance(seed)
 
-    def some(likelihood: float, low: float, high: float) -> float:
-        return chance.uniform(low, high) if chance.random() < likelihood else 0.0
-
+    some = chance.some
     start = chance.choice((TRIM_HORIZON, TRIM_HORIZON, LATEST, LATEST, at_timestamp(EPOCH_MS + 3_000)))
     faults = FaultPlan(
         crashes_per_min=some(0.6, 0.3, 3.0),
@@ -171,7 +167,7 @@ def _draw_fleet(seed: int) -> Scenario:
 def draw_query_scenario(seed: int) -> Scenario:
     """Draw a seed's fleet of Spark queries and plain consumers; everything else as for consumers alone."""
     drawn = _draw_fleet(seed)
-    chance = random.Random(f"queries {seed}")
+    chance = Chance(f"queries {seed}")
     queries = chance.choice((1, 1, 2))
     plain = chance.choice((0, 1, 1, 2))
     names = tuple(
@@ -191,7 +187,7 @@ def draw_query_scenario(seed: int) -> Scenario:
     faults = replace(drawn.faults, unknown_shard=some(0.1), lost_iterator=some(0.1), early_tip=some(0.2))
     plan, rates = _draw_query_plan(chance, has_robbers=has_robbers)
     faults = replace(faults, **rates)
-    moving = random.Random(f"moves {seed}")
+    moving = Chance(f"moves {seed}")
     # Newcomers have no checkpoint location that would move with them, and restored or copied locations have histories of their own.
     newcomers = plain or faults.strangers_per_min or faults.twins_per_min or faults.namesakes_per_min
     if not (newcomers or faults.restores_per_min or faults.copies_per_min) and moving.random() < 0.7:
@@ -209,7 +205,7 @@ def draw_query_scenario(seed: int) -> Scenario:
     return _with_retention(scenario, chance)
 
 
-def _with_retention(drawn: Scenario, chance: random.Random) -> Scenario:
+def _with_retention(drawn: Scenario, chance: Chance) -> Scenario:
     """Make some of the streams of queries hold aggregates, and some lose their oldest records."""
     retention_s = chance.choice((None, None, None, 25.0, 40.0, 60.0))
     fails = chance.choice(("true", "false"))
@@ -244,17 +240,14 @@ def _with_retention(drawn: Scenario, chance: random.Random) -> Scenario:
     )
 
 
-def _draw_query_plan(chance: random.Random, *, has_robbers: bool) -> tuple[QueryPlan, dict[str, float]]:
+def _draw_query_plan(chance: Chance, *, has_robbers: bool) -> tuple[QueryPlan, dict[str, float]]:
     """Draw one seed's queries, and the rates of their faults.
 
     Args:
         chance: The seed's.
         has_robbers: Whether workers of the fleet take leases without a hand-over request.
     """
-
-    def some(likelihood: float, low: float, high: float) -> float:
-        return chance.uniform(low, high) if chance.random() < likelihood else 0.0
-
+    some = chance.some
     options = {
         "fetchInterval": chance.choice(("0s", "200ms")),
         "recordsPerFetch": chance.choice(("3", "10")),
@@ -304,7 +297,7 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
     """
     has_query = seed % 6 in _QUERY_SEEDS
     drawn = _draw_beside_query(seed) if has_query else draw_scenario(seed)
-    chance = random.Random(f"kcl3 {seed}")
+    chance = Chance(f"kcl3 {seed}")
     java, own = chance.choice(((1, 1), (1, 2), (2, 1), (2, 2), (3, 1)))
     names = tuple(f"{'ab'[index % 2]}/{'j' if index < java else 'w'}{index}" for index in range(java + own))
     queries = frozenset(names[java : java + 1]) if has_query else frozenset[str]()
@@ -369,7 +362,7 @@ def _draw_beside_query(seed: int) -> Scenario:
     return replace(drawn, faults=faults)
 
 
-def _draw_migration(plan: Kcl3Plan, chance: random.Random) -> Kcl3Plan:
+def _draw_migration(plan: Kcl3Plan, chance: Chance) -> Kcl3Plan:
     """Plan the fleet's migration from the KCL's 2.x mode to a leader, perhaps back, and perhaps forward again."""
     begins, *later = chance.choice(
         (
@@ -392,7 +385,7 @@ def _draw_migration(plan: Kcl3Plan, chance: random.Random) -> Kcl3Plan:
 def draw_streams_scenario(seed: int) -> Scenario:
     """Draw a seed's fleet of consumers that reads several streams; in a quarter of the seeds only streams have faults."""
     drawn = draw_scenario(seed)
-    chance = random.Random(f"streams {seed}")
+    chance = Chance(f"streams {seed}")
     safety_s = chance.choice((100.0, 150.0, 200.0))
     is_calm = seed % 4 == _FAULTLESS_SEEDS
     plan, refusals_per_min = _draw_streams_plan(chance, safety_s, EPOCH_MS, is_calm=is_calm)
@@ -435,7 +428,7 @@ def draw_streams_scenario(seed: int) -> Scenario:
 
 
 def _draw_streams_plan(
-    chance: random.Random, safety_s: float, began_ms: int, *, is_calm: bool
+    chance: Chance, safety_s: float, began_ms: int, *, is_calm: bool
 ) -> tuple[StreamsPlan, float]:
     """Draw two to four streams and their events within the safety phase; and how often a minute one refuses calls.
 
@@ -479,7 +472,7 @@ def _draw_streams_plan(
     return plan, refusals_per_min
 
 
-def _draw_stream(name: str, chance: random.Random, began_ms: int) -> PlannedStream:
+def _draw_stream(name: str, chance: Chance, began_ms: int) -> PlannedStream:
     return PlannedStream(
         name=name,
         shard_count=chance.choice((1, 1, 2, 3, 4)),
@@ -491,12 +484,12 @@ def _draw_stream(name: str, chance: random.Random, began_ms: int) -> PlannedStre
     )
 
 
-def _draw_deletion(chance: random.Random, name: str, safety_s: float) -> Deletion:
+def _draw_deletion(chance: Chance, name: str, safety_s: float) -> Deletion:
     at_s = chance.uniform(0.25, 0.6) * safety_s
     return Deletion(at_s, name, chance.choice((None, chance.uniform(12.0, 40.0))))
 
 
-def _rollout(chance: random.Random, begins_s: float, names: list[str]) -> Rollout:
+def _rollout(chance: Chance, begins_s: float, names: list[str]) -> Rollout:
     return Rollout(begins_s, chance.choice((0.0, 3.0, 12.0)), tuple(names))
 
 

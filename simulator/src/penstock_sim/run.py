@@ -24,21 +24,13 @@ from penstock_sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, Arriv
 from penstock_sim.query_checkers import QUERIES, OnceEach
 from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.queue_checkers import QUEUES, DeliveredOnce, EachRecordEnds
-from penstock_sim.queue_presets import draw_queue_scenario
 from penstock_sim.queue_worker import QueueActors
-from penstock_sim.reading_presets import (
-    draw_kcl3_scenario,
-    draw_query_scenario,
-    draw_scenario,
-    draw_streams_scenario,
-)
 from penstock_sim.seed_kinds import DRAW
 from penstock_sim.several_streams import SeveralStreams
 from penstock_sim.situations import count_situations
 from penstock_sim.story import story_lines
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
 from penstock_sim.world import World
-from penstock_sim.writing_presets import draw_producer_scenario, draw_sink_scenario
 
 _READ_WITHIN_S: Final = 25.0
 """So long after a record was put on a fleet at rest it must be handled."""
@@ -253,44 +245,17 @@ def _run_until(world: World, suite: Suite, until_s: float) -> None:
         world.run_until(min(until_s, world.now + _STEP_S), lambda: suite.violation is not None)
 
 
-def run_seed(seed: int) -> SeedResult:
-    """Run the scenario that a seed draws."""
-    return run_scenario(draw_scenario(seed))
-
-
-def run_kcl3_seed(seed: int) -> SeedResult:
-    """Run the scenario with a native KCL 3 fleet that a seed draws."""
-    return run_scenario(draw_kcl3_scenario(seed))
-
-
-def run_producer_seed(seed: int) -> SeedResult:
-    """Run the scenario with producers that a seed draws."""
-    return run_scenario(draw_producer_scenario(seed))
-
-
-def run_sink_seed(seed: int) -> SeedResult:
-    """Run the scenario with queries that write that a seed draws."""
-    return run_scenario(draw_sink_scenario(seed))
-
-
-def run_streams_seed(seed: int) -> SeedResult:
-    """Run the scenario with several streams that a seed draws."""
-    return run_scenario(draw_streams_scenario(seed))
-
-
-def run_queue_seed(seed: int) -> SeedResult:
-    """Run the scenario with a queue that a seed draws."""
-    return run_scenario(draw_queue_scenario(seed))
-
-
-def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedResult:
-    """Run the scenario with Spark queries that a seed draws.
+def run_seed(
+    seed: int, kind: SeedKind = SeedKind.CONSUMERS, options: Mapping[str, str] | None = None
+) -> SeedResult:
+    """Run the scenario that a seed draws.
 
     Args:
         seed: The seed.
-        options: Further options of their sources.
+        kind: Its kind.
+        options: Further options of the sources of Spark queries.
     """
-    scenario = draw_query_scenario(seed)
+    scenario = DRAW[kind](seed)
     plan = replace(scenario.query_plan, options={**scenario.query_plan.options, **(options or {})})
     return run_scenario(replace(scenario, query_plan=plan))
 
@@ -298,4 +263,4 @@ def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedR
 def run_seeds(seeds: Iterable[int], kind: SeedKind = SeedKind.CONSUMERS) -> Iterator[SeedResult]:
     """Run seeds of a kind one after the other."""
     for seed in seeds:
-        yield run_scenario(DRAW[kind](seed))
+        yield run_seed(seed, kind)

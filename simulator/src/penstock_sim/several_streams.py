@@ -46,7 +46,6 @@ class StreamInPlace:
     """A stream that has been created, and may have been deleted.
 
     Args:
-        plan: Drawn from the seed.
         identity: Distinguishes it from another one of its name.
         content: Its shards and records.
         is_there: Whether it has not been deleted.
@@ -65,12 +64,7 @@ class StreamInPlace:
 
 
 class SeveralStreams(StreamSet):
-    """The streams of a world that has several, and the workers that read them.
-
-    Args:
-        world: Their world.
-        plan: The events of the streams.
-    """
+    """The streams of a world that has several, and the workers that read them."""
 
     def __init__(self, world: World, plan: StreamsPlan) -> None:
         super().__init__(world)

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
-    """The queries of a world that write, and the streams that they write to.
-
-    Args:
-        world: Their world.
-        plan: Drawn from the seed.
-    """
+    """The queries of a world that write, and the streams that they write to."""
 
     def __init__(self, world: World, plan: SinkPlan) -> None:
         self._plan = plan

@@ -55,9 +55,6 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
     """One process that runs tasks.
 
     Args:
-        world: Its surroundings.
-        name: Its name.
-        plan: The faults.
         streams: By name.
         files: The files of all folders.
     """

@@ -70,12 +70,9 @@ class SimSinkQuery(SparkDriver):
     """One life of the driver of a query with a sink.
 
     Args:
-        world: Its surroundings.
-        name: The query's name.
         plan: Its rows, and its faults.
         log: Its checkpoint location.
         files: The files of all folders.
-        more: As for every driver.
     """
 
     def __init__(

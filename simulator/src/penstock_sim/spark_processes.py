@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from penstock.errors import PenstockError
 from penstock_sim.actors import Actors
-from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessPaused, ProcessStarted
+from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
 from penstock_sim.events.queries import ExecutorKilled, SecondDriverStarted
 from penstock_sim.fibers import ProcessEnded
 from penstock_sim.process import SimProcess
@@ -126,8 +126,6 @@ class SparkDriver(SimProcess):
     """One life of a query's driver.
 
     Args:
-        world: Its surroundings.
-        name: The query's name.
         on_gone: Called when it has ended, with how.
         executors: Returns the processes that run its tasks now.
     """
@@ -209,7 +207,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
     """Queries of one kind, their executors, and the faults of both.
 
     Args:
-        world: Their world.
         executor_count: Processes that run the tasks of every query.
         driver_type: The class of the drivers.
     """
@@ -254,8 +251,7 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         for extra in list(self.extra):
             self.on_extra_gone(extra, "ended")
         for executor in self.executors.values():
-            executor.paused_until = min(executor.paused_until, self.world.now)
-            executor.resume()
+            executor.end_pause()
 
     # --- executors ----------------------------------------------------------------------------------------
 
@@ -282,10 +278,8 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         """Record the attempts that have ended with their executor."""
 
     def _pause_executor(self) -> None:
-        world, executor = self.world, self.world.chance.choice(self.executors_now())
-        executor.paused_until = world.now + world.chance.uniform(0.5, world.faults.executor_pause_max_s)
-        world.schedule(executor.paused_until, executor.resume)
-        world.record(ProcessPaused(executor.who, round(executor.paused_until, 3)))
+        executor = self.world.chance.choice(self.executors_now())
+        executor.pause(self.world.chance.uniform(0.5, self.world.faults.executor_pause_max_s))
 
     # --- drivers ------------------------------------------------------------------------------------------
 

@@ -28,11 +28,7 @@ _SHARDS_MAX: Final = 14
 
 
 class StreamSet(Actors):
-    """The stream of a world that has one.
-
-    Args:
-        world: Their world.
-    """
+    """The stream of a world that has one."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -112,11 +112,8 @@ class StreamsWorker(SimWorker):
     """One process.
 
     Args:
-        world: Its surroundings.
-        name: Its worker id.
         streams: The streams to read, as the service described them when the process started.
         service: Answers calls about them.
-        plan: The events of the streams.
     """
 
     def __init__(

@@ -75,12 +75,7 @@ UTILISATION: Final = 40.0
 
 
 class SimWorker(ReadingProcess):
-    """One process.
-
-    Args:
-        world: Its surroundings.
-        name: Its worker id.
-    """
+    """One process."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)

@@ -19,7 +19,6 @@ from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import (
     FaultsEnded,
     ProcessExited,
-    ProcessPaused,
     ProcessStarted,
     ProcessStopping,
     SecondProcessStarted,
@@ -154,8 +153,7 @@ class World(Environment):
             if earlier.is_alive:
                 self.on_worker_gone(earlier, "crashed")
         for worker in self.workers.values():
-            worker.paused_until = min(worker.paused_until, self.now)
-            worker.resume()
+            worker.end_pause()
         for name in sorted(self.scenario.leavers):
             self._leave(name)
         for name in self.scenario.workers:
@@ -258,9 +256,7 @@ class World(Environment):
     def _pause(self) -> None:
         worker = self._some_worker()
         if worker is not None:
-            worker.paused_until = self.now + self.chance.uniform(0.5, self.faults.pause_max_s)
-            self.schedule(worker.paused_until, worker.resume)
-            self.record(ProcessPaused(worker.who, round(worker.paused_until, 3)))
+            worker.pause(self.chance.uniform(0.5, self.faults.pause_max_s))
 
     def _throttle(self) -> None:
         self.throttled_until = self.now + self.chance.uniform(1.0, 12.0)

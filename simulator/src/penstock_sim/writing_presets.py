@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.core.writing.batcher_steps import BatcherSettings
-from penstock_sim.plan import SETTLE_MAX_S, FaultPlan, ProducerPlan, Scenario, SinkPlan
+from penstock_sim.plan import SETTLE_MAX_S, Chance, FaultPlan, ProducerPlan, Scenario, SinkPlan
 from penstock_sim.reading_presets import draw_scenario
 
 _READ_SEEDS: Final = 3
@@ -24,11 +23,9 @@ _WRITTEN_WITHIN_S: Final = 900.0
 def draw_producer_scenario(seed: int) -> Scenario:
     """Draw a seed's producers, with consumers of their records in a quarter of the seeds; the rest as for consumers alone."""
     drawn = draw_scenario(seed)
-    chance = random.Random(f"producers {seed}")
+    chance = Chance(f"producers {seed}")
 
-    def some(likelihood: float, high: float) -> float:
-        return chance.uniform(0.0, high) if chance.random() < likelihood else 0.0
-
+    some = chance.some
     settings = BatcherSettings(
         aggregates=chance.random() < 0.6,
         keeps_key_order=chance.random() < 0.8,
@@ -44,14 +41,14 @@ def draw_producer_scenario(seed: int) -> Scenario:
         records_per_s=chance.choice((1.0, 4.0, 10.0)),
     )
     rates = {
-        "put_throttled": some(0.5, 0.2),
-        "put_unavailable": some(0.4, 0.1),
-        "put_lost": some(0.4, 0.1),
-        "put_late": some(0.3, 0.1),
-        "put_unanswered": some(0.5, 0.1),
-        "entry_throttled": some(0.6, 0.4),
-        "entry_failed": some(0.4, 0.2),
-        "entry_unanswered": some(0.2, 0.1),
+        "put_throttled": some(0.5, 0.0, 0.2),
+        "put_unavailable": some(0.4, 0.0, 0.1),
+        "put_lost": some(0.4, 0.0, 0.1),
+        "put_late": some(0.3, 0.0, 0.1),
+        "put_unanswered": some(0.5, 0.0, 0.1),
+        "entry_throttled": some(0.6, 0.0, 0.4),
+        "entry_failed": some(0.4, 0.0, 0.2),
+        "entry_unanswered": some(0.2, 0.0, 0.1),
     }
     denials_per_min = chance.uniform(0.3, 1.5) if chance.random() < 0.2 else 0.0
     names = tuple(f"p{index}" for index in range(chance.choice((1, 2, 3))))
@@ -94,7 +91,7 @@ def _faults_of_writers(drawn: Scenario, denials_per_min: float, rates: Mapping[s
 def draw_sink_scenario(seed: int) -> Scenario:
     """Draw a seed's queries that write, with consumers of their rows in a quarter of the seeds."""
     drawn = draw_scenario(seed)
-    chance = random.Random(f"sinks {seed}")
+    chance = Chance(f"sinks {seed}")
     plan, rates = _draw_sink_plan(chance)
     denials_per_min = chance.uniform(0.3, 1.5) if chance.random() < 0.25 else 0.0
     names = tuple(f"s{index}" for index in range(chance.choice((1, 1, 2))))
@@ -125,12 +122,9 @@ def draw_sink_scenario(seed: int) -> Scenario:
     )
 
 
-def _draw_sink_plan(chance: random.Random) -> tuple[SinkPlan, dict[str, float]]:
+def _draw_sink_plan(chance: Chance) -> tuple[SinkPlan, dict[str, float]]:
     """Draw one seed's sinks, and the rates of their faults."""
-
-    def some(likelihood: float, low: float, high: float) -> float:
-        return chance.uniform(low, high) if chance.random() < likelihood else 0.0
-
+    some = chance.some
     options = {
         "aggregation": chance.choice(("true", "true", "false")),
         "ordering": chance.choice(("key", "key", "key", "none")),
