@@ -7,23 +7,20 @@ from msgspec.structs import replace
 
 from penstock.cli import simulate_command
 from penstock.cli.main import main
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
-from penstock.core.position import SHARD_END, TRIM_HORIZON
-from penstock_sim.checker import Broken
-from penstock_sim.events.base import HistoryEntry
+from penstock.core.position import SHARD_END
 from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, VersionChanged
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported, ProcessExited, ProcessStarted
 from penstock_sim.events.streams import ShardCreated
-from penstock_sim.history import History
 from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kinds import SeedKind
 from penstock_sim.plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
 from penstock_sim.reading_presets import draw_kcl3_scenario
 from penstock_sim.run import run_seed
 from penstock_sim.situations import expected, never_met
+from sim.judging import verdict
 from sim.seed_results import IMPORTS, assert_clean, outputs_by_hash_seed
 
 SEEDS = 4  # test_many_seeds.py runs the following ones
@@ -139,18 +136,8 @@ SEEN = LeaseWritten("w#1", Take("s", 0, "w"), Lease("s"), OTHERS)
     ],
 )
 def test_what_is_left_to_the_leader(lines, expected):
-    history = History(TRIM_HORIZON)
-    checker = LeftToTheLeader(history, CoordinatorOptions())
-    found = None
-    try:
-        for at_s, line in [(0.0, ShardCreated("r", ())), (0.0, ShardCreated("s", ("r",))), *lines]:
-            history.now = at_s
-            checker.handle(line)
-            history.take_in(HistoryEntry(at_s, line))
-        checker.at_end()
-    except Broken:
-        found = checker.invariant
-    assert found == expected
+    begin = [ShardCreated("r", ()), ShardCreated("s", ("r",))]
+    assert verdict(LeftToTheLeader, [*begin, *lines]) == expected
 
 
 # --- the command ------------------------------------------------------------------------------------------------

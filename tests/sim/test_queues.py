@@ -9,7 +9,6 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock.queues.queue_options import QueueConsumerOptions
 from penstock_sim.checker import Broken
-from penstock_sim.events.base import HistoryEntry
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessPaused, ProcessStopping
 from penstock_sim.events.queues import (
     AcknowledgementForgotten,
@@ -38,6 +37,7 @@ from penstock_sim.queue_checkers import (
 )
 from penstock_sim.queue_presets import draw_queue_scenario
 from penstock_sim.run import run_scenario, run_seed
+from sim.judging import verdict
 from sim.seed_results import assert_clean
 
 FAILED_BEFORE = [
@@ -154,25 +154,7 @@ def answered(number, outcome):
     ],
 )
 def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
-    history = History(TRIM_HORIZON, queues=QueuePlan(options=QueueConsumerOptions()))
-    checker, now_s = kind(history, CoordinatorOptions()), 0.0
-
-    def judge():
-        nonlocal now_s
-        for line in lines:
-            if isinstance(line, int):
-                now_s += line
-                continue
-            history.now = now_s
-            checker.handle(line)
-            history.take_in(HistoryEntry(now_s, line))
-        checker.at_end()
-
-    if is_broken:
-        with pytest.raises(Broken):
-            judge()
-    else:
-        judge()
+    assert (verdict(kind, lines, queues=QueuePlan(options=QueueConsumerOptions())) is not None) is is_broken
 
 
 def test_a_remembered_record_is_not_handled_again():

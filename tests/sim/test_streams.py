@@ -6,12 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.cli.main import main
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Take
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.stream_identity import StreamIdentity
-from penstock_sim.checker import Broken
 from penstock_sim.events.base import HistoryEntry
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import ProcessPaused
@@ -33,6 +31,7 @@ from penstock_sim.run import run_scenario, run_seed
 from penstock_sim.shrinking import as_test, shrink
 from penstock_sim.situations import expected, never_met
 from penstock_sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly
+from sim.judging import verdict
 from sim.seed_results import assert_clean
 
 SEEDS = 4  # test_many_seeds.py runs the following ones
@@ -165,17 +164,7 @@ STILL = ProcessPaused("w#1", 90.0)
     ],
 )
 def test_what_a_stream_has_to_do_with_another(kind, lines, expected):
-    history = History(TRIM_HORIZON)
-    checker = kind(history, CoordinatorOptions())
-    found = None
-    try:
-        for at_s, line in [*BEGIN, *lines]:
-            history.now = at_s
-            checker.handle(line)
-            history.take_in(HistoryEntry(at_s, line))
-    except Broken:
-        found = checker.invariant
-    assert found == expected
+    assert verdict(kind, [*BEGIN, *lines]) == expected
 
 
 def test_a_stream_that_is_gone_or_left_out_owes_nothing():

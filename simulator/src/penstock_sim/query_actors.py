@@ -35,14 +35,10 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
     """The queries of a world that read, and the extra drivers and workers that disturb them."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world, world.scenario.query_plan.executor_count, SimQuery)
+        scenario = world.scenario
+        super().__init__(world, scenario.queries, scenario.query_plan.executor_count, SimQuery)
         self._logs: dict[str, QueryLog] = {}
         self._other = SimStream(random.Random(world.scenario.seed), 2, EPOCH_MS)
-
-    def make(self, name: str) -> SimQuery | None:
-        """Return a new driver of a query, not begun yet."""
-        world = self.world
-        return self.make_driver(name) if name in world.scenario.queries else None
 
     def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None] | None = None) -> SimQuery:
         """Return a new driver of a query, from its checkpoint location."""

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from penstock.queues.queue_options import QueueConsumerOptions
 from penstock_sim.plan import SETTLE_MAX_S, Chance, FaultPlan, QueuePlan, Scenario
-from penstock_sim.reading_presets import draw_scenario
+from penstock_sim.reading_presets import draw_scenario, faults_of_processes, without_readers
 
 _FAULTLESS_SEEDS: Final = 4
 """Index, of five seeds with queues, of the one that has no faults, or only graceful stops."""
@@ -55,29 +55,15 @@ def draw_queue_scenario(seed: int) -> Scenario:
         faults = replace(faults, unknown_applied=0.0, unknown_lost=0.0, unknown_late=0.0)
     if is_calm:
         faults = FaultPlan(stops_per_min=stops_per_min, latency_max_s=0.05, aggregate=faults.aggregate)
-    return Scenario(
-        seed=seed,
-        workers=names,
-        shard_count=drawn.shard_count,
-        options=drawn.options,
-        faults=faults,
-        safety_s=chance.choice((60.0, 120.0)),
-        records_per_s=0.0,
-        with_readers=False,
-        queues=plan,
-        settle_max_s=2 * SETTLE_MAX_S,
+    return without_readers(
+        drawn, names, faults, chance.choice((60.0, 120.0)), queues=plan, settle_max_s=2 * SETTLE_MAX_S
     )
 
 
 def _draw_faults(chance: Chance, fleet: FaultPlan, latency_max_s: float) -> FaultPlan:
     some = chance.some
     return FaultPlan(
-        crashes_per_min=fleet.crashes_per_min,
-        stops_per_min=fleet.stops_per_min,
-        pauses_per_min=fleet.pauses_per_min,
-        pause_max_s=fleet.pause_max_s,
-        clock_rate_spread=fleet.clock_rate_spread,
-        reshards_per_min=2 * fleet.reshards_per_min,
+        **faults_of_processes(fleet),
         denials_per_min=some(0.15, 0.0, 1.0),
         latency_max_s=latency_max_s,
         stream_throttle=some(0.5, 0.0, 0.2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
@@ -161,6 +161,32 @@ def _draw_fleet(seed: int) -> Scenario:
         quiet_rounds=20 if seed % 8 == 0 else 4,
         records_per_s=chance.choice((1.0, 3.0, 6.0)),
         start_spread_s=chance.choice((0.0, 0.0, 15.0, 40.0)),
+    )
+
+
+def faults_of_processes(fleet: FaultPlan) -> dict[str, Any]:
+    """Return those faults of a fleet that other processes can meet, and twice as many reshards."""
+    names = ("crashes_per_min", "stops_per_min", "pauses_per_min", "pause_max_s", "clock_rate_spread")
+    return {
+        **{name: getattr(fleet, name) for name in names},
+        "reshards_per_min": 2 * fleet.reshards_per_min,
+    }
+
+
+def without_readers(
+    drawn: Scenario, names: tuple[str, ...], faults: FaultPlan, safety_s: float, **plan: Any
+) -> Scenario:
+    """Return a scenario of workers that read no shards, in the stream that was drawn for a fleet."""
+    return Scenario(
+        seed=drawn.seed,
+        workers=names,
+        shard_count=drawn.shard_count,
+        options=drawn.options,
+        faults=faults,
+        safety_s=safety_s,
+        records_per_s=0.0,
+        with_readers=False,
+        **plan,
     )
 
 

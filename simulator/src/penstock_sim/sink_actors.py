@@ -35,11 +35,7 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
             OTHER_STREAM: SinkStream(OTHER_STREAM, SimStream(chance, 2, EPOCH_MS)),
             LETTERS: SinkStream(LETTERS, SimStream(chance, 1, EPOCH_MS)),
         }
-        super().__init__(world, plan.executor_count, SimSinkQuery)
-
-    def make(self, name: str) -> SimSinkQuery | None:
-        """Return a new driver of a query, not begun yet."""
-        return self.make_driver(name) if name in self._plan.workers else None
+        super().__init__(world, plan.workers, plan.executor_count, SimSinkQuery)
 
     def make_driver(
         self, name: str, on_gone: Callable[[SimProcess, str], None] | None = None

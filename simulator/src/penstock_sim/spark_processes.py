@@ -207,12 +207,16 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
     """Queries of one kind, their executors, and the faults of both.
 
     Args:
+        names: The queries.
         executor_count: Processes that run the tasks of every query.
         driver_type: The class of the drivers.
     """
 
-    def __init__(self, world: World, executor_count: int, driver_type: type[_Driver]) -> None:
+    def __init__(
+        self, world: World, names: frozenset[str], executor_count: int, driver_type: type[_Driver]
+    ) -> None:
         super().__init__(world)
+        self.names = names
         self._driver_type = driver_type
         self.extra: list[_Driver] = []
         """Drivers beside those that the world starts again."""
@@ -220,6 +224,10 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         self._journal = Journal(world)
         for place in range(executor_count):
             self._start_executor(f"executor{place}")
+
+    def make(self, name: str) -> _Driver | None:
+        """Return a new driver of a query, not begun yet."""
+        return self.make_driver(name) if name in self.names else None
 
     @abstractmethod
     def make_executor(self, name: str) -> _Executor:

@@ -12,7 +12,7 @@ from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.core.writing.batcher_steps import BatcherSettings
 from penstock_sim.plan import SETTLE_MAX_S, Chance, FaultPlan, ProducerPlan, Scenario, SinkPlan
-from penstock_sim.reading_presets import draw_scenario
+from penstock_sim.reading_presets import draw_scenario, faults_of_processes, without_readers
 
 _READ_SEEDS: Final = 3
 """Of four seeds of producers, and of sinks, this one has consumers."""
@@ -24,8 +24,6 @@ def draw_producer_scenario(seed: int) -> Scenario:
     """Draw a seed's producers, with consumers of their records in a quarter of the seeds; the rest as for consumers alone."""
     drawn = draw_scenario(seed)
     chance = Chance(f"producers {seed}")
-
-    some = chance.some
     settings = BatcherSettings(
         aggregates=chance.random() < 0.6,
         keeps_key_order=chance.random() < 0.8,
@@ -40,7 +38,21 @@ def draw_producer_scenario(seed: int) -> Scenario:
         key_count=chance.choice((1, 3, 20)),
         records_per_s=chance.choice((1.0, 4.0, 10.0)),
     )
-    rates = {
+    rates = _draw_faults_of_puts(chance)
+    denials_per_min = chance.uniform(0.3, 1.5) if chance.random() < 0.2 else 0.0
+    names = tuple(f"p{index}" for index in range(chance.choice((1, 2, 3))))
+    plan = replace(plan, workers=frozenset(names))
+    safety_s = chance.choice((40.0, 80.0))
+    if seed % 4 == _READ_SEEDS:
+        return replace(_with_consumers(drawn, plan.workers, safety_s + 40.0, rates), producers=plan)
+    faults = _faults_of_writers(drawn, denials_per_min, rates)
+    return without_readers(drawn, names, faults, safety_s, producers=plan)
+
+
+def _draw_faults_of_puts(chance: Chance) -> dict[str, float]:
+    """Draw the rates of failures of PutRecords and of its entries."""
+    some = chance.some
+    return {
         "put_throttled": some(0.5, 0.0, 0.2),
         "put_unavailable": some(0.4, 0.0, 0.1),
         "put_lost": some(0.4, 0.0, 0.1),
@@ -50,38 +62,15 @@ def draw_producer_scenario(seed: int) -> Scenario:
         "entry_failed": some(0.4, 0.0, 0.2),
         "entry_unanswered": some(0.2, 0.0, 0.1),
     }
-    denials_per_min = chance.uniform(0.3, 1.5) if chance.random() < 0.2 else 0.0
-    names = tuple(f"p{index}" for index in range(chance.choice((1, 2, 3))))
-    plan = replace(plan, workers=frozenset(names))
-    safety_s = chance.choice((40.0, 80.0))
-    if seed % 4 == _READ_SEEDS:
-        return replace(_with_consumers(drawn, plan.workers, safety_s + 40.0, rates), producers=plan)
-    return Scenario(
-        seed=seed,
-        workers=names,
-        shard_count=drawn.shard_count,
-        options=drawn.options,
-        faults=_faults_of_writers(drawn, denials_per_min, rates),
-        safety_s=safety_s,
-        records_per_s=0.0,
-        with_readers=False,
-        producers=plan,
-        settle_max_s=SETTLE_MAX_S,
-    )
 
 
 def _faults_of_writers(drawn: Scenario, denials_per_min: float, rates: Mapping[str, Any]) -> FaultPlan:
     """Return the faults of a fleet of writers, and none of leases."""
     faults = drawn.faults
     return FaultPlan(
-        crashes_per_min=faults.crashes_per_min,
-        stops_per_min=faults.stops_per_min,
-        pauses_per_min=faults.pauses_per_min,
-        pause_max_s=faults.pause_max_s,
-        clock_rate_spread=faults.clock_rate_spread,
+        **faults_of_processes(faults),
         stream_throttle=faults.stream_throttle,
         bad_listing=faults.bad_listing,
-        reshards_per_min=2 * faults.reshards_per_min,
         denials_per_min=denials_per_min,
         latency_max_s=faults.latency_max_s,
         **rates,
@@ -108,18 +97,8 @@ def draw_sink_scenario(seed: int) -> Scenario:
             row_count_max=min(plan.row_count_max, 20),
         )
         return replace(_with_consumers(drawn, plan.workers, safety_s, rates), sinks=plan)
-    return Scenario(
-        seed=seed,
-        workers=names,
-        shard_count=drawn.shard_count,
-        options=drawn.options,
-        faults=_faults_of_writers(drawn, denials_per_min, rates),
-        safety_s=safety_s,
-        records_per_s=0.0,
-        with_readers=False,
-        sinks=plan,
-        settle_max_s=_WRITTEN_WITHIN_S,
-    )
+    faults = _faults_of_writers(drawn, denials_per_min, rates)
+    return without_readers(drawn, names, faults, safety_s, sinks=plan, settle_max_s=_WRITTEN_WITHIN_S)
 
 
 def _draw_sink_plan(chance: Chance) -> tuple[SinkPlan, dict[str, float]]:
@@ -169,14 +148,7 @@ def _draw_sink_plan(chance: Chance) -> tuple[SinkPlan, dict[str, float]]:
         "deletions_per_min": some(0.2, 0.3, 1.0),
         "listing_denied": chance.random() < 0.1,
         "folder_failure": some(0.35, 0.05, 0.4),
-        "put_throttled": some(0.5, 0.0, 0.2),
-        "put_unavailable": some(0.4, 0.0, 0.1),
-        "put_lost": some(0.4, 0.0, 0.1),
-        "put_late": some(0.3, 0.0, 0.1),
-        "put_unanswered": some(0.5, 0.0, 0.1),
-        "entry_throttled": some(0.6, 0.0, 0.4),
-        "entry_failed": some(0.4, 0.0, 0.2),
-        "entry_unanswered": some(0.2, 0.0, 0.1),
+        **_draw_faults_of_puts(chance),
     }
     return plan, rates
 
