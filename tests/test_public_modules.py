@@ -17,6 +17,7 @@ from penstock.aws.aws_options import AwsOptions
 
 RE_EXPORTING = {
     "penstock": "src/penstock/__init__.py",
+    "penstock.frames": "src/penstock/frames.py",
     "penstock.kclpy": "src/penstock/kclpy.py",
     "penstock.logs": "src/penstock/logs.py",
     "penstock.metrics": "src/penstock/metrics.py",
@@ -25,7 +26,7 @@ RE_EXPORTING = {
     "penstock.testing": "src/penstock/testing/__init__.py",
     "penstock_local": "local/src/penstock_local/__init__.py",
 }
-DEFINING = {"penstock.errors", "penstock.frames"}
+DEFINING = {"penstock.errors"}
 PUBLIC = {*RE_EXPORTING, *DEFINING}
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 PROGRAMS = sorted(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 from penstock.cli.terminal import Output, safe_json, warn
 from penstock.errors import OptionError, UsageError
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.runtime.stop_signals import StopSignals
 
     checked = check_deliveries(deliveries)
-    spark = open_session(args.master, _pairs(args.conf, "--conf"), is_verbose=args.verbose)
+    spark = open_session(args.master, pairs_of(args.conf, "--conf"), is_verbose=args.verbose)
     lock = threading.Lock()
     letter_folders: dict[str, list[str]] = {}  # two tables may have deliveries of one name
     for delivery in deliveries:
@@ -184,7 +185,7 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
         if (value := getattr(args, name)) is not None
     }
     if args.option:
-        given["options"] = _pairs(args.option, "--option")
+        given["options"] = pairs_of(args.option, "--option")
     connection = {name.replace("_", "-"): value for name, value in connection_of(args).items()}
     if args.file is None:
         if args.stream is None:
@@ -251,16 +252,6 @@ def _yaml_loader(yaml: Any) -> Any:
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     return Loader
-
-
-def _pairs(texts: list[str], flag: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise UsageError(f"{flag} {text}: expected NAME=VALUE")
-        pairs[name] = value
-    return pairs
 
 
 def _as_line(batch: BatchReport) -> str:

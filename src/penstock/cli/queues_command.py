@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.confirmation import confirm
 from penstock.cli.moments import FORMS, parse_position
+from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_queues
 from penstock.cli.terminal import Output, escape_text, safe_json
 from penstock.errors import NotFound, OptionError, PenstockError, UsageError
@@ -194,7 +195,7 @@ def _create(args: argparse.Namespace, queues: Queues) -> None:
         _start_of(args.start),
         visibility_s=args.visibility,
         dead_letters=_dead_letters_of(args),
-        tags=_tags_of(args.tag or ()),
+        tags=pairs_of(args.tag or (), "--tag"),
     )
     print(escape_text(f"{created.name} is being created: {created.arn}"))
     if args.wait:
@@ -220,16 +221,6 @@ def _dead_letters_of(args: argparse.Namespace) -> DeadLetters | None:
     if args.no_dead_letters:
         return DeadLetters(None)
     return None if args.max_receive_count is None else DeadLetters(args.max_receive_count)
-
-
-def _tags_of(texts: Any) -> dict[str, str]:
-    tags = {}
-    for text in texts:
-        name, is_there, value = text.partition("=")
-        if not is_there or not name:
-            raise OptionError(f"--tag {text!r}: expected NAME=VALUE")
-        tags[name] = value
-    return tags
 
 
 def _describe(args: argparse.Namespace, queue: QueueDescription) -> None:

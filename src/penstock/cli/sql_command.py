@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
+from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
 from penstock.cli.terminal import warn
-from penstock.errors import AccessDenied, NotFound, OptionError
+from penstock.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from penstock.cli.service_options import Subparsers
-    from penstock.sql.query import PlannedTable, Query, RowSource
+    from penstock.sql.query import PlannedTable, Query
 
 DESCRIPTION = "Ask a stream questions in SQL: a SELECT over its records, run by DuckDB on this machine."
 _EXAMPLE: Final = (
     "select json->>'type', count(*) from orders where arrived > now() - interval 2 hours group by 1"
 )
 _FORMATS: Final = ("table", "csv", "json", "parquet")
-_STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}|arn:.+")
 _CLOCK_AHEAD_S_MAX: Final = 5.0
-_RECORDING_SUFFIX: Final = ".penstock"
-_END_WAIT_S: Final = 10.0
 _EXIT_USAGE: Final = 2
 
 
@@ -93,24 +90,23 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.sql_output import format_of
     from penstock.sql.query import Query
     from penstock.sql.statement import StatementError
+    from penstock.sql.tables import Tables
 
     name = format_of(args.format, args.output)
     check_follow(args, name)
     if args.output is not None and not Path(args.output).parent.is_dir():
         raise OptionError(f"--output {args.output}: there is no folder {Path(args.output).parent}")
-    recordings = _recordings_of(args)
+    recordings = pairs_of(args.recording, "--recording", "NAME=FILE", may_be_empty=False)
+    tables = Tables(
+        {name: Path(path) for name, path in recordings.items()},
+        lambda: open_kinesis(args),
+        lambda: open_stream_control(args).list_streams(),
+    )
     sql = sys.stdin.read() if args.query == "-" else args.query
     statuses = CLEAN_STOP if args.follow else shell_statuses(signal.SIGINT, signal.SIGTERM)
     with exit_on_signals(statuses), ExitStack() as stack:
         try:
-            query = stack.enter_context(
-                Query(
-                    sql,
-                    lambda table: _open_table(args, recordings, table),
-                    zone=args.time_zone,
-                    memory=args.memory,
-                )
-            )
+            query = stack.enter_context(Query(sql, tables.open, zone=args.time_zone, memory=args.memory))
             _print_plan(query, follows=args.follow)
             if args.follow:
                 follow_query(query, args, name, sql)
@@ -121,58 +117,6 @@ def run(args: argparse.Namespace) -> int:
                 warn(line)
             return _EXIT_USAGE
     return 0
-
-
-def _recordings_of(args: argparse.Namespace) -> dict[str, Path]:
-    """Return the paths of `--recording` by name.
-
-    Raises:
-        OptionError: One has no name, or two have the same.
-    """
-    found: dict[str, Path] = {}
-    for given in args.recording:
-        name, equals, path = given.partition("=")
-        if not (equals and name and path):
-            raise OptionError(
-                f"--recording {given}: expected NAME=FILE, for instance yesterday=incident.penstock"
-            )
-        if name in found:
-            raise OptionError(f"--recording {given}: there is another recording of this name")
-        found[name] = Path(path)
-    return found
-
-
-def _open_table(args: argparse.Namespace, recordings: Mapping[str, Path], name: str) -> RowSource:
-    """Open the recording or the stream that a query names.
-
-    Raises:
-        NotFound: There is no stream of this name; the message has the nearest one.
-    """
-    if name in recordings or name.endswith(_RECORDING_SUFFIX):
-        from penstock.sql.recording_rows import RecordingRows
-
-        return RecordingRows(recordings.get(name) or Path(name))
-    return _open_stream(args, name)
-
-
-def _open_stream(args: argparse.Namespace, name: str) -> RowSource:
-    from penstock.core.keyword_options import did_you_mean
-    from penstock.sql.stream_rows import open_stream_rows
-
-    if not _STREAM.fullmatch(name):
-        raise OptionError(
-            f"table {name}: this is no name of a stream; of files a query reads only recordings ({_RECORDING_SUFFIX}, or --recording)"
-        )
-    try:
-        return open_stream_rows(open_kinesis(args), name)
-    except NotFound as error:
-        known: list[str] = []
-        with suppress(AccessDenied):  # the question is only for a better message
-            known = open_stream_control(args).list_streams()
-        raise NotFound(
-            f"there is no stream {name}: {did_you_mean(name, known)}`penstock streams list` lists the streams",
-            code=error.code,
-        ) from error
 
 
 def _print_plan(query: Query, *, follows: bool) -> None:
@@ -270,16 +214,10 @@ class _Progress:
 
 def _results(query: Query) -> Iterator[Any]:
     """Yield results that another thread computes: this one stays free for signals."""
-    from penstock.sql.handover import HandedOver
-
     progress = _Progress(query)
-    results = HandedOver("penstock-sql", query.results, progress.draw)
     try:
-        for rows in results:
+        for rows in query.handed_results(progress.draw):
             progress.clear()
             yield rows
     finally:
         progress.clear()
-        results.stop()
-        query.stop()
-        results.join(_END_WAIT_S)

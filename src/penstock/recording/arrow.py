@@ -11,6 +11,6 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from missing
 
-from penstock.frames import SCHEMA
+from penstock.arrow_table import SCHEMA
 
 __all__ = ["SCHEMA", "pa", "pq"]

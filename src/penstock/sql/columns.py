@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.sql.packages import pa  # before penstock.frames, which names another extra for pyarrow
+from penstock.sql.packages import pa  # before penstock.arrow_table, which names another extra for pyarrow
 
-from penstock.frames import SCHEMA  # isort: skip
+from penstock.arrow_table import SCHEMA  # isort: skip
 from penstock.spark.tasks.arrow_columns import texts
 
 ARRIVAL: Final = "approximateArrivalTimestamp"

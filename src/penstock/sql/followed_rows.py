@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from penstock.arrow_table import to_arrow
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
 from penstock.consumer.stopped import without_ended_iteration
 from penstock.core.starting import StartingPosition
 from penstock.errors import ShardsStopped
-from penstock.frames import to_arrow
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.sql.query import RowSource
 from penstock.sql.query_plan import Need

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _ROWS_PER_RESULT = 2_048
+_END_WAIT_S = 10.0
 
 
 class RowSource(Protocol):
@@ -152,6 +153,20 @@ class Query:
                 if each.error is not None:
                     raise each.error from None
             raise StatementError(str(error)) from error
+
+    def handed_results(self, on_wait: Callable[[], None] = lambda: None) -> Iterator[pa.RecordBatch]:
+        """Yield the results while another thread computes them: the caller's stays free for signals.
+
+        Args:
+            on_wait: Called about four times a second while results are waited for.
+        """
+        results = HandedOver("penstock-sql", self.results, on_wait)
+        try:
+            yield from results
+        finally:
+            results.stop()
+            self.stop()
+            results.join(_END_WAIT_S)
 
     def _add_scan(self, index: int) -> None:
         text = TextColumn()

@@ -230,7 +230,7 @@ def test_columns_of_the_same_name_get_a_number(stream, put_json, capsys):
 @pytest.mark.parametrize("package", ["duckdb", "pyarrow"])
 def test_a_missing_package_is_one_sentence(stream, capsys, monkeypatch, package):
     for name in [
-        name for name in sys.modules if name.startswith("penstock.sql") or name == "penstock.frames"
+        name for name in sys.modules if name.startswith("penstock.sql") or name == "penstock.arrow_table"
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)

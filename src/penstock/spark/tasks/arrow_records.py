@@ -12,10 +12,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrow_table import SCHEMA
 from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserColumns, deaggregate_record
 from penstock.core.aggregation import deaggregate as deaggregate_blob
 from penstock.core.position import Position
-from penstock.frames import SCHEMA
 from penstock.ports.kinesis import RawRecord
 from penstock.spark.tasks.arrow_columns import (
     binaries,

@@ -1,0 +1,71 @@
+"""The tables that a query names: recordings by name or file, and streams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import AccessDenied, NotFound, OptionError
+
+if TYPE_CHECKING:
+    from penstock.ports.kinesis import Kinesis
+    from penstock.sql.query import RowSource
+
+_STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}|arn:.+")
+_RECORDING_SUFFIX: Final = ".penstock"
+
+
+class Tables:
+    """Opens the table of a name.
+
+    Args:
+        recordings: Files of recordings by name. A name that ends in `.penstock` is a file, too.
+        open_kinesis: Opens the service; called if a query names a stream.
+        list_streams: Returns the names of all streams; called for the message about an unknown one.
+    """
+
+    def __init__(
+        self,
+        recordings: Mapping[str, Path],
+        open_kinesis: Callable[[], Kinesis],
+        list_streams: Callable[[], Sequence[str]],
+    ) -> None:
+        self._recordings = recordings
+        self._open_kinesis = open_kinesis
+        self._list_streams = list_streams
+
+    def open(self, name: str) -> RowSource:
+        """Open a recording or a stream.
+
+        Raises:
+            NotFound: There is no stream of this name; the message has the nearest one.
+            OptionError: It cannot be the name of a stream.
+        """
+        if name in self._recordings or name.endswith(_RECORDING_SUFFIX):
+            from penstock.sql.recording_rows import RecordingRows
+
+            return RecordingRows(self._recordings.get(name) or Path(name))
+        return self._open_stream(name)
+
+    def _open_stream(self, name: str) -> RowSource:
+        from penstock.core.keyword_options import did_you_mean
+        from penstock.sql.stream_rows import open_stream_rows
+
+        if not _STREAM.fullmatch(name):
+            raise OptionError(
+                f"table {name}: this is no name of a stream; of files a query reads only recordings: those that end in "
+                f"{_RECORDING_SUFFIX}, or were given a name"
+            )
+        try:
+            return open_stream_rows(self._open_kinesis(), name)
+        except NotFound as error:
+            known: Sequence[str] = []
+            with suppress(AccessDenied):  # the question is only for a better message
+                known = self._list_streams()
+            raise NotFound(
+                f"there is no stream {name}: {did_you_mean(name, known)}`penstock streams list` lists the streams",
+                code=error.code,
+            ) from error
