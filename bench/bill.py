@@ -83,7 +83,7 @@ def row_of(
     scanned = calls["dynamodb.Scan"] / seconds * math.ceil(arguments.shards / 4)  # four rows to a unit
     month = writes * prices.lease_write_million + (2 * claims + scanned) * prices.lease_read_million
     return {
-        "name": f"{arguments.shards} shards, {arguments.per_s:g}/s{', virtual' if arguments.virtual else ''}",
+        "name": f"{arguments.shards} shards, {arguments.per_s:g}/s, trigger {arguments.trigger_s:g} s{', virtual' if arguments.virtual else ''}",
         "p50 s": round(statistics.median(latencies), 2),
         "p99 s": round(percentile(latencies, 0.99), 2),
         "batches/s": round(batch_count / seconds, 2),
@@ -136,7 +136,7 @@ def measure(arguments: Any) -> dict[str, Any]:
         server.create_stream(STREAM, shards=arguments.shards)
         line = [sys.executable, __file__, "write", json.dumps([STREAM, arguments.per_s, load_s])]
         frame = kinesis(spark, STREAM, STREAM, **options)
-        with running(frame, note) as query, subprocess.Popen(line) as writer:
+        with running(frame, note, arguments.trigger_s) as query, subprocess.Popen(line) as writer:
             try:
                 warm_s = time.monotonic() + WARM_UP_S
                 wait_until(query, lambda: time.monotonic() > warm_s, "the start")
@@ -183,6 +183,8 @@ def simulate(arguments: Any) -> dict[str, Any]:
     from penstock_sim.run import open_world
 
     options = dict(each.split("=", 1) for each in arguments.option)
+    if arguments.fan_out:
+        options["consumerType"] = "fan-out"
     scenario = Scenario(
         seed=1,
         workers=("query",),
@@ -190,7 +192,9 @@ def simulate(arguments: Any) -> dict[str, Any]:
         options=CoordinatorOptions(),
         faults=FaultPlan(latency_max_s=0.0),
         queries=frozenset({"query"}),
-        query_plan=QueryPlan(options, executor_count=2, commit_s=(arguments.cycle_s,)),
+        query_plan=QueryPlan(
+            options, executor_count=2, commit_s=(arguments.cycle_s,), trigger_s=arguments.trigger_s
+        ),
     )
     chance = random.Random(1)
     with closing(open_world(scenario, lambda _entry: None)) as world:
@@ -201,12 +205,14 @@ def simulate(arguments: Any) -> dict[str, Any]:
 
         for actors in world.actors:
             actors.begin()
+        world.is_healed = True  # the service makes no mistakes
         world.start_worker("query")
         world.schedule(3.0, put)
         world.run_until(WARM_UP_S)
-        begin = len(world.history)
+        begin, met = len(world.history), world.met.copy()
         world.run_until(WARM_UP_S + arguments.seconds)
         entries, shards = world.history[begin:], world.stream.shards
+        met = world.met - met
     events = [entry.event for entry in entries]
     arrivals = {
         key: dict(zip(shard.sequences, shard.arrivals_ms, strict=True)) for key, shard in shards.items()
@@ -219,7 +225,11 @@ def simulate(arguments: Any) -> dict[str, Any]:
     ]
     calls = Counter(operation_of(each.call) for each in events if isinstance(each, CallMade | CallRetried))
     batch_count = sum(isinstance(each, BatchCommitted) for each in events)
-    return row_of(arguments, calls, latencies, batch_count, arguments.seconds)
+    row = row_of(arguments, calls, latencies, batch_count, arguments.seconds)
+    if arguments.fan_out:
+        refused = met["fan-out: refused, ResourceBusy"]
+        row |= {"subscriptions": met["fan-out: accepted"] + refused, "refused": refused}
+    return row
 
 
 def main() -> None:
@@ -233,6 +243,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="measured time")
     parser.add_argument("--virtual", action="store_true", help="run in the simulator, in virtual time")
     parser.add_argument("--cycle-s", type=float, default=0.25, help="with --virtual: Spark's part of a batch")
+    parser.add_argument("--trigger-s", type=float, default=0.0, help="seconds of trigger(processingTime=...)")
     parser.add_argument("--fan-out", action="store_true", help="read with consumerType=fan-out")
     parser.add_argument(
         "--daemon", action="store_true", help="Spark's workers begin in penstock.spark.daemon"

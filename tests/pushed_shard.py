@@ -269,6 +269,7 @@ class Process:
                 query.service,
                 ("service", CONSUMER, SHARD),
                 is_eager=query.options.consumer_type == "fan-out",
+                after_s=query.subscribe_after_s,
                 clock=query.time,
                 chance=query.chance,
                 threads=query.time,
@@ -306,6 +307,7 @@ class Query:
         self.table = MemoryLeaseTable()
         self.table.write(Create(Lease(SHARD, owner="w", counter=1, checkpoint=TRIM_HORIZON)))
         self.batch = 0
+        self.subscribe_after_s = 0.0
         self.process = Process(self)
 
     @property

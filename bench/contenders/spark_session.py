@@ -51,10 +51,13 @@ def register(spark: Any) -> None:
 
 
 @contextmanager
-def running(frame: Any, action: Callable[[Any, int], None]) -> Iterator[Any]:
+def running(frame: Any, action: Callable[[Any, int], None], trigger_s: float = 0.0) -> Iterator[Any]:
     """Run a query that gives its batches to an action, with a checkpoint of its own."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        query = frame.writeStream.foreachBatch(action).option("checkpointLocation", folder).start()
+        writer = frame.writeStream.foreachBatch(action).option("checkpointLocation", folder)
+        if trigger_s:
+            writer = writer.trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds")
+        query = writer.start()
         try:
             yield query
         finally:

@@ -54,6 +54,20 @@ def test_the_next_batch_uses_the_subscription_at_exactly_its_start():
     assert len(query.service.subscribed) == 1
 
 
+def test_a_batch_without_permission_polls_alone_and_a_long_one_subscribes_later():
+    query = subscribed_query()
+    elsewhere = Process(query, "elsewhere")
+    query.service.put(10)
+    query.time.sleep(10.0)  # the service would accept it
+    query.subscribe_after_s = 6.2
+    assert elsewhere.read() == list(range(100, 110))
+    assert len(query.service.subscribed) == 1
+    query.service.put(1000)  # ten seconds of pages
+    assert elsewhere.read() == list(range(110, 1110))
+    assert len(query.service.subscribed) == 2
+    assert query.note.push_ends == {}
+
+
 def test_an_event_is_awaited_without_a_page_in_hand_and_dated_before_one_is_free():
     query = subscribed_query()
     time, stream = query.time, query.service.streams[0]

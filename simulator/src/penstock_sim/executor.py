@@ -124,6 +124,7 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
             SimFanOut(self._kinesis, self.world.stream),
             (STREAM_NAME, task.consumer_arn, task.shard_id),
             is_eager=options.consumer_type == "fan-out",
+            after_s=task.subscribe_after_s,
             clock=SimClock(self),
             chance=self.world.chance,
             threads=VirtualThreads(self),

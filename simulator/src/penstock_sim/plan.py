@@ -188,11 +188,13 @@ class QueryPlan(Struct, frozen=True):
         options: Options of the source, as Spark gives them.
         executor_count: Processes that run the tasks of every query.
         commit_s: From the end of a batch's tasks to its commit; drawn for each batch.
+        trigger_s: A batch begins only at multiples of it (`processingTime`); 0 begins each one when the last is done.
     """
 
     options: dict[str, str] = field(default_factory=dict)
     executor_count: int = 2
     commit_s: tuple[float, ...] = (0.01, 0.5)
+    trigger_s: float = 0.0
 
 
 class ProducerPlan(Struct, frozen=True):

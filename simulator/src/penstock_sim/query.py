@@ -235,6 +235,7 @@ class SimQuery(SparkDriver):
             if index < len(log.offsets):
                 end = log.offset(index)
             else:
+                self._wait_for_trigger()
                 end = planner.latest(done)
                 self._count_settled(done)
                 is_news = end is not done
@@ -255,6 +256,11 @@ class SimQuery(SparkDriver):
             self._run_batch(index, done, end)
             done, index = end, index + 1
             self.has_begun = not self._reads_what_is_there
+
+    def _wait_for_trigger(self) -> None:
+        interval_s = self.world.scenario.query_plan.trigger_s
+        if interval_s:
+            self._clock.sleep(interval_s - self._clock.monotonic_s() % interval_s)
 
     def _count_settled(self, done: StreamOffset) -> None:
         for key, row in self._table.take_seen().items():

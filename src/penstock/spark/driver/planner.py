@@ -26,6 +26,7 @@ from penstock.core.batches.claims import Execution
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState
+from penstock.core.batches.subscription_turns import SubscriptionTurns
 from penstock.core.batches.task_slots import TaskSlots
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.leases.coordinator_effects import StartReader
@@ -144,6 +145,7 @@ class Planner:
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
         self._slots = TaskSlots()
+        self._turns = SubscriptionTurns()
         self._task_counts: dict[int, int] = {}  # of the batch that was planned last
         self._settlement: Settlement | None = None
         self._known = KnownBatches()  # up to the last one that Spark has named
@@ -257,7 +259,8 @@ class Planner:
         shards = joined.shards
         if self._planned is None or self._planned.end.batch != end.batch:
             self._planned = PlannedBatch(end, self._planned_ms())
-        by_shard = {task.shard_id: task for task in self._shard_tasks(self._planned, shards)}
+        by_shard = {task.shard_id: self._with_turn(task) for task in self._shard_tasks(self._planned, shards)}
+        self._turns.keep_only(shards.held)
         shards.on_batch_start()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         split = plan_tasks(
@@ -265,6 +268,11 @@ class Planner:
         )
         self._task_counts = {end.batch: len(split)}
         return [[by_shard[shard_id] for shard_id in task] for task in split]
+
+    def _with_turn(self, task: ShardTask) -> ShardTask:
+        if task.consumer_arn is None:
+            return task
+        return replace(task, subscribe_after_s=self._turns.plan(task.shard_id, self._clock.monotonic_s()))
 
     def _task_count(self, shard_count: int, partitions_max: int | None) -> int:
         options = self._options

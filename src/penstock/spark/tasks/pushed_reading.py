@@ -43,6 +43,7 @@ class PushedReading:
         key: Of the subscription: service, consumer and shard.
         is_eager: Whether to subscribe in any case, or only while the read is behind or other readers use up the shard's
             quota.
+        after_s: No subscription begins in the first so many seconds of the read.
         clock: Time.
         chance: Jitter.
         threads: Source of its condition.
@@ -55,6 +56,7 @@ class PushedReading:
         key: Key,
         *,
         is_eager: bool,
+        after_s: float = 0.0,
         clock: Clock,
         chance: Chance,
         threads: Threads,
@@ -64,6 +66,7 @@ class PushedReading:
         self._key = key
         self._is_eager = is_eager
         self._clock = clock
+        self._not_before_s = clock.monotonic_s() + after_s
         self._chance = chance
         self._threads = threads
         self._subscription: TaskSubscription | None = None
@@ -93,12 +96,14 @@ class PushedReading:
     def consider(self, position: Position) -> None:
         """Subscribe at the position that was read to, if it is needed and allowed now. Does not wait."""
         self._drop_if_ended()
-        if self._subscription is not None or not (self._is_eager or self._is_needed):
+        now_s = self._clock.monotonic_s()
+        is_wanted = self._subscription is None and (self._is_eager or self._is_needed)
+        if not is_wanted or now_s < self._not_before_s:
             return
         is_sure = position.is_record or position == TRIM_HORIZON  # LATEST would be another moment
-        if not is_sure or not self._kept.may_subscribe(self._key, self._clock.monotonic_s()):
+        if not is_sure or not self._kept.may_subscribe(self._key, now_s):
             return
-        now_s, start = self._clock.monotonic_s(), plan_iterator(position.whole_record)
+        start = plan_iterator(position.whole_record)
         self._subscription = TaskSubscription(self._threads.condition(), start, now_s)
         self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
 

@@ -42,9 +42,11 @@ class ShardTask(ShardRead, frozen=True, kw_only=True):
         share: The shard's part of the batch's limits.
         until_ms: Records that arrived at or after it stay for later, or None.
         consumer_arn: The registered consumer that may subscribe to the shard, or None.
+        subscribe_after_s: The task does not subscribe in its first so many seconds.
     """
 
     execution: Execution
     share: Share
     until_ms: int | None = None
     consumer_arn: str | None = None
+    subscribe_after_s: float = 0.0

@@ -32,6 +32,7 @@ def _pushes(
         fan_out,
         (process.kinesis, task.consumer_arn, task.shard_id),
         is_eager=options.consumer_type == "fan-out",
+        after_s=task.subscribe_after_s,
         clock=process.clock,
         chance=process.chance,
         threads=SYSTEM_THREADS,
