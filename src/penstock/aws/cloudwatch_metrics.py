@@ -134,7 +134,7 @@ class CloudWatchMetrics(PeriodicReports):
         moment = datetime.now(UTC)
         for key, known in sums.items():
             yield {
-                **self._face(key, moment),
+                **self._fields_of(key, moment),
                 "StatisticValues": {
                     "SampleCount": known.count,
                     "Sum": known.sum,
@@ -143,9 +143,9 @@ class CloudWatchMetrics(PeriodicReports):
                 },
             }
         for key, value in gauges.items():
-            yield {**self._face(key, moment), "Value": value}
+            yield {**self._fields_of(key, moment), "Value": value}
 
-    def _face(self, key: _Key, moment: datetime) -> dict[str, Any]:
+    def _fields_of(self, key: _Key, moment: datetime) -> dict[str, Any]:
         name, labels = key
         dimensions = self._dimensions | {_DIMENSIONS.get(label, label): value for label, value in labels}
         return {

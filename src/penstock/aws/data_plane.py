@@ -187,7 +187,7 @@ class PageParser:
         return getattr(self._parser, name)
 
     def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
-        """Return an answer in botocore's form, with all of it under one key.
+        """Return an answer as botocore's parser does; for GetRecords and PutRecords, all of it as one value.
 
         Raises:
             ResponseParserError: The answer cannot be read, whatever is wrong with it.

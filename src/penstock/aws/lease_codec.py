@@ -2,8 +2,9 @@
 
 Rows have Penstock's attributes (`penstock...`) beside the KCL's. Java workers leave them alone, as Penstock leaves unknown
 attributes alone. If several streams share the table, parents and children are bare shard ids in a row and lease keys in a
-`Lease`, and the row names its stream and its shard beside the key. AT_TIMESTAMP and a pinned LATEST keep their moment in `penstockStartMillis`, so that Java sees a plain
-sentinel. Each query has an attribute for its claim, the map `penstockClaim:<worker>`.
+`Lease`, and the row names its stream and its shard beside the key. AT_TIMESTAMP and a pinned LATEST keep their moment in
+`penstockStartMillis`, so that Java sees a plain sentinel. Each query has an attribute for its claim, the map
+`penstockClaim:<worker>`.
 
 Source:
     KCL's lease serializers, of one stream and of several: names, types and spelling of every attribute.

@@ -54,7 +54,7 @@ STOPPED_REPORT_S: Final = 60.0
 """A shard that stopped for a failure is reported again so often, for as long as this worker holds it."""
 
 
-_FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator knows of it
+_FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator has handled it
 
 _WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
@@ -441,7 +441,7 @@ class DeliveryLoop(Loop[ShardRun]):
             return
         finally:
             self._calling.is_inside = False
-        # isinstance alone would ask an object of another class, which may raise
+        # `isinstance` reads the attribute `__class__` of an object of another class: user code, which may raise.
         if issubclass(type(result), Future) and isinstance(result, Future):
             result.add_done_callback(lambda ended: self._on_call_ended(run, call, failure_of(ended)))
         else:

@@ -348,7 +348,7 @@ def resolve_start(
         return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
     claim = lease.claim_of(worker)
     # Whether the claim is of the shard's last batch: the previous one, or an earlier one if that did not include the shard.
-    is_done = (
+    is_of_last_batch = (
         claim is not None
         and known.has(claim)
         and (
@@ -357,11 +357,12 @@ def resolve_start(
             else (claim.batch, claim.start) == (known.last, planned)
         )
     )
-    if claim is not None and is_done and not _is_passed(claim.end, lease):
+    if claim is not None and is_of_last_batch and not _is_passed(claim.end, lease):
         note = parse_note(claim.note)
+        # A claim without a note that ends at the checkpoint adds nothing to it.
         if note is not None or claim.end != lease.checkpoint:
             return BatchStart(claim.end, StartReason.CLAIMED, note)
-    if planned is None or is_done or _is_passed(planned, lease):
+    if planned is None or is_of_last_batch or _is_passed(planned, lease):
         # While this query holds the lease, no checkpoint passes the start of its batch. If one has passed the planned start,
         # another worker has held the lease and read on.
         return BatchStart(lease.checkpoint, StartReason.CHECKPOINT)

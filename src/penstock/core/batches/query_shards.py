@@ -183,13 +183,14 @@ class QueryShards:
         self.worker = worker
         self.states: dict[str, ShardState] = {}
         self._held: dict[str, _HeldShard] = {}
-        self._last = StreamOffset()
+        self._last = StreamOffset()  # the offset of the batch that was settled last
         self._settled_batch: int | None = None
         self._settled_s: float | None = None
         self._promotions: dict[str, Promote] = {}
+        # Shards released since the last batch was settled: they may come back before the next one.
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
         self._ended = EndedShards()
-        self._seen: dict[str, tuple[int, str]] = {}
+        self._seen: dict[str, tuple[int, str]] = {}  # the query's last seen claim of each shard
         self._not_held: dict[str, Lease] = {}
         """Rows that name this query as the reader, from when the last batch was settled, of shards without a StartReader yet."""
         self.unverified: set[str] = set()
@@ -231,15 +232,17 @@ class QueryShards:
 
         This is the state in which the query released the shard, unless the coordinator's position is later.
         """
-        given = self._released.pop(effect.key, None)
-        if given is not None and not (held.position.is_record and given[0].position < held.position):
-            # The query released this shard a moment ago. The row in the command can be older than its last claim.
-            if given[1] is not None:
-                self._promotions[effect.key] = given[1]
-            return given[0]
+        released = self._released.pop(effect.key, None)
+        if released is not None:
+            state, promotion = released
+            if not (held.position.is_record and state.position < held.position):
+                # The query released this shard a moment ago. The row in the command can be older than its last claim.
+                if promotion is not None:
+                    self._promotions[effect.key] = promotion
+                return state
         begin = (
             BatchStart(held.position, StartReason.CHECKPOINT)
-            if given is not None
+            if released is not None
             else self._next_start(
                 held, effect.lease, self._last.shards.get(effect.key), self._last.known_batches
             )
@@ -252,7 +255,7 @@ class QueryShards:
         return state
 
     def on_row(self, row: Lease) -> None:
-        """Remember a row's own claim. A task of the next batch must find this claim, or one of its own batch.
+        """Remember the query's claim on a row. A task of the next batch must find this claim, or one of its own batch.
 
         The row may be older than one that was seen before. Batch numbers only grow, so the claim with the higher number
         counts.
@@ -379,19 +382,16 @@ class QueryShards:
     def _next_start(
         self, held: _HeldShard, row: Lease | None, planned: Position | None, known: KnownBatches
     ) -> BatchStart | None:
-        is_lost = row is not None and row.reader != self.worker
-        claim = None if row is None else row.claim_of(self.worker)
-        if (
-            row is not None
-            and is_lost
-            and (
-                claim is None
-                or claim.batch != known.last
-                or not known.has(claim)
-                or claim.end <= row.checkpoint
+        if row is not None and row.reader != self.worker:
+            claim = row.claim_of(self.worker)
+            is_end_claimed = (
+                claim is not None
+                and claim.batch == known.last
+                and known.has(claim)
+                and not claim.end <= row.checkpoint
             )
-        ):
-            return None  # its owner reads on from the checkpoint
+            if not is_end_claimed:
+                return None  # the lease's reader goes on from the checkpoint
         begin = resolve_start(row, self.worker, known, planned)
         if planned is not None:
             return begin

@@ -91,7 +91,7 @@ def find_missing_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[st
 def find_skipped(rows: Mapping[str, Lease], logged: StreamOffset) -> dict[str, Position]:
     """Return the unfinished shards of an offset whose leases were deleted since.
 
-    Their descendants have leases, so these shards count as done. Nothing shows whether the rest was read.
+    Their descendants have leases, so these shards count as done. Nothing shows whether the rest of each was read.
 
     Args:
         rows: The lease table.
@@ -197,8 +197,9 @@ class _Plan:
         self._own = (None, logged.worker)
         self._shards = shards
         self._stream = stream
-        self._is_moved = before is not None
+        self._is_moved = before is not None  # the query has changed to this table
         self._before = {key: row for key, row in (before or {}).items() if row.stream == stream}
+        # Whether the earlier table is still in use, because the checkpoint location was copied.
         self._is_forked = bool(find_unknown_claims(self._before.values(), self._worker, logged.known_batches))
         self._rows = dict(rows)
         self._parents_of = {
@@ -271,8 +272,8 @@ class _Plan:
             elif current is not None and current.reader in self._own:
                 is_ahead = is_forward(current.checkpoint, row.checkpoint)
                 claim = row.claim_of(self._worker)
-                knows_end = claim is not None and is_forward(current.checkpoint, claim.end)
-                if is_ahead or (knows_end and self._last_claim(current, key) is None):
+                has_later_end = claim is not None and is_forward(current.checkpoint, claim.end)
+                if is_ahead or (has_later_end and self._last_claim(current, key) is None):
                     place = row.checkpoint if is_ahead else current.checkpoint
                     self._write(Reset(key, current.counter, place, forget=self._worker, claim=claim))
 
@@ -292,7 +293,7 @@ class _Plan:
             lease = starting_lease(key, position, shard.parents, shard.hash_range, self._stream)
             lease = replace(lease, mark=marks.get(key))
             claim = self._last_claim(self._before.get(key), key)
-            if position == TRIM_HORIZON:
+            if position == TRIM_HORIZON:  # at its start a shard waits for its parents
                 self._create_ended_parents(shard.parents)
             self._write(Create(lease if claim is None else replace(lease, claims=(claim,))))
 
@@ -342,6 +343,11 @@ class _Plan:
         return () if coverage.unknown else coverage.holes
 
     def _finish(self, ends: list[Reset]) -> Recreation:
+        """Return the plan, with the shards of the last batch that are repeated or carried on.
+
+        Args:
+            ends: The writes of SHARD_END.
+        """
         repeated, carried = {}, []
         written = {write.key for write in self._writes}
         for key in self._logged.shares():

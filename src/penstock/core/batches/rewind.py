@@ -19,7 +19,7 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 def goes_back(row: Lease, claim: BatchClaim, logged: StreamOffset) -> bool:
-    """Whether a lease is reset whose claim the checkpoint location has no record of.
+    """Return whether to reset a lease with a claim that the checkpoint location has no record of.
 
     Leases of other workers stay as they are. So does a lease whose claim is no later than the location's last batch, if the
     location has no position for the shard or if another worker has since read past the claim.
@@ -54,13 +54,13 @@ def plan_rewind(
 
     Returns:
         Writes by shard, without leases that `goes_back` leaves alone and without unlisted shards that have no lease. The
-        last batch's writes are last, so that a restart after some of the writes still finds its number.
+        leases with a claim of the latest batch are last, so that a restart after some of the writes still finds its number.
     """
     parents_of = {key: shard.parents for key, shard in shards.items()}
     done = shards_before(logged.shards, parents_of)
     unknown = find_unknown_claims(rows.values(), worker, logged.known_batches)
-    back = [(claim.batch, row) for row, claim in unknown if goes_back(row, claim, logged)]
-    later = [row.key for _, row in back if row.key not in logged.shards]
+    to_reset = [(claim.batch, row) for row, claim in unknown if goes_back(row, claim, logged)]
+    later = [row.key for _, row in to_reset if row.key not in logged.shards]
     unfinished = {key: place for key, place in logged.shards.items() if not place.is_shard_end}
     places = unfinished | dict.fromkeys(_between(logged, later, parents_of), TRIM_HORIZON)
     writes: dict[str, LeaseWrite] = {
@@ -69,7 +69,7 @@ def plan_rewind(
         if key in shards and key not in rows and key not in done
     }
     ends = {row.key: claim.end for row, claim in unknown}
-    for _, row in sorted(back, key=lambda found: found[0]):
+    for _, row in sorted(to_reset, key=lambda found: found[0]):
         position = logged.shards.get(row.key, TRIM_HORIZON)
         writes[row.key] = Reset(
             row.key,

@@ -276,7 +276,7 @@ def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> lis
         return []
     for entry in fleet:
         owner = entry.lease.owner
-        if owner in by_donor and _may_be_asked_for(entry):
+        if owner in by_donor and _may_be_requested(entry):
             by_donor[owner].append(entry)
     keys = []
     for donor, entries in by_donor.items():
@@ -286,7 +286,7 @@ def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> lis
     return sorted(keys, key=tie_break)
 
 
-def _may_be_asked_for(entry: FleetLease) -> bool:
+def _may_be_requested(entry: FleetLease) -> bool:
     return (
         entry.owner_state is OwnerState.ALIVE and entry.lease.checkpoint_owner is None
     )  # else a hand-over is in progress already
@@ -360,7 +360,7 @@ def _surplus(
 ) -> list[Move]:
     if limits.max_leases is None or counts[me] <= limits.max_leases:
         return []
-    held = [entry for entry in fleet if entry.lease.owner == me and _may_be_asked_for(entry)]
+    held = [entry for entry in fleet if entry.lease.owner == me and _may_be_requested(entry)]
     held.sort(key=lambda entry: (not entry.waits, tie_break(entry.lease.key)))
     return [ReleaseLease(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
 
@@ -381,7 +381,7 @@ def _assign_by_throughput(
     """
     alive = OwnerState.ALIVE
     weights = _weights(fleet)
-    loads = dict.fromkeys(counts, 0.0)  # kilobytes per second and unit of capacity
+    loads = dict.fromkeys(counts, 0.0)  # kilobytes per second, divided by the capacity
     capacity = {worker: capacity_of(worker) for worker in counts}
     numbers = dict(counts)
     movable: dict[str, list[tuple[float, str]]] = {worker: [] for worker in counts}

@@ -583,16 +583,16 @@ class Coordinator:
             case ForAcquisition(reason):
                 self._on_acquisition(pending, reason, outcome, now_s)
             case ForFirstLease():
-                self._observe(outcome, pending.write.key, now_s)
+                self._on_row_of(outcome, pending.write.key, now_s)
                 self._stream_of(pending).syncer.on_first_created(outcome)
             case ForMissingLease():
-                self._observe(outcome, pending.write.key, now_s)
+                self._on_row_of(outcome, pending.write.key, now_s)
                 self._stream_of(pending).syncer.on_created(pending, purpose, outcome)
             case ForCleanup(reason):
-                self._observe(outcome, pending.write.key, now_s)
+                self._on_row_of(outcome, pending.write.key, now_s)
                 self._stream_of(pending).cleanup.on_deleted(pending.write.key, reason, outcome)
             case ForLateCheckpoint(position):
-                self._observe(outcome, pending.write.key, now_s)
+                self._on_row_of(outcome, pending.write.key, now_s)
                 self._late_checkpoints.on_answer(pending.write.key, position, outcome, now_s)
             case _:
                 assert_never(purpose)
@@ -608,7 +608,7 @@ class Coordinator:
         for stream in self._streams.values():
             stream.syncer.on_table_missing()
 
-    def _observe(self, outcome: WriteOutcome, key: str, now_s: float) -> None:
+    def _on_row_of(self, outcome: WriteOutcome, key: str, now_s: float) -> None:
         row = row_of(outcome)
         if row is not None and row.key == key:
             self.view.on_row(row, now_s)
@@ -616,7 +616,7 @@ class Coordinator:
     def _on_acquisition(
         self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float
     ) -> None:
-        self._observe(outcome, pending.write.key, now_s)
+        self._on_row_of(outcome, pending.write.key, now_s)
         is_forestalled = self._acquisitions.on_answer(pending, reason, outcome, now_s)
         if is_forestalled and not self._planner.is_settled(now_s):
             # Another newcomer: RequestHandover of the same lease. Other workers count this worker only once it has requested

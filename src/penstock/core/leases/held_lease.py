@@ -431,7 +431,7 @@ class HeldLease(Struct):
             return self._ended()
         assert row.reader == self.worker, f"lease {self.key}: {write} left {row.reader} as the reader"
         if self.options.keeps_claims and isinstance(write, Renew) and write.tip == self.tip:
-            self.tip = None  # written; a claim may write a later mark meanwhile
+            self.tip = None  # it is written; written again, it could replace a later mark of a claim
         return self._renewed(row, sent_s, turn)
 
     def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
@@ -637,7 +637,8 @@ class HeldLease(Struct):
     ) -> list[LeaseAction]:
         has_reader = self.has_reader
         actions: list[LeaseAction] = []
-        # A reader in STOPPING has its StopReader. At an expiry its deadline has passed; after LOST it must stop before that.
+        # A reader in STOPPING has its StopReader already. It gets another one if the lease is LOST, since it must stop at once;
+        # at an expiry its deadline has passed anyway.
         if has_reader and (self.phase is LeasePhase.READING or why is not StopWhy.EXPIRED):
             actions.append(StopReader(self.key, self.epoch, why))
         done = None if has_reader or row_gone else self.done_through

@@ -87,7 +87,7 @@ class Kcl3Rows(Struct, frozen=True):
 
 
 class FleetMode(Enum):
-    """Which part decides about the leases. The value is the text for the log."""
+    """Whether a KCL 3 leader or the workers decide about the leases. The value is the text for the log."""
 
     OWN = "the workers share the leases by Penstock's own balance: there is no native KCL 3 worker"
     UPGRADING = (
@@ -150,7 +150,7 @@ def wants_reports(version: str | None) -> bool:
 
 
 class FleetModeDetector:
-    """Decides from successive reads which part decides about the leases. Not thread-safe.
+    """Detects from successive reads whether a KCL 3 leader or the workers decide about the leases. Not thread-safe.
 
     Args:
         me: This worker.
@@ -159,7 +159,7 @@ class FleetModeDetector:
     def __init__(self, me: str) -> None:
         self.me = me
         self._lock: LeaderLock | None = None
-        self._changed_s = 0.0
+        self._changed_s = 0.0  # when the lock was last seen to change
         self._has_changed = False
         self._reports: dict[str, tuple[int, float]] = {}  # by worker: its report, and when it was first seen
 

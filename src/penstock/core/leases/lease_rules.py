@@ -165,8 +165,8 @@ def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
     own = row.claim_of(write.claim.worker)
     if (None if own is None else own.identity) != write.before:
         return Refusal.CLAIMED
-    standing = {(claim.worker, claim.batch) for claim in row.claims}
-    if not standing.issuperset(write.dropped):
+    existing = {(claim.worker, claim.batch) for claim in row.claims}
+    if not existing.issuperset(write.dropped):
         return Refusal.CLAIM_GONE
     is_same = write.forfeits or row.checkpoint == write.checkpoint_seen
     return None if is_same else Refusal.CHECKPOINT
@@ -183,15 +183,15 @@ def _mark_at(position: Position, tip_ms: int | None) -> TipMark | None:
 
 
 def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
-    bumped = row.counter + 1
-    unpended = replace(row, pending=None, pending_state=None)
+    next_counter = row.counter + 1
+    without_pending = replace(row, pending=None, pending_state=None)
     match write:
         case Take():
             is_stolen = row.owner is not None and row.owner != write.worker
             return replace(
-                unpended,
+                without_pending,
                 owner=write.worker,
-                counter=bumped,
+                counter=next_counter,
                 owner_switches=row.owner_switches + (1 if is_stolen else 0),
                 checkpoint_owner=None,
                 checkpoint=row.checkpoint
@@ -203,11 +203,11 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 run=write.run,
             )
         case Renew():
-            seen = row.throughput_kbps if write.throughput_kbps is None else write.throughput_kbps
+            throughput_kbps = row.throughput_kbps if write.throughput_kbps is None else write.throughput_kbps
             return replace(
                 row,
-                counter=bumped,
-                throughput_kbps=seen,
+                counter=next_counter,
+                throughput_kbps=throughput_kbps,
                 mark=write.tip or row.mark,
                 stream=write.stream or row.stream,
                 stopped=write.stopped,
@@ -216,16 +216,18 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
             )
         case Checkpoint():
             mark = _mark_at(write.position, write.tip_ms)
-            return replace(unpended, counter=bumped, checkpoint=write.position, owner_switches=0, mark=mark)
+            return replace(
+                without_pending, counter=next_counter, checkpoint=write.position, owner_switches=0, mark=mark
+            )
         case LateCheckpoint():
             return replace(row, checkpoint=write.position, mark=_mark_at(write.position, None))
         case Promote():
             mark = _mark_at(write.position, write.tip_ms)
-            return replace(unpended, checkpoint=write.position, owner_switches=0, mark=mark)
+            return replace(without_pending, checkpoint=write.position, owner_switches=0, mark=mark)
         case End():
             return replace(
-                unpended,
-                counter=bumped,
+                without_pending,
+                counter=next_counter,
                 checkpoint=SHARD_END,
                 owner=None,
                 checkpoint_owner=None,
@@ -241,8 +243,8 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
             return _after_claim(row, write)
         case Reset():
             return replace(
-                unpended,
-                counter=bumped,
+                without_pending,
+                counter=next_counter,
                 owner=None,
                 checkpoint_owner=None,
                 checkpoint=write.position,
@@ -259,8 +261,8 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
 
 def _claims_after_reset(row: Lease, write: Reset) -> tuple[BatchClaim, ...]:
     kept = [claim for claim in row.claims if claim.worker != write.forget]
-    standing = [] if write.claim is None else [write.claim]
-    return tuple(sorted([*kept, *standing], key=lambda claim: claim.worker))
+    existing = [] if write.claim is None else [write.claim]
+    return tuple(sorted([*kept, *existing], key=lambda claim: claim.worker))
 
 
 def _after_release(row: Lease, write: Release) -> Lease:

@@ -305,7 +305,7 @@ class ShardSyncer:
             self._turn.report(Topic.CREATED, Level.INFO, f"lease {key} created ({why})", key, why)
         if isinstance(outcome, Applied | Refused):
             self._retries = 0
-            # Scan only after the last creation: a half-created table looks full of holes. Takes may be in flight meanwhile.
+            # Scan only after the last creation: a half-created table looks full of holes. Takes in flight do no harm.
             if not self._writes.has_creations():
                 self._scans.request()
         else:

@@ -98,8 +98,9 @@ def plan_scans(
         options: As for the coordinator.
         me: This worker.
         row_count: Rows of the lease table.
-        workers: Live workers, this one included; empty until this worker has seen them. Then a fleet is assumed that fits
-            the table. If it can scan the whole table within one round, this worker scans it at once.
+        workers: Live workers, this one included; empty until this worker has seen them. Until then
+            the fleet's size is estimated from the table's. If all of its workers can scan the whole table within one round,
+            this worker scans it at once.
     """
     interval_s, budget = options.interval_s, options.scanned_rows_per_s_max
     per_worker_s = row_count / (budget * _WHOLE_SHARE)
@@ -138,7 +139,7 @@ def plan_scans(
 
 
 def _plan_watch(options: CoordinatorOptions, row_count: int, worker_count: int) -> float:
-    """Return the seconds between two scans for free leases alone, or infinity."""
+    """Return the seconds between two scans that are only for free leases, or infinity."""
     is_wanted = (
         options.watches
         and options.policy is not BalancePolicy.KCL2

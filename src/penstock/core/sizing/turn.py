@@ -34,7 +34,7 @@ class Turn:
         self._seen_s = 0.0
         self._renewed_s: float | None = None
         self.holder: str | None = None
-        """Who held it when it was last read."""
+        """The holder when it was last read."""
 
     def plan_write(self, row: Lease | None, now_s: float) -> Create | Renew | Take | None:
         """Return the write for a row as it was read; None while another autoscaler holds it."""

@@ -56,8 +56,8 @@ def check_of_plan(
 ) -> Callable[[int], None]:
     """Return a task's check that the stream's name still refers to the stream of the plan.
 
-    The task passes the service's time of an answer that a newer stream of this name could have given as well, and emits
-    nothing of the answer before the check.
+    A newer stream of this name could give some of the same answers. The task calls the check for each such answer, with the
+    service's time, before it emits anything of the answer.
 
     Args:
         stream: Name or ARN.
