@@ -5,10 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from penstock.core.leases import kcl3_membership
+from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.fleet_view import fleet_of
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.kcl3_membership import Kcl3Membership
+from penstock.core.leases.table_scans import TableScans
 from penstock_sim.plan import NATIVE, UPGRADING, WITH_LEADER
-from sim.mutants import Mutant
+from sim.mutants import Mutant, watches
 
 
 def moves_what_it_likes(self, plan):
@@ -47,7 +50,22 @@ def reports_only_to_a_leader(version):
     return version in WITH_LEADER
 
 
+def watches_beside_a_leader(self, now_s, scan_s, **known):
+    """The table is watched for free leases, although a leader assigns them."""
+    SCHEDULE_NEXT(self, now_s, scan_s, **known)
+    self.schedule_watch(now_s)
+
+
+def takes_free_leases_between_rounds(self, now_s):
+    """A scan for free leases takes them, although a leader assigns them."""
+    if not self._stop.is_begun:
+        self._acquisitions.on_rows(self.view, now_s)
+        fleet = fleet_of(self.view, now_s, self.worker)
+        self._begin_moves(self._planner.plan_free(fleet, self._scans.plan), now_s)
+
+
 JUDGE = FleetModeDetector.detect
+SCHEDULE_NEXT = TableScans.schedule_next
 
 KCL3 = "a member of a native KCL 3 fleet"
 
@@ -79,5 +97,15 @@ KCL3_MUTANTS = (
         kcl3_membership,
         "wants_reports",
         reports_only_to_a_leader,
+    ),
+    Mutant(
+        "free leases are taken between the rounds beside a leader",
+        KCL3,
+        21,
+        Coordinator,
+        "_run_watch",
+        takes_free_leases_between_rounds,
+        also=((TableScans, "schedule_next", watches_beside_a_leader),),
+        needs=watches,
     ),
 )

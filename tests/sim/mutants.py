@@ -6,6 +6,7 @@ context is open; the sources stay as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.leases.move_planner import MovePlanner
 from penstock.core.leases.pending_writes import ForChildOf, PendingWrite
+from penstock.core.leases.table_scans import TableScans
 from penstock.core.position import Position, Sentinel
 from penstock.core.reading import shard_reader
 from penstock.core.reading.delivery import ShardDelivery
@@ -340,6 +342,22 @@ def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, *rest: Any, **n
     return _plan(self, young, *rest, **named)
 
 
+def _watch_never_rests(self: TableScans, now_s: float) -> None:
+    self._watch_s = now_s if self.plan.watch_s < math.inf else math.inf
+
+
+def _watch_again_at_once(self: TableScans, problem: Any, now_s: float) -> bool:
+    is_gone = _on_scan_failed(self, problem, now_s)
+    if self.is_watch:
+        self._watch_s = self._retry_s = now_s + 0.02
+    return is_gone
+
+
+def watches(scenario: Scenario) -> float:
+    """Return whether the workers of a scenario watch the table between two rounds."""
+    return float(scenario.options.watches)
+
+
 def _never_overdue(self: Handovers, lease: Lease, now_s: float) -> bool:
     del self, lease, now_s
     return False
@@ -352,6 +370,7 @@ def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any], *, may_call: bool = T
 
 
 _next_wake_s = ShardDelivery.next_wake_s
+_on_scan_failed = TableScans.on_scan_failed
 _on_raised = ShardDelivery.on_raised
 _plan = MovePlanner.plan
 
@@ -428,6 +447,24 @@ MUTANTS = (
         MovePlanner,
         "plan",
         _free_leases_are_the_watchers,
+    ),
+    Mutant(
+        "the table is watched without a pause",
+        "several: polls that are not spaced",
+        5,
+        TableScans,
+        "schedule_watch",
+        _watch_never_rests,
+        needs=watches,
+    ),
+    Mutant(
+        "a watch that failed is repeated at once",
+        "several: retries without a backoff",
+        23,
+        TableScans,
+        "on_scan_failed",
+        _watch_again_at_once,
+        needs=watches,
     ),
     Mutant(
         "who has gone counts as long as a lease names it",
