@@ -151,7 +151,7 @@ class Receiver:
             self.report(
                 Lost(f"it ended inside a frame, {left_bytes} bytes into it") if left_bytes else Ended()
             )
-        self._give_back()
+        self._return_window()
 
     def _on_frame(self, frame: Frame) -> None:
         headers = frame.headers
@@ -185,7 +185,7 @@ class Receiver:
         if self.connection is not None:
             self.connection.drop(self)
 
-    def _give_back(self) -> None:
+    def _return_window(self) -> None:
         # Unrequested events stay in the window.
         kept_bytes = 0 if self._is_asked else len(self.frames)
         freed_bytes = self.unreturned_bytes - kept_bytes

@@ -165,7 +165,7 @@ class FinishedRecordsTable:
         )
 
     def _send_all(self, send: Callable[[Any], tuple[Any, bool]], request: Any, operation: str) -> None:
-        """Send a request, and what DynamoDB left out of it again, until nothing is left or the deadline has passed."""
+        """Send a request, then the rows that DynamoDB left out of it, until none is left or the deadline has passed."""
         began_s, attempt = time.monotonic(), 0
         while True:
             request, has_progressed = send(request)

@@ -196,12 +196,12 @@ class _Reader:
         self._deadline_s = time.monotonic() + time_s
         self._left = b""  # received and not taken yet
 
-    def _look_at_clock(self) -> None:
+    def _check_time(self) -> None:
         if time.monotonic() > self._deadline_s:
             raise TimeoutError(f"the answer was not whole after {self._time_s:g} s")
 
     def _receive(self) -> bytes:
-        self._look_at_clock()
+        self._check_time()
         got = self._connection.recv(_READ_BYTES)
         if not got:
             raise ConnectionError("the connection was closed within the answer")
@@ -227,7 +227,7 @@ class _Reader:
         body[: len(got)] = got
         view, at = memoryview(body), len(got)
         while at < count:
-            self._look_at_clock()
+            self._check_time()
             size = self._connection.recv_into(view[at:])
             if not size:
                 raise ConnectionError(f"the answer was cut off: {at} of {count} bytes came")
@@ -240,7 +240,7 @@ class _Reader:
         parts = [self._left]
         while got := self._connection.recv(_READ_BYTES):
             parts.append(got)
-            self._look_at_clock()
+            self._check_time()
         return b"".join(parts)
 
     @property

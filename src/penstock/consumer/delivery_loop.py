@@ -139,17 +139,21 @@ class DeliveryLoop(Loop[ShardRun]):
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
         self._calling = threading.local()
-        self._waiting: dict[str, list[ShardRun]] = {}
+        self._waiting: dict[
+            str, list[ShardRun]
+        ] = {}  # runs that wait for the end of the current one, by shard
         self._current: dict[str, ShardRun] = {}
         self._timers: list[tuple[float, int, ShardRun]] = []
         self._timer_ids = count()
         self._scheduled: dict[ShardRun, float] = {}
-        self._starved: set[ShardRun] = set()
+        self._starved: set[ShardRun] = set()  # reading waits for memory
         self._beat_s = clock.monotonic_s() + beat_interval_s
         self._report_s = clock.monotonic_s() + STOPPED_REPORT_S
-        self._stream_look_s = clock.monotonic_s()
+        self._stream_check_s = clock.monotonic_s()
         self._standstill_check_s = math.inf
-        self._standing: frozenset[tuple[str, int]] | None = None
+        self._stuck_leases: frozenset[tuple[str, int]] | None = (
+            None  # at the last check, if none could progress
+        )
         self._gauged: set[_Series] = set()
         self._paused = PausedShards()
         self.stopped: StoppedShards = StoppedShards()
@@ -345,8 +349,8 @@ class DeliveryLoop(Loop[ShardRun]):
             if news is not None:
                 self._leases.post(news)
         self._show_shards(runs, self._leases.snapshot().held, now_s)
-        if now_s >= self._stream_look_s:
-            self._stream_look_s = now_s + STREAM_LOOK_S * (0.5 + self._chance.random())
+        if now_s >= self._stream_check_s:
+            self._stream_check_s = now_s + STREAM_LOOK_S * (0.5 + self._chance.random())
             for reading in self._streams.values():
                 self._read_pool.submit(reading.measure)
         if now_s >= self._report_s:
@@ -393,10 +397,10 @@ class DeliveryLoop(Loop[ShardRun]):
     def _check_standstill(self, now_s: float) -> None:
         """Report a standstill: none of the held leases can progress, in two checks in a row with the same leases."""
         held = self._leases.snapshot().held
-        standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
-        if standing is not None and standing == self._standing and self._on_standstill is not None:
+        stuck = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
+        if stuck is not None and stuck == self._stuck_leases and self._on_standstill is not None:
             self._on_standstill()
-        self._standing = standing
+        self._stuck_leases = stuck
         self._standstill_check_s = now_s + self._standstill_after_s if self.stopped else math.inf
 
     @property

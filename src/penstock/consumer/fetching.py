@@ -83,7 +83,7 @@ class ShardFetcher:
     def _do(self, run: ShardRun, fetch: Fetch) -> UnreadPage | None:
         if isinstance(fetch, FetchIterator):
             if not fetch.position.is_record:
-                self._check_stream()  # another stream refuses the place of a record, and has a beginning, too
+                self._check_stream()  # another stream would refuse a record's position, but not a starting point
             start = plan_iterator(fetch.position)
             run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
         elif isinstance(fetch, FetchPage):
@@ -322,11 +322,11 @@ class AutoFetcher(PushedFetcher):
 
     def _poll(self, run: ShardRun, choice: RetrievalChoice, fetch: FetchIterator | FetchPage) -> None:
         started_s = self._clock.monotonic_s()
-        came = self._fetcher.fetch(run, fetch)
-        if isinstance(came, UnreadPage):
-            choice.on_polled(started_s, came.read_bytes)
-        elif came is not None and isinstance(fetch, FetchPage):
-            choice.on_poll_failed(came, started_s)
+        result = self._fetcher.fetch(run, fetch)
+        if isinstance(result, UnreadPage):
+            choice.on_polled(started_s, result.read_bytes)
+        elif result is not None and isinstance(fetch, FetchPage):
+            choice.on_poll_failed(result, started_s)
 
     def _may_make(self, change: Change) -> bool:
         return change.to is Retrieval.POLLING or self._registration.find_ahead(self._call_pool)

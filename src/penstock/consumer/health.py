@@ -154,7 +154,7 @@ def _problems(snapshot: WorkerSnapshot) -> list[str]:
     problems += snapshot.failing
     if snapshot.renewal_age_s is not None and snapshot.renewal_age_s >= snapshot.lease_duration_s:
         problems.append(f"a lease was not renewed for {snapshot.renewal_age_s:.0f} s")
-    looked_s = snapshot.running_s if snapshot.table_look_age_s is None else snapshot.table_look_age_s
-    if looked_s > snapshot.table_look_due_s and not snapshot.is_stopping:
-        problems.append(f"the lease table could not be read for {looked_s:.0f} s")
+    unread_s = snapshot.running_s if snapshot.table_look_age_s is None else snapshot.table_look_age_s
+    if unread_s > snapshot.table_look_due_s and not snapshot.is_stopping:
+        problems.append(f"the lease table could not be read for {unread_s:.0f} s")
     return problems

@@ -224,6 +224,7 @@ class ShardRun:
             return Plan(fetch, calls, events, is_starved, is_over)
 
     def _plan_fetch(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
+        """Return the next step of reading, when to ask again if there is none, and whether reading waits for memory."""
         if self._is_leaving:
             self._drop_unread()
         if self._is_leaving or self._is_fetching or self.is_paused:
@@ -396,7 +397,7 @@ class ShardRun:
             self._is_fetching = False
             self._has_failed_apart = taken.failure is not None
             if taken.failure is not None:
-                self._note_fetch_failed(taken.failure)
+                self._on_read_failed(taken.failure)
             if self._is_leaving:
                 return
             unread = [self._unread.popleft() for _ in taken.counts]
@@ -441,9 +442,9 @@ class ShardRun:
         with self.lock:
             self._is_fetching = False
             self._has_failed_apart = bool(self._unread)  # nothing else is planned while there are any
-            self._note_fetch_failed(error)
+            self._on_read_failed(error)
 
-    def _note_fetch_failed(self, error: PenstockError) -> None:
+    def _on_read_failed(self, error: PenstockError) -> None:
         self._reader.on_failure(error, self._clock.monotonic_s(), self._chance.random())
         failures = self._reader.failure_count
         self._read_error = error

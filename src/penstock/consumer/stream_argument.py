@@ -83,7 +83,7 @@ class ConsumedStreams(Struct, frozen=True):
         fetch_summary: Callable[[str], StreamSummary],
         register: Callable[[str], ConsumerRegistration | None],
     ) -> list[ConsumedStream]:
-        """Ask the service for every stream.
+        """Fetch the description of every stream.
 
         Args:
             fetch_summary: Describes a stream.

@@ -290,16 +290,16 @@ class Worker:
             self._is_stopping = True
             self.delivery.stopped.freeze()
             if self.delivery.has_only_stopped:
-                self._note_standstill()
+                self._fail_at_standstill()
             self.leases.post(StopRequested())
 
     def _on_standstill(self) -> None:
-        self._note_standstill()
+        self._fail_at_standstill()
         if self.failure is not None:
             log.critical("%s", self.failure)
             self.request_stop()
 
-    def _note_standstill(self) -> None:
+    def _fail_at_standstill(self) -> None:
         if self.failure is None and self._options.on_all_stopped == "stop_worker":
             self.failure = self.delivery.stopped.error(self._stream, self._worker_id)
 

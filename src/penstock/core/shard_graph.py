@@ -302,7 +302,7 @@ def find_cycles(parents_of: Mapping[str, AbstractSet[str]]) -> frozenset[str]:
 def _strip(
     nodes: set[str], before: Mapping[str, AbstractSet[str]], after: Mapping[str, AbstractSet[str]]
 ) -> set[str]:
-    """Remove nodes without predecessors until there are none."""
+    """Remove nodes without predecessors until there are none; return the rest."""
     none: frozenset[str] = frozenset()
     counts = {node: len(before.get(node, none) & nodes) for node in nodes}
     bare = [node for node, count in counts.items() if not count]

@@ -190,7 +190,7 @@ class Engine:
             with self._lock:
                 left = self._batcher.drop_all()
         except Exception as error:  # noqa: BLE001 - given to the futures
-            self._note_defect(error)
+            self._on_defect(error)
             return self._fail_lost()
         self._fail(
             left,
@@ -260,9 +260,9 @@ class Engine:
             _log.exception("stream %s: giving up failed", self._stream)
             is_sound = False
         if not is_sound:
-            self._note_defect(error)
+            self._on_defect(error)
 
-    def _note_defect(self, error: BaseException) -> None:
+    def _on_defect(self, error: BaseException) -> None:
         with self._lock:
             self._defect = self._defect or error
             self._work.notify_all()
@@ -368,7 +368,7 @@ class Engine:
                 try:
                     receipt.set_result(acknowledgement)
                 except BaseException as error:  # noqa: BLE001 - one receipt's trouble is not the others'
-                    self._note_unsettled(error)
+                    self._log_settling_error(error)
         for refused in result.refused:
             key = refused.entry.records[0].partition_key
             self._fail(
@@ -420,14 +420,14 @@ class Engine:
             try:
                 receipt.set_exception(error)
             except BaseException as trouble:  # noqa: BLE001 - one receipt's trouble is not the others'
-                self._note_unsettled(trouble)
+                self._log_settling_error(trouble)
                 raised = raised or trouble
         self._close(records)
         # Ctrl-C, while the closing thread fails the remaining records.
         if isinstance(raised, KeyboardInterrupt) and threading.current_thread() not in self._threads:
             raise raised
 
-    def _note_unsettled(self, error: BaseException) -> None:
+    def _log_settling_error(self, error: BaseException) -> None:
         """Log an error of settling a receipt: from a callback that ends its thread, or from a receipt that is settled already."""
         if isinstance(error, InvalidStateError):
             _log.error("stream %s: a future of this producer was settled elsewhere: %s", self._stream, error)

@@ -155,7 +155,7 @@ class QueueLoop(Loop[QueueEvent]):
         for event in events:
             event(now_s)
         self._begin_due(now_s)
-        self._note_ends()
+        self._on_ends()
         if now_s - self._gauged_s >= self._options.metrics_interval_s:
             self._report(now_s)
         self._health = self._make_health(now_s)
@@ -422,7 +422,7 @@ class QueueLoop(Loop[QueueEvent]):
 
     # --- ends -----------------------------------------------------------------------------------------
 
-    def _note_ends(self) -> None:
+    def _on_ends(self) -> None:
         for end in self._delivery.take_ends():
             self._on_end(end)
 
@@ -481,7 +481,7 @@ class QueueLoop(Loop[QueueEvent]):
                 )
             self._delivery.on_abandon(now_s)
             self._begin_due(now_s)
-            self._note_ends()
+            self._on_ends()
         # A long poll cannot be cancelled: the service may still answer it with a record, which then is invisible for a whole timeout.
         has_answers = not self._pace.open_count or passed_s >= timeout_s
         is_done = self._delivery.is_idle and (self._is_abandoned or not self._delivery.running_calls)

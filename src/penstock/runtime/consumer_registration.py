@@ -130,7 +130,7 @@ class ConsumerRegistration:
                     consumer = self.fan_out.register_consumer(self._stream_arn, self.name)
                     log.info("registered consumer %s of stream %s", self.name, self._stream_arn)
                 except (ResourceBusy, UnknownOutcome) as error:
-                    problem = error  # another worker was first, or the answer was lost: look again
+                    problem = error  # another worker was first, or the answer was lost: fetch it again
                 except Throttled as error:
                     problem = error
                     self._check_count(error)

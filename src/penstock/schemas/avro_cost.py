@@ -170,7 +170,7 @@ def _define(schema: Any, definitions: dict[str, Any]) -> None:
 
 
 class _Excess:
-    """By how much the values of a datum may exceed a number of them for each of its bytes, without the items of its arrays and maps.
+    """How many more values a datum may have than `ratio` for each of its bytes. Items of arrays and maps are counted apart.
 
     Args:
         ratio: Values for each byte.

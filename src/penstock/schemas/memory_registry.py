@@ -78,7 +78,7 @@ class MemorySchemaRegistry:
         """Return a version by its id."""
         with self._lock:
             version = self._versions.get(version_id)
-            return None if version is None else self._look_at(version)
+            return None if version is None else self._on_fetched(version)
 
     def fetch_latest(self, schema_name: str) -> SchemaVersion | None:
         """Return the newest version of a schema."""
@@ -136,7 +136,7 @@ class MemorySchemaRegistry:
                 return RegisteredVersion(version.version_id, version.status, version.data_format)
         return None
 
-    def _look_at(self, version: SchemaVersion) -> SchemaVersion:
+    def _on_fetched(self, version: SchemaVersion) -> SchemaVersion:
         if version.status is VersionStatus.PENDING:
             left = self._pending[version.version_id] = self._pending[version.version_id] - 1
             if left < 0:

@@ -1,7 +1,7 @@
 """The manifest of a batch: the files that it adds to a table, decided before the first of them appears there.
 
 A batch is staged beside the table, its manifest is written in one step, and then its files are moved. Until there is a
-manifest, nothing of the batch is in the table and it is staged anew. As soon as there is one, every later attempt moves the
+manifest, nothing of the batch is in the table and it is staged again. As soon as there is one, every later attempt moves the
 files that are left. So a batch is in the table once, whatever its attempts were.
 """
 

@@ -81,7 +81,7 @@ def read_record(text: bytes, place: str) -> DeliveryRecord:
 
 
 def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: DeliveryRecord) -> None:
-    """Refuse a run that differs from the earlier ones in what files and leases depend on.
+    """Refuse a run whose values differ from those of earlier runs, if files or leases depend on them.
 
     Raises:
         OptionError: The first difference.

@@ -161,8 +161,8 @@ def judge_missing_record(
 
     Args:
         position: The place to go on from: everything up to and including it is done.
-        unread_since_ms: A moment by the service's clock; records after the position arrived then or later, since the tip was
-            seen there, or an answer showed its distance. None if no such moment is known.
+        unread_since_ms: A moment by the service's clock: records after the position arrived then or later. It is known from
+            an answer at the tip, or from the lag in an answer. None if no such moment is known.
         is_foreign: The checkpoint was written by a worker that does not note such moments, a Java KCL worker for
             instance.
         now_ms: The moment by the service's clock.

@@ -348,8 +348,8 @@ class Batcher:
             result.possible_duplicate_count = request.user_record_count
         for shard_id, entries in _by_shard(request.entries).items():
             queue = self._release(shard_id)
-            note = queue.flow.on_refused if failure is Failure.THROTTLED else queue.flow.on_failed
-            result.pauses[shard_id] = note(now_s, u)
+            on_failure = queue.flow.on_refused if failure is Failure.THROTTLED else queue.flow.on_failed
+            result.pauses[shard_id] = on_failure(now_s, u)
             queue.failed_s = now_s
             self._put_back(queue, entries)
         self._check()
@@ -508,8 +508,8 @@ class Batcher:
             aggregates: False switches aggregation off finally, for a stream that has begun to place records itself.
 
         Returns:
-            Aggregates that landed elsewhere count as delivered if their readers see them whole. The others wait again,
-            all of their records, and count as possible duplicates.
+            Aggregates that landed elsewhere count as delivered if their readers see them whole. All records of the
+            others wait again, and count as possible duplicates.
         """
         assert not self._in_flight, "the shard map changed under a request"
         if aggregates is False:

@@ -81,8 +81,8 @@ class ShardQueue:
     @property
     def failing_s(self) -> float:
         """Seconds from the first try to the last one, since the last acknowledgement."""
-        # Counted not to now: records may wait for others before they are sent, and a process that was paused has no news of the shard
-        # until it has tried again.
+        # The time since the last try does not count: records may wait for others before they are sent, and a process that was
+        # paused must try again before the shard counts as failing for longer.
         return 0.0 if self.tried_s is None else self.failed_s - self.tried_s
 
     @property

@@ -149,11 +149,11 @@ class BatchSettler:
         return settlement
 
     def _scans_for_sharing(self, settlement: Settlement, keys_read: Collection[str] | None) -> bool:
-        """Whether to read the whole table too, since only the batch's rows were read and its claims name the query."""
-        # Two sources of one query share the shards only if each sees a claim of the other. A source whose leases were lost,
-        # or whose rows are not read, makes no claim that names its query, and starts to claim later. If each source scanned
-        # after its first batches only, neither would see the other. So the scans go on after the 1st, 2nd, 4th, 8th ... of
-        # the batches whose claims name the query.
+        """Return whether to read the whole table too, for the claims of another source of the same query."""
+        # A source finds another one of its query only by a claim of it in the rows that it reads. The other source may claim
+        # late: it makes no claim that names the query while its leases are lost, or its rows are not read. So scans of the
+        # first batches alone could miss it, and they go on after the 1st, 2nd, 4th, 8th ... of the batches whose claims name
+        # the query.
         if not settlement.queries:
             return False
         self._claimed_count += 1

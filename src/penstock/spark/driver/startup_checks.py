@@ -260,7 +260,7 @@ def refuse_living_driver(
 def rewind_leases(
     kinesis: Kinesis, table: LeaseTable, options: SourceOptions, known: StreamOffset, worker: str
 ) -> int:
-    """Reset leases whose claims the checkpoint location has no record of to the location's positions.
+    """Reset leases to the checkpoint location's positions, if the location has no record of their claims.
 
     Returns:
         The highest claimed batch that the location has no record of.
