@@ -7,7 +7,12 @@ import threading
 import uuid
 from pathlib import Path
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
 
 from penstock.testing import SourceUnderTest
 
@@ -80,6 +85,38 @@ class LinesSource(DataSource):
         if unknown:
             raise ValueError(f"unknown options {sorted(unknown)}")
         return self.reader_class(Path(self.options["path"]), int(self.options.get("maxRows", 2**31)))
+
+
+class SimpleLinesReader(SimpleDataSourceStreamReader):
+    """The same, without partitions: it returns the rows with their offset."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def initialOffset(self):  # noqa: N802
+        return {"at": 0}
+
+    def read(self, start):
+        lines = self.path.read_text().splitlines()
+        return self.readBetweenOffsets(start, {"at": len(lines)}), {"at": len(lines)}
+
+    def readBetweenOffsets(self, start, end):  # noqa: N802
+        lines = self.path.read_text().splitlines()[start["at"] : end["at"]]
+        return iter([(line, start["at"] + number) for number, line in enumerate(lines)])
+
+
+class SimpleLinesSource(DataSource):
+    @classmethod
+    def name(cls):
+        return "simple_lines"
+
+    def schema(self):
+        return "line string, number bigint"
+
+    def simpleStreamReader(self, schema):  # noqa: N802
+        if "maxRow" in self.options:
+            raise ValueError("maxRow is no option")
+        return SimpleLinesReader(Path(self.options["path"]))
 
 
 # --- one for each promise -------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lines_source import BREAKS, LEFT, Lines, broken_source
+from lines_source import BREAKS, LEFT, Lines, SimpleLinesSource, broken_source
 from penstock.testing import StreamSourceChecks, check_stream_source
 from penstock.testing.stream_source.promises import PROMISES
 
@@ -23,6 +23,27 @@ class TestASourceThatKeepsAll(StreamSourceChecks):
     @pytest.fixture
     def source(self, tmp_path):
         return Lines(tmp_path)
+
+
+class SimpleLines(Lines):
+    def limited(self, rows):
+        return None
+
+
+class TestASimpleReaderThatKeepsAll(StreamSourceChecks):
+    @pytest.fixture
+    def source(self, tmp_path):
+        return SimpleLines(tmp_path, SimpleLinesSource)
+
+
+def test_a_query_that_does_not_start_is_a_mistake_of_the_test_and_no_verdict(tmp_path):
+    class WrongPlace(Lines):
+        def options(self):
+            return {"path": str(self.path), "prefix": "a"}
+
+    with pytest.raises(Exception, match="unknown options") as raised:
+        check_stream_source(lambda: WrongPlace(tmp_path))
+    assert type(raised.value).__name__ == "NotStarted"
 
 
 def test_each_promise_has_a_source_that_breaks_it():

@@ -21,6 +21,7 @@ from penstock.testing.stream_source import (
     PromiseBroken,
     SourceUnderTest,
     StreamSourceChecks,
+    StreamSourceSessionChecks,
     Verdicts,
     check_stream_source,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Run",
     "SourceUnderTest",
     "StreamSourceChecks",
+    "StreamSourceSessionChecks",
     "Verdict",
     "Verdicts",
     "aggregate",

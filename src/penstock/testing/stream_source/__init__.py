@@ -5,6 +5,14 @@ It makes Spark's calls without a JVM and imports nothing of the library, so it j
 
 from penstock.testing.stream_source.kit import StreamSourceChecks, Verdicts, check_stream_source
 from penstock.testing.stream_source.outcomes import PromiseBroken
+from penstock.testing.stream_source.session_run import StreamSourceSessionChecks
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 
-__all__ = ["PromiseBroken", "SourceUnderTest", "StreamSourceChecks", "Verdicts", "check_stream_source"]
+__all__ = [
+    "PromiseBroken",
+    "SourceUnderTest",
+    "StreamSourceChecks",
+    "StreamSourceSessionChecks",
+    "Verdicts",
+    "check_stream_source",
+]

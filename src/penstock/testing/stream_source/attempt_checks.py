@@ -39,10 +39,18 @@ def two_attempts_agree(source: SourceUnderTest) -> None:
                 continue
             other = difference(query.ids(first), query.ids(second))
             if other is not None:
+                _expect_replay(query, [task])
                 raise PromiseBroken(
                     p.SPECULATION,
                     f"partition {number}: {len(first)} rows in the first attempt; in the second {other}",
                 )
+
+
+def _expect_replay(query: Query, tasks: list[Task]) -> None:
+    """Name the simpler reason if rows differ whenever they are read."""
+    other = difference(query.ids(read_rows(tasks)), query.ids(read_rows(tasks)))
+    if other is not None:
+        raise PromiseBroken(p.REPLAY, f"tasks that are read twice, one read after the other: {other}")
 
 
 def _overlapping(source: SourceUnderTest, task: Task) -> tuple[Answer, Answer]:
@@ -103,6 +111,7 @@ def two_drivers_agree(source: SourceUnderTest) -> None:
             if not isinstance(theirs, Exception):  # an old driver that fails does no harm
                 other = difference(query.ids(ours), query.ids(theirs))
                 if other is not None:
+                    _expect_replay(query, query.tasks())
                     raise PromiseBroken(
                         p.TWO_DRIVERS,
                         f"the logged batch has {len(ours)} rows for the new driver; for the old one {other}",
@@ -153,4 +162,5 @@ def reads_in_any_process(source: SourceUnderTest) -> None:
             raise PromiseBroken(p.ANY_PROCESS, f"a new process failed: {failed}") from failed
         other = difference(query.ids(read_rows(tasks)), there)
         if other is not None:
+            _expect_replay(query, tasks)
             raise PromiseBroken(p.ANY_PROCESS, f"in a new process {other}")

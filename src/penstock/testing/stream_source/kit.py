@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from penstock.testing.stream_source.checks import CHECKS
-from penstock.testing.stream_source.outcomes import NotTried, PromiseBroken
+from penstock.testing.stream_source.outcomes import NotStarted, NotTried, PromiseBroken
 from penstock.testing.stream_source.promises import PROMISE_NAMES, PROMISES, Promise
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 
@@ -92,7 +92,7 @@ def _try(source: SourceUnderTest, promise: Promise) -> None:
                 f"another promise is broken on the way, {broken.promise!r}: {broken.seen}"
             ) from broken
         raise
-    except (NotTried, AssertionError):
+    except (NotStarted, NotTried, AssertionError):
         raise
     except Exception as error:
         raise PromiseBroken(promise, f"{type(error).__name__}: {error}") from error

@@ -19,5 +19,9 @@ class PromiseBroken(AssertionError):  # noqa: N818 - a failed test, not an error
         self.seen = seen
 
 
+class NotStarted(Exception):  # noqa: N818 - the cause is the error
+    """No query starts with the options of the source under test: a mistake in the test, or `wrong options` at work."""
+
+
 class NotTried(Exception):  # noqa: N818 - no error: a check that has nothing to try
     """A check that cannot be tried on this source, with the reason."""

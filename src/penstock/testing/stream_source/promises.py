@@ -116,7 +116,7 @@ COMMIT = Promise(
 )
 OPTIONS = Promise(
     "wrong options",
-    "A wrong option is refused before the first batch, by an error that names it.",
+    "A wrong option is refused before the first batch, by an error with its name or value.",
     "It has logged the batch when tasks begin: each restart repeats that failure, and the error arrives from an executor.",
     "Starts a query with each wrong option, to its first `latestOffset`.",
 )

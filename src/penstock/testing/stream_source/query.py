@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from penstock.testing.stream_source.outcomes import PromiseBroken
-from penstock.testing.stream_source.promises import MONOTONE, Promise
+from penstock.testing.stream_source.outcomes import NotStarted, NotTried, PromiseBroken
+from penstock.testing.stream_source.promises import EMPTY, MONOTONE, Promise
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 from penstock.testing.stream_source.spark_calls import Driver, Row, Task, created
 
@@ -27,22 +27,33 @@ class Query:
 
     def __init__(self, source: SourceUnderTest, options: Mapping[str, str] | None = None) -> None:
         self.source = source
-        self.data_source, self.schema = created(source, {**source.options(), **(options or {})})
+        try:
+            self.data_source, self.schema = created(source, {**source.options(), **(options or {})})
+            driver = self.bare_driver()
+        except (PromiseBroken, NotTried):
+            raise
+        except Exception as error:
+            raise NotStarted(f"{type(error).__name__}: {error}") from error
         self.log: list[str] = []
         self.committed_count = 0
         self.sink: dict[int, list[Row]] = {}
         self.initial = ""
-        self.driver: Driver = self.new_driver()
+        self.driver = self._resumed(driver)
 
     # --- drivers ------------------------------------------------------------------------------------------
 
     def new_driver(self) -> Driver:
         """Return a driver that has only the log, as after a restart; the query's own stays."""
-        driver = Driver(self.data_source, self.schema)
+        return self._resumed(self.bare_driver())
+
+    def _resumed(self, driver: Driver) -> Driver:
         if self.committed_count == 0:
             self.initial = driver.initial()
         if self.committed_count and self.committed_count == len(self.log):
-            driver.tasks(self.log[-1], self.log[-1])
+            try:
+                driver.tasks(self.log[-1], self.log[-1])
+            except Exception as error:
+                raise PromiseBroken(EMPTY, f"at a restart: {type(error).__name__}: {error}") from error
         return driver
 
     def bare_driver(self) -> Driver:
@@ -124,14 +135,14 @@ class Query:
         self.commit()
         return rows
 
-    def run_until(self, count: int, promise: Promise) -> None:
+    def run_until(self, count: int, promise: Promise, when: str = "") -> None:
         """Run batches until the sink has so many rows; the promise is broken if they do not come."""
         deadline_s = time.monotonic() + self.source.visible_s
         while len(self.rows()) < count:
             if time.monotonic() > deadline_s:
                 raise PromiseBroken(
                     promise,
-                    f"{count} records were put, and {len(self.log)} batches hold {len(self.rows())} rows",
+                    f"{when}{count} records were put, and {len(self.log)} batches hold {len(self.rows())} rows",
                 )
             if self.look():
                 self.execute()

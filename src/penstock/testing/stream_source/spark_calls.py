@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 _ROWS_PER_ARROW_BATCH: Final = 2  # Spark takes 10,000; few, so that an attempt can end in the middle
 _DDL_COLUMN: Final = re.compile(
-    r"\s*(`[^`]+`|\w+)\s*(?::|\s)\s*([a-z]+(?:\(\s*\d+\s*(?:,\s*\d+\s*)?\))?)\s*(not null)?\s*", re.IGNORECASE
+    r"\s*(`[^`]+`|\w+)\s*(?::|\s)\s*([a-z_]+(?:\(\s*\d+\s*(?:,\s*\d+\s*)?\))?)\s*(not null)?\s*",
+    re.IGNORECASE,
 )
 _JSON_TYPES: Final = {
     "int": "integer",
