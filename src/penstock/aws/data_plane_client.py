@@ -157,9 +157,8 @@ class _Operation:
         self._exchange = exchange
         self._parser = PageParser(create_parser("json"))
         self._model = client.meta.service_model.operation_model(operation)
-        self._patterns: dict[
-            str | None, _Pattern
-        ] = {}  # by the queue's ARN, on which the address may depend; None without one
+        # By the queue's ARN, on which the address may depend; None without one.
+        self._patterns: dict[str | None, _Pattern] = {}
         self._events.register_first(f"before-send.{self._event}", self._on_request)
 
     def _on_request(self, request: Any, **_: Any) -> None:

@@ -56,9 +56,8 @@ class ObjectLeaseTable:
         self._store = store
         self._retry_plan = retry_plan
         self._lock = threading.Lock()
-        self._rows: dict[
-            str, _Row
-        ] = {}  # as they were read or written last; another worker may have changed them
+        # As they were read or written last; another worker may have changed them.
+        self._rows: dict[str, _Row] = {}
         self._no_rows: dict[str, _NoRow] = {}  # by the object's name, as the last scan found them
         self._row_count = 0
 

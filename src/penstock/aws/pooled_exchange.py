@@ -258,9 +258,8 @@ def _read_answer(connection: socket.socket, time_s: float) -> tuple[Answer, bool
     status = 100
     while 100 <= status < 200:  # another answer follows an interim one
         head = reader.until(_END_OF_HEAD).decode("latin-1").replace("\r\n", "\n")
-        first, _, lines = (
-            head.replace("\n ", " ").replace("\n\t", " ").partition("\n")
-        )  # a value may be folded
+        # The value of a header may be folded.
+        first, _, lines = head.replace("\n ", " ").replace("\n\t", " ").partition("\n")
         version, _, rest = first.partition(" ")
         if not version.startswith("HTTP/1."):
             raise ValueError(f"no answer of HTTP/1.1: {first[:80]!r}")

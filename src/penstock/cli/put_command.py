@@ -36,9 +36,10 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser("put", help=DESCRIPTION, description=DESCRIPTION)
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
+    # It has a default, since otherwise it would count as required.
     parser.add_argument(
         "files", nargs="*", default=[], metavar="FILE", help="what to write; - or nothing is standard input"
-    )  # with a default, for otherwise it would count as required
+    )
     parser.add_argument("--whole", action="store_true", help="one record per file instead of one per line")
     parser.add_argument(
         "--key", metavar="TEXT", help="partition key of every record; a random one each when not given"

@@ -139,9 +139,8 @@ class DeliveryLoop(Loop[ShardRun]):
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
         self._calling = threading.local()
-        self._waiting: dict[
-            str, list[ShardRun]
-        ] = {}  # runs that wait for the end of the current one, by shard
+        # Runs that wait for the end of the current one, by shard.
+        self._waiting: dict[str, list[ShardRun]] = {}
         self._current: dict[str, ShardRun] = {}
         self._timers: list[tuple[float, int, ShardRun]] = []
         self._timer_ids = count()

@@ -198,9 +198,8 @@ class TableWriter:
         assert self._schema is not None
         if self._delivery.evolve != "add" and not self._is_unknown:
             return ()
-        grown = saved_schema(
-            self._files, self._delivery
-        )  # a redelivery beside this program may have added columns
+        # A redelivery beside this program may have added columns.
+        grown = saved_schema(self._files, self._delivery)
         if grown is not None:
             added = {field.name: field.dataType.simpleString() for field in grown.fields}
             taken = {name.lower() for name in self._schema.names}

@@ -190,9 +190,8 @@ class AsyncRun:
             async with asyncio.timeout(self._stop_within_s):
                 await self._ended.wait()
         except TimeoutError:
-            self._log.debug(
-                "worker %s has not ended in time", self._consumer.worker_id
-            )  # the callers raise it
+            # The callers raise the error.
+            self._log.debug("worker %s has not ended in time", self._consumer.worker_id)
 
     def _signal_end(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for the end on a thread, and signal the loop."""

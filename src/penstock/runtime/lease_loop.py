@@ -194,9 +194,8 @@ class LeaseLoop(Loop[Event]):
         self._takes_counted: dict[str, int] = {}
         self._lost_counted = 0
         self._unhandled_ends: set[tuple[str, int]] = set()
-        self._machine_lock = (
-            threading.RLock()
-        )  # held while events are handled, and for a snapshot from another thread
+        # Held while events are handled, and for a snapshot from another thread.
+        self._machine_lock = threading.RLock()
         self._table_scanned_s: float | None = None
         self.readers: Readers | None = None
         self.observe: Callable[[Event | Effect], None] | None = None

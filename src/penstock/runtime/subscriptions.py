@@ -279,9 +279,8 @@ class Subscriptions(Loop[_Event]):
     def _fetch_arn(self) -> str:
         try:
             return self._registration.fetch_arn()
-        except (
-            Rejected
-        ) as error:  # a reader takes Rejected for a refused position, as after a re-created stream
+        except Rejected as error:
+            # A reader takes Rejected for a refused position, as after a re-created stream.
             raise ServiceError(
                 str(error), operation=error.operation, code=error.code, resource=error.resource
             ) from error

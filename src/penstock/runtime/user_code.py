@@ -45,9 +45,8 @@ def check_is_plain(handler: object, name: str, consumer: str = "Consumer") -> No
 
 def never_run(result: object, consumer: str = "Consumer") -> UnusableHandlerError | None:
     """Return the error of user code that returned a coroutine or a generator, which a consumer on threads does not run; None otherwise."""
-    kind = type(
-        result
-    )  # `isinstance` alone reads `__class__` of the object, and a proxy without a target raises then
+    # `isinstance` alone reads `__class__` of the object, and a proxy without a target raises then.
+    kind = type(result)
     if issubclass(kind, Awaitable):
         if issubclass(kind, Coroutine) and isinstance(result, Coroutine):
             result.close()

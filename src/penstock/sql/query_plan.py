@@ -27,9 +27,8 @@ _COMPARISON: Final = re.compile(rf"{_COLUMN} ?(?P<operator>>=|<=|>|<|=) ?{_INSTA
 _FLIPPED: Final = re.compile(rf"{_INSTANT} ?(?P<operator>>=|<=|>|<|=) ?{_COLUMN}")
 _BETWEEN: Final = re.compile(rf"{_COLUMN} BETWEEN (?P<low>'[^']*'::[A-Z ]+?) AND (?P<high>'[^']*'::[A-Z ]+)")
 _SHARD_IS: Final = re.compile(rf"{_COLUMN} ?= ?'(?P<shard>shardId-\d{{12}})'")
-_ARRIVAL_NAMES: Final = re.compile(
-    rf"{ARRIVAL}\b|\barrived\b"
-)  # the plan shows a column by its own or by the view's name
+# The plan shows a column by its own or by the view's name.
+_ARRIVAL_NAMES: Final = re.compile(rf"{ARRIVAL}\b|\barrived\b")
 _FLIP: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

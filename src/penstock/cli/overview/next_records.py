@@ -146,9 +146,8 @@ def fetch_next_records(kinesis: Kinesis, stream: str, shard: str, checkpoint: st
     for _ in range(_PAGES_MAX):
         if iterator is None or len(found) >= RECORDS_MAX:
             break
-        page = kinesis.fetch_records(
-            stream, iterator, RECORDS_MAX + 1
-        )  # the first may be the checkpoint's own
+        # The first may be the checkpoint's own.
+        page = kinesis.fetch_records(stream, iterator, RECORDS_MAX + 1)
         for record in page.records:
             found += _undone(record, position)
         iterator = page.next_iterator if page.millis_behind_latest else None

@@ -79,9 +79,8 @@ class ApplicationWatcher:
         self._clock = clock
         self._options = options
         self._view = LeaseView(options.silent_after_s)
-        self._checkpoints: dict[
-            str, tuple[Position, float]
-        ] = {}  # with the moment at which each was seen first
+        # With the moment at which each was seen first.
+        self._checkpoints: dict[str, tuple[Position, float]] = {}
         self._lags: dict[str, tuple[float, KnownLag]] = {}
         self._graph = ShardGraph()
         self._shards: dict[str, tuple[Shard, ...]] = {}  # by the prefix of their stream's keys
@@ -94,9 +93,8 @@ class ApplicationWatcher:
     def take_snapshot(self) -> ApplicationSnapshot:
         """Take a snapshot. Failed calls are listed in its problems."""
         try:
-            scan = self._table.scan(
-                WHOLE_TABLE
-            )  # rows may be a second old; consistent ones cost twice as much
+            # Rows may be a second old; consistent ones cost twice as much.
+            scan = self._table.scan(WHOLE_TABLE)
         except ServiceError as error:
             return self._with_events(self.failed_snapshot(error))
         now_s = self._clock.monotonic_s()

@@ -101,9 +101,8 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     """
     position, note = pin_latest(begin.position, now_ms), begin.note
     tips = (None if note is None else note.tip_ms, None if row is None else row.tip_ms_at(position))
-    tip_ms = max(
-        (each for each in tips if each is not None), default=None
-    )  # of two marks the later one counts
+    # Of two marks the later one counts.
+    tip_ms = max((each for each in tips if each is not None), default=None)
     if note is None:
         is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
         return ShardState(

@@ -287,9 +287,8 @@ def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> lis
 
 
 def _may_be_requested(entry: FleetLease) -> bool:
-    return (
-        entry.owner_state is OwnerState.ALIVE and entry.lease.checkpoint_owner is None
-    )  # else a hand-over is in progress already
+    # Another hand-over of the lease may be in progress already.
+    return entry.owner_state is OwnerState.ALIVE and entry.lease.checkpoint_owner is None
 
 
 def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:

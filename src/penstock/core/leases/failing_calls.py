@@ -210,9 +210,8 @@ class FailingCalls:
         self._answer_due_s = delivery_s / 2
         self._failing: dict[tuple[LeaseCall, str], FailingCall] = {}
         self._quiet_until_s: dict[tuple[LeaseCall, str], float] = {}
-        self._recovered: dict[
-            LeaseCall, float
-        ] = {}  # reported calls that work again, while others fail -> first failure
+        # Reported calls that work again while others fail, each with the moment of its first failure.
+        self._recovered: dict[LeaseCall, float] = {}
 
     def lasting(self) -> tuple[FailingCall, ...]:
         """Return the calls that keep failing."""

@@ -39,9 +39,8 @@ class Handovers:
         self.bound_s = bound_s
         self.names_streams = names_streams
         self._bare: dict[str, int] = {}  # lease -> renewals by its reader without attributes
-        self._since_s: dict[
-            str, float
-        ] = {}  # lease -> when its present owner and reader were first seen together
+        # By lease: when its present owner and reader were first seen together.
+        self._since_s: dict[str, float] = {}
         self._left_over: set[str] = set()  # leases whose `checkpoint_owner` a take by KCL 2.x left unchanged
         self._answering: set[str] = set()
         self._ignored_s: dict[str, float] = {}

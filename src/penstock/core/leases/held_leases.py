@@ -140,9 +140,8 @@ class HeldLeases:
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
         self._due: list[tuple[float, str, int]] = []
-        self._earlier_readers: dict[
-            str, int
-        ] = {}  # readers of lost leases that have not stopped: key -> epoch
+        # Epochs of the readers of lost leases that have not stopped, by key.
+        self._earlier_readers: dict[str, int] = {}
         self._last_epoch = 0
         self._pace = RenewalPace(context.options)
         self._expired: list[Expiry] = []  # leases that could not be renewed in time; not reported yet

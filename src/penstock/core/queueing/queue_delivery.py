@@ -299,9 +299,8 @@ class QueueDelivery:
             held.phase = Phase.ACKNOWLEDGING
         elif result is Settled.UNHANDLED:
             held.return_s, held.end = 0, End.RETURNED
-        elif (
-            may_be_dead and count == count_max
-        ):  # visible at once: the service makes it a dead letter instead of delivering it
+        elif may_be_dead and count == count_max:
+            # Visible at once: the service makes it a dead letter instead of delivering it.
             held.return_s, held.end = 0, End.DEAD
             self._rejected.pop(held.arrival.record_id, None)
         elif may_be_dead and result is Settled.REJECTED:

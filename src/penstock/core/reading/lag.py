@@ -69,9 +69,8 @@ class ArrivalMarks:
     """
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[int, float]] = (
-            deque()
-        )  # counts of records, each after its last one; and a moment
+        # For each mark: the number of records through its last one, and the moment of arrival.
+        self._marks: deque[tuple[int, float]] = deque()
         self._count = 0
 
     def add(self, count: int, arrival_s: float) -> None:
@@ -97,10 +96,8 @@ class ArrivalMarks:
             arrivals_s: When each of them arrived.
             skipped_count: How many of these user records to leave out, from the first one on.
         """
-        marked_s, waiting = (
-            float("-inf"),
-            0,
-        )  # the records that share a mark; most passes make no call, since the loop runs once per record
+        # The moment of a mark, and the records that share it so far. Most passes make no call, which saves time.
+        marked_s, waiting = float("-inf"), 0
         for count, arrival_s in zip(counts, arrivals_s, strict=True):
             if skipped_count:
                 left_out = min(count, skipped_count)

@@ -219,8 +219,8 @@ class LeaseRecreation:
     def _list_with(self, keys: Collection[str]) -> dict[str, Shard]:
         """List the shards until the listing is complete, and return them.
 
-        A listing is complete if it has each of the keys, except those that the service has twice not known either, and if its
-        open shards cover every hash key. The last listing need not cover every hash key.
+        A listing is complete if its open shards cover every hash key, and if it has each of the keys. A key may be missing if
+        the service twice did not know the shard. In the last listing, hash keys may be missing too.
 
         Raises:
             Unavailable: The service has one of the shards and does not list it.

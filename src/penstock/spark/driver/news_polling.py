@@ -206,9 +206,8 @@ class NewsPoller:
         self._pool.submit(lambda: self._put_answer(self._ask(key, state, iterator, start)))
 
     def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
-        self._begun[key] = (
-            self._clock.monotonic_s()
-        )  # time in the pool's queue does not count as a missing answer
+        # Time in the pool's queue does not count as a missing answer.
+        self._begun[key] = self._clock.monotonic_s()
         try:
             if iterator is None:
                 iterator = self._kinesis.fetch_iterator(self._stream, key, start)

@@ -62,9 +62,8 @@ class LagListener(StreamingQueryListener):
         self._metrics: Metrics = metrics or NoMetrics()
         self._names: dict[str, str] = {}
         self._growths: dict[tuple[str, str, int], LagGrowth] = {}
-        self._shown: dict[
-            tuple[str, str], frozenset[str]
-        ] = {}  # shards whose lag is shown, by query and stream
+        # Shards whose lag is shown, by query and stream.
+        self._shown: dict[tuple[str, str], frozenset[str]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Remember the query's name."""

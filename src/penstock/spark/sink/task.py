@@ -125,7 +125,7 @@ class _Router:
     def __init__(self, stream: str | None) -> None:
         self._stream = stream
         self._named: set[str] = set()
-        """Streams that the column has named, which a stream can be called."""
+        """Streams that the column has named: their names are valid."""
         self.overruled_count = 0
         """Rows whose column names another stream than the option."""
         self.overruled_stream = ""

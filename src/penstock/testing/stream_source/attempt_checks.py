@@ -152,9 +152,8 @@ def reads_in_any_process(source: SourceUnderTest) -> None:
         query.plan(p.ANY_PROCESS)
         tasks = [task for task in query.tasks() if not isinstance(task, Fetched)]
         if not tasks:
-            query.driver = (
-                query.bare_driver()
-            )  # a simple reader has fetched the rows; another one reads them by the offsets
+            # A simple reader has fetched the rows; another one reads them by the offsets.
+            query.driver = query.bare_driver()
             tasks = query.tasks()
         try:
             there = query.ids(in_process(read_rows, tasks))
