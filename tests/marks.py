@@ -11,6 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 MARKS: dict[str, tuple[str, ...]] = {
     "cli/commands/test_encodings.py": ("slow",),
+    "cli/commands/test_init_pipeline.py": ("spark", "slow"),
     "cli/commands/test_moments.py": ("slow",),
     "cli/commands/test_signals.py": ("slow",),
     "cli/commands/test_sql_processes.py": ("slow",),

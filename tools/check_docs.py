@@ -233,7 +233,14 @@ def imports_by_string() -> list[str]:
 
 
 _FILE = re.compile(r"`([\w./-]+\.(?:py|md|json))(?:::\w+)?`")
-_EXAMPLES = {"pipeline.py"}  # files that a reader makes
+# Files that a reader makes, and those of a project that `penstock init` writes.
+_EXAMPLES = {
+    "pipeline.py",
+    "tables.py",
+    "test_pipeline.py",
+    "transformations/large_orders.py",
+    "transformations/tables.py",
+}
 
 
 def missing_files() -> list[str]:

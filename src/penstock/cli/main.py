@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "local": "penstock.cli.local_command",
     "simulate": "penstock.cli.simulate_command",
     "demo": "penstock_demo.command",  # by name: the demonstration is a layer above the command line
+    "init": "penstock.cli.init_command",
     "options": "penstock.cli.options_command",
     "completion": "penstock.cli.completion_command",
 }
