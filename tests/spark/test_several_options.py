@@ -80,6 +80,7 @@ def test_positions_are_split_by_stream(text, texts):
         ({"streamName": ","}, "is empty"),
         ({"streamName": "orders, orders"}, "names orders twice"),
         ({"streamName": "orders,returns", "stream": "orders,returns"}, "streamName is set twice"),
+        ({"streamName": "123456789012:orders:1,returns"}, "id of Java workers"),
         ({"streamName": ",".join(f"s{n}" for n in range(51))}, "at most 50"),
         ({"streamARN": f"{arn('a')},{arn('b', region='us-east-1')}"}, "eu-west-1, us-east-1.*one region"),
         ({"streamARN": f"{arn('a')},{arn('a', account='2')}"}, "could not tell them apart"),

@@ -9,78 +9,21 @@ import json
 import re
 import threading
 import uuid
+from collections import Counter
 
 import pytest
 
+from java_leader import JavaLeader
 from penstock import Consumer
 from penstock.core.batches.several_offsets import parse_several
 from penstock.errors import NotFound, OptionError, PositionError, StreamChanged
 from penstock.spark.engine import PASSES_START
-from penstock.spark.options.several_streams import parse_several_source
-from penstock.spark.streams.several_reader import SeveralStreamsReader
-from penstock.wiring import open_lease_table
-from reader_query import Query, ReaderWithoutStarts
+from several_query import SeveralQuery
 from spark_support import numbered, put, wait_for_next_second
 from waiting import wait_until
 
 ORDERS, RETURNS = 0, 1000
 """The first number of each stream's records."""
-
-
-class SeveralReaderWithoutStarts(ReaderWithoutStarts):
-    """As Spark 4.0 and 4.1 call it."""
-
-    def latestOffset(self, start, limit):  # noqa: N802 - Spark's name
-        if not self._is_known and start != self._reader.initialOffset():
-            assert self._reader.partitions(start, start) == []
-        self._is_known = True
-        return self._reader.latestOffset()
-
-
-class SeveralQuery(Query):
-    """A query of several streams, driven as Spark drives it."""
-
-    @property
-    def options(self):
-        return parse_several_source(self.given)[0]
-
-    @property
-    def table(self):
-        return open_lease_table(self.options.shared.lease_table, self.options.shared.connection)
-
-    def fresh(self):
-        reader = SeveralStreamsReader(self.options)
-        self.readers.append(reader)
-        return reader if self.is_told_starts else SeveralReaderWithoutStarts(reader)
-
-    def die(self):
-        for stream in self.planned():
-            stream.planner._joined.query_worker.abandon()
-        self.reader = self.fresh()
-
-    def planned(self):
-        planner = self.reader._planner
-        return [] if planner is None else list(planner._streams.values())
-
-    def plan(self):
-        return self._look()
-
-    def read(self, part):
-        found = []
-        for batch in self.fresh().read(part):
-            found += [(row["streamName"], row["shardId"], int(row["data"])) for row in batch.to_pylist()]
-        return found
-
-    def execute(self, end):
-        start = self.reader.initialOffset() if self.done is None else self.done
-        return [row for part in self.reader.partitions(start, end) for row in self.read(part)]
-
-    def numbers(self):
-        return sorted(row[2] for row in self.rows)
-
-    def read_until(self, count):
-        """Run batches until so many records are read."""
-        wait_until(lambda: (self.batch(), len(self.rows) >= count)[1], f"{count} records")
 
 
 @pytest.fixture
@@ -112,11 +55,14 @@ def several(server, client, names):
         each.stop()
 
 
-def test_each_record_of_two_streams_is_read_once_over_a_restart_and_a_reshard(several, client, names):
+@pytest.mark.parametrize("is_told_starts", {PASSES_START, False})
+def test_each_record_of_two_streams_is_read_once_over_a_restart_and_a_reshard(
+    several, client, names, is_told_starts
+):
     orders, returns = names
     put(client, orders, numbered(ORDERS, 50))
     put(client, returns, numbered(RETURNS, RETURNS + 30))
-    q = several()
+    q = several(is_told_starts=is_told_starts)
     q.read_until(80)
     assert {(row[0], row[2] >= RETURNS) for row in q.rows} == {(orders, False), (returns, True)}
     q.reader.stop()
@@ -358,6 +304,41 @@ def test_each_stream_may_have_its_own_starting_position(several, client, names):
     put(client, names[1], numbered(RETURNS + 10, RETURNS + 20))
     q.read_until(20)
     assert q.numbers() == [*range(10), *range(RETURNS + 10, RETURNS + 20)]
+
+
+def test_two_queries_of_one_application_share_the_shards_of_both_streams(several, client, names):
+    pair = [several(), several()]
+    for name, first in zip(names, (ORDERS, RETURNS), strict=True):
+        put(client, name, numbered(first, first + 20))
+
+    def owners():
+        return Counter(row.owner for row in pair[0].table.scan().leases if not row.is_ended)
+
+    wait_until(lambda: [q.batch() for q in pair] and set(owners().values()) == {2}, "two shards for each")
+    for name, first in zip(names, (ORDERS, RETURNS), strict=True):
+        put(client, name, numbered(first + 20, first + 60))
+    wait_until(lambda: [q.batch() for q in pair] and sum(len(q.rows) for q in pair) >= 120, "all records")
+    assert sorted(pair[0].numbers() + pair[1].numbers()) == [*range(60), *range(RETURNS, RETURNS + 60)]
+    assert all({row[0] for row in q.rows if row[2] % 1000 >= 20} == set(names) for q in pair)
+
+
+def test_a_native_fleet_is_refused(several, server, client, names):
+    JavaLeader(server, f"app-{names[0]}")
+    with pytest.raises(OptionError, match="native KCL 3 fleet"):
+        several().plan()
+
+
+def test_a_stream_that_cannot_be_opened_stops_the_others(several, client, names):
+    put(client, names[0], numbered(ORDERS, 10))
+    put(client, names[1], numbered(RETURNS, RETURNS + 10))
+    wrong = several(startingPosition=json.dumps({names[1]: {"shardId-000000000099": "TRIM_HORIZON"}}))
+    for _ in range(2):
+        with pytest.raises(OptionError, match=f"stream {names[1]}.*shardId-000000000099"):
+            wrong.plan()
+        assert wrong.planned() == []
+    q = several()
+    q.read_until(20)
+    assert q.numbers() == [*range(10), *range(RETURNS, RETURNS + 10)]
 
 
 def test_the_report_adds_up_and_names_each_stream(several, client, names):

@@ -137,6 +137,14 @@ def draw_name(chance: Chance) -> str:
     return f"{int(chance.random() * 2**48):012x}"
 
 
+def name_new_worker(options: SourceOptions, chance: Chance) -> str:
+    """Return the worker id of a query with a new checkpoint location: its name, zone and capacity."""
+    name = options.worker_id or f"spark-{draw_name(chance)}"
+    if options.zone is not None and "/" not in name:
+        name = f"{options.zone}/{name}"
+    return name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
+
+
 class Joining:
     """The steps of one join, and the values that each step finds for the next ones."""
 
@@ -206,10 +214,7 @@ class Joining:
                 )
             self.worker = known
             return
-        name = options.worker_id or f"spark-{draw_name(self._ports.chance)}"
-        if options.zone is not None and "/" not in name:
-            name = f"{options.zone}/{name}"
-        self.worker = name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
+        self.worker = name_new_worker(options, self._ports.chance)
 
     def refuse_hidden_sharing(self) -> None:
         """Refuse another live reader under the default application name."""

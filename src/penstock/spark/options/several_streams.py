@@ -7,6 +7,7 @@ of one, which keeps the form of several streams.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -28,6 +29,7 @@ STREAMS_MAX: Final = 50
 """The driver runs a dozen threads for each stream of a query."""
 _NAMES: Final = ("streamName", "streamARN")
 _STARTS: Final = ("startingPosition", "endingPosition")
+_KCL_ID: Final = re.compile(r"[0-9]+:[^:]+:[0-9]+")
 _Options = TypeVar("_Options")
 
 
@@ -165,6 +167,12 @@ def parse_names(option: str, text: str) -> tuple[str, ...]:
         raise OptionError(
             f"option {option}={text}: a name between two commas is empty; write {','.join(filter(None, names)) or 'orders,returns'}"
         )
+    ids = [name for name in names if _KCL_ID.fullmatch(name)]
+    if ids:
+        raise OptionError(
+            f"option {option} names {', '.join(ids)}, an id of Java workers: a query takes names or ARNs, and makes the id from the stream's "
+            "creation. If the Java workers use another epoch, a penstock.Consumer can share their leases"
+        )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise OptionError(f"option {option}={text} names {', '.join(twice)} twice; name each stream once")
@@ -181,7 +189,7 @@ def split_starting(text: str, names: Iterable[str], option: str) -> dict[str, st
     Args:
         text: `TRIM_HORIZON`, or `{"orders": "TRIM_HORIZON", "returns": {"shardId-...": "..."}, "*": "LATEST"}`. A stream that the JSON
             does not name gets that of `*`; without it the default.
-        names: The streams, as the option names them.
+        names: The streams, as the option names them; the JSON may have the name in an ARN.
         option: For messages.
 
     Raises:
@@ -196,16 +204,17 @@ def split_starting(text: str, names: Iterable[str], option: str) -> dict[str, st
         return dict.fromkeys(names, text)  # the parser of one stream's position says why
     if "at_timestamp" in {key.lower() for key in document}:
         return dict.fromkeys(names, text)
-    unknown = sorted(document.keys() - {*names, "*"})
+    short = {name: name.rpartition("/")[2] for name in names}
+    unknown = sorted(document.keys() - {*names, *short.values(), "*"})
     if unknown:
         raise OptionError(
             f"option {option} has a position for {', '.join(unknown)[:200]}, and the streams are {', '.join(names)}. Several streams are read, "
-            f'whose shards have the same names: give positions by stream, {{"{names[0]}": "TRIM_HORIZON", "*": "LATEST"}}; a stream\'s '
+            f'whose shards have the same names: give positions by stream, {{"{short[names[0]]}": "TRIM_HORIZON", "*": "LATEST"}}; a stream\'s '
             'position may be JSON by shard, {"shardId-...": "<sequence number>"}'
         )
     texts = {}
     for name in names:
-        value = document.get(name, document.get("*"))
+        value = document.get(name, document.get(short[name], document.get("*")))
         if value is not None:
             texts[name] = value if isinstance(value, str) else json.dumps(value)
     return texts

@@ -21,13 +21,13 @@ from penstock.core.leases.foreign_lease import describe_foreign_table, find_othe
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.lease import stream_name_of
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import NotFound, OptionError, StreamChanged
+from penstock.errors import NotFound, OptionError, PenstockError, StreamChanged
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics
-from penstock.spark.driver.joining import draw_name
+from penstock.spark.driver.joining import name_new_worker
 from penstock.spark.driver.planner import Limits, Planner, Search
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
@@ -169,21 +169,25 @@ class SeveralPlanner:
 
     def stop(self) -> None:
         """End threads, and release the leases of every stream that has no batch under way."""
-        failures: list[BaseException] = []
+        failures = self._stop_streams()
+        if failures:
+            raise failures[0]
+
+    def _stop_streams(self) -> list[Exception]:
+        """Stop every stream, also after one could not be stopped; return and log the errors."""
+        failures = []
         for stream in self._streams.values():
             try:
                 with naming(stream.name):
                     stream.planner.stop()
-            except Exception as error:  # noqa: BLE001 - the other streams are stopped first; it is raised below
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other streams are stopped first
+                _log.error("a stream of the query could not be stopped: %s", error)
                 failures.append(error)
         self._streams, self._is_joined = {}, False
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-        for failure in failures[1:]:
-            _log.error("a stream of the query could not be stopped: %s", failure)
-        if failures:
-            raise failures[0]
+        return failures
 
     # --- searching and planning -----------------------------------------------------------------------------
 
@@ -247,6 +251,14 @@ class SeveralPlanner:
         """Open every stream's planner: all are checked before the first lease is taken, and get their leases at once."""
         if self._is_joined:
             return
+        try:
+            self._open_streams(known)
+        except PenstockError:
+            self._stop_streams()
+            raise
+        self._is_joined = True
+
+    def _open_streams(self, known: SeveralOffset) -> None:
         identities = self._describe()
         self._check_table(known.worker)
         known = self._without_gone(known, identities)
@@ -269,7 +281,6 @@ class SeveralPlanner:
                 "the query does not read %s any more; its positions stay in the checkpoint location",
                 ", ".join(left_out),
             )
-        self._is_joined = True
 
     def _describe(self) -> list[StreamIdentity]:
         identities: list[StreamIdentity] = []
@@ -300,10 +311,11 @@ class SeveralPlanner:
                 f"{text}. A query that read one stream before goes on where it was, under another applicationName and with its checkpoint "
                 "location: it copies its leases"
             )
-        kcl3 = None if ports.kcl3 is None or not rows else ports.kcl3.fetch(None)
-        if kcl3 is None:
+        if ports.kcl3 is None:
             return
-        mode = FleetModeDetector(worker).detect(kcl3, ports.clock.monotonic_s(), ports.clock.wall_ms() / 1000)
+        mode = FleetModeDetector(worker).detect(
+            ports.kcl3.fetch(None), ports.clock.monotonic_s(), ports.clock.wall_ms() / 1000
+        )
         if mode in (FleetMode.LED, FleetMode.LEADERLESS):
             raise OptionError(
                 f"lease table {ports.table.name} is one of a native KCL 3 fleet, whose leader assigns the leases: a query of several "
@@ -343,4 +355,4 @@ class SeveralPlanner:
                     known.worker,
                 )
             return known.worker
-        return options.worker_id or f"spark-{draw_name(self._ports.chance)}"
+        return name_new_worker(options, self._ports.chance)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StreamChanged
+
+_ANEW: Final = (
+    "Or, since this query reads several streams, start it again with failOnDataLoss=false: it then reads the new stream from "
+    "startingPosition, and goes on with the others"
+)
 
 
 @contextlib.contextmanager
@@ -20,4 +26,6 @@ def naming(stream: str) -> Iterator[None]:
     except PenstockError as error:
         if stream.rpartition("/")[2] not in str(error):
             error.args = (f"stream {stream}: {error}", *error.args[1:])
+        if isinstance(error, StreamChanged) and "failOnDataLoss" not in str(error):
+            error.args = (f"{error}. {_ANEW}", *error.args[1:])
         raise
