@@ -258,11 +258,11 @@ def install_parser(session: Any) -> bool:
 def keep_milliseconds(client: Any) -> None:
     """Make a client send starting moments in milliseconds; botocore sends whole seconds."""
     for operation in ("GetShardIterator", "ListShards", "SubscribeToShard", "CreateQueue"):
-        client.meta.events.register(f"before-parameter-build.kinesis.{operation}", _note_timestamp)
+        client.meta.events.register(f"before-parameter-build.kinesis.{operation}", _keep_timestamp)
         client.meta.events.register(f"before-call.kinesis.{operation}", _restore_timestamp)
 
 
-def _note_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+def _keep_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
     moment = next((found["Timestamp"] for found in _holders(params) if found.get("Timestamp")), None)
     if moment is not None:
         context["penstock_timestamp_s"] = moment.timestamp()
@@ -362,11 +362,11 @@ def encode_entries(entries: Sequence[PutEntry]) -> EncodedRecords:
 
 def send_encoded(client: Any) -> None:
     """Make a client also accept `EncodedRecords` as the `Records` of PutRecords."""
-    client.meta.events.register("before-parameter-build.kinesis.PutRecords", _note_records)
+    client.meta.events.register("before-parameter-build.kinesis.PutRecords", _set_records_aside)
     client.meta.events.register("before-call.kinesis.PutRecords", _place_records)
 
 
-def _note_records(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+def _set_records_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
     if isinstance(params.get("Records"), EncodedRecords):
         context["penstock_records"] = params["Records"]
         params["Records"] = [_PLACEHOLDER]

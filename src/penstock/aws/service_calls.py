@@ -65,7 +65,7 @@ _STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {
 _CLOCK_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _CLOCK_WORDS: Final = ("Signature expired", "Signature not yet current")
 _MESSAGE_CHARACTERS_MAX: Final = 2_000
-_ATTEMPT_TOLD: Final = 5
+_WARNED_ATTEMPT: Final = 5
 """At this attempt a refusal that may never pass is in the log, long before the deadline."""
 TABLE_PAGING: Final = ("LastEvaluatedKey", "ExclusiveStartKey")
 """How DynamoDB leads from one page to the next, for `pages_of`."""
@@ -226,8 +226,8 @@ def call(
             decision = plan.decide(attempt, time.monotonic() - began_s, random.random())
             if not isinstance(ours, retried) or isinstance(decision, GiveUp) or is_untrusted(error):
                 raise ours from error
-            is_told = isinstance(ours, UnknownRefusal) and attempt == _ATTEMPT_TOLD
+            is_warned = isinstance(ours, UnknownRefusal) and attempt == _WARNED_ATTEMPT
             text = "attempt %d failed, the next one in %.2f s: %s"
-            _log.log(logging.WARNING if is_told else logging.DEBUG, text, attempt, decision.delay_s, ours)
+            _log.log(logging.WARNING if is_warned else logging.DEBUG, text, attempt, decision.delay_s, ours)
             time.sleep(decision.delay_s)
     raise AssertionError("counting has no end")

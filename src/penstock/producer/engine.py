@@ -248,7 +248,7 @@ class Engine:
         )
         try:
             if is_sound:
-                self._give_up(
+                self._fail_pending(
                     DeliveryFailed(
                         f"stream {self._stream}: the sender failed: {describe_error(error)}; see the log, and put the records again"
                     ),
@@ -329,7 +329,7 @@ class Engine:
             case FetchShards():
                 self._fetch_shards(step)
             case Stuck(why):
-                self._give_up(DeliveryFailed(f"stream {self._stream}: {why}"), None)
+                self._fail_pending(DeliveryFailed(f"stream {self._stream}: {why}"), None)
             case _Expired():
                 self._fail_expired(step)
 
@@ -347,7 +347,7 @@ class Engine:
         try:
             result = self._sender.fetch_shards(step)
         except PenstockError as error:
-            self._give_up(
+            self._fail_pending(
                 DeliveryFailed(f"stream {self._stream}: the shards cannot be listed: {error}"), error
             )
         else:
@@ -400,7 +400,7 @@ class Engine:
         failure.__cause__ = error
         self._fail(records, failure)
 
-    def _give_up(self, failure: DeliveryFailed, cause: BaseException | None) -> None:
+    def _fail_pending(self, failure: DeliveryFailed, cause: BaseException | None) -> None:
         failure.__cause__ = cause
         with self._lock:
             records = self._batcher.drop_all()

@@ -70,10 +70,10 @@ class KinesisDataSource(DataSource):
             from penstock.spark.streams.several_batch import SeveralBatchReader
 
             several, notes = parse_several_batch(self._own_options())
-            _say(notes)
+            _log_notes(notes)
             return SeveralBatchReader(several)
         options, notes = parse_batch(self._own_options())
-        _say(notes)
+        _log_notes(notes)
         return KinesisBatchReader(options)
 
     @explained
@@ -86,10 +86,10 @@ class KinesisDataSource(DataSource):
             from penstock.spark.streams.several_reader import SeveralStreamsReader
 
             several, notes = parse_several_source(self._own_options())
-            _say(notes)
+            _log_notes(notes)
             return SeveralStreamsReader(several)
         options, notes = parse_source(self._own_options())
-        _say(notes)
+        _log_notes(notes)
         return KinesisStreamReader(options)
 
     @explained
@@ -99,7 +99,7 @@ class KinesisDataSource(DataSource):
         from penstock.spark.sink.writers import KinesisBatchWriter
 
         options, notes = parse_sink(self._own_options())
-        _say(notes)
+        _log_notes(notes)
         return KinesisBatchWriter(options, check_columns(schema, options, overwrite=overwrite))
 
     @explained
@@ -109,7 +109,7 @@ class KinesisDataSource(DataSource):
         from penstock.spark.sink.writers import KinesisStreamWriter
 
         options, notes = parse_sink(self._own_options())
-        _say(notes)
+        _log_notes(notes)
         return KinesisStreamWriter(options, check_columns(schema, options, overwrite=overwrite))
 
     def _own_options(self) -> Mapping[str, str]:
@@ -117,6 +117,6 @@ class KinesisDataSource(DataSource):
         return self.options
 
 
-def _say(notes: tuple[str, ...]) -> None:
+def _log_notes(notes: tuple[str, ...]) -> None:
     for note in notes:
         _log.warning(note)

@@ -211,7 +211,7 @@ class ShardDelivery(Generic[R]):
         """
         if self.phase is Phase.RUNNING:
             self._water.skip(self._added, position)
-            self._note_due(now_s)
+            self._schedule_checkpoint(now_s)
 
     def _open_queue(self, key: Hashable) -> _KeyQueue[R]:
         """Return the queue of a key, to which a record is added now."""
@@ -356,7 +356,7 @@ class ShardDelivery(Generic[R]):
                 f"shard {self.shard_id}: cannot checkpoint {position}: the checkpoint is at {self.low_water} already"
             )
         self._water.acknowledge_through(position, ordinal)
-        self._note_due(now_s)
+        self._schedule_checkpoint(now_s)
 
     # --- checkpoints ---
 
@@ -590,8 +590,8 @@ class ShardDelivery(Generic[R]):
                 (ordinal, record.sequence_number, record.sub_sequence_number)
                 for record, ordinal in zip(records, ordinals, strict=True)
             )
-        self._note_due(now_s)
+        self._schedule_checkpoint(now_s)
 
-    def _note_due(self, now_s: float) -> None:
+    def _schedule_checkpoint(self, now_s: float) -> None:
         if self.low_water != self._stored and self._due_since_s is None:
             self._due_since_s = now_s

@@ -227,6 +227,7 @@ class NewsPoller:
         return plan_iterator(state.position)
 
     def _was_at_tip(self, state: ShardState, now_ms: int) -> bool:
+        """Return whether the position was the tip within the retention, so that no later record can have left the stream."""
         meaning = judge_missing_record(
             state.position,
             unread_since_ms=state.tip_seen_ms,
