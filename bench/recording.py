@@ -21,18 +21,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from contenders import process_tree
+
 _RECORD_BYTES = 10_000
 _CALL_RECORDS = 100
 _QUOTA_BYTES_PER_S = 2 * 2**20
-
-
-def peak_mb(pid: int) -> float:
-    """Return the most memory that a process had at one time; 0 when it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0.0
-    return max((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), default=0.0)
 
 
 def fill(server: Any, shard: int, shards: int, count: int) -> None:
@@ -71,13 +64,14 @@ def record(server: Any, path: Path) -> dict[str, Any]:
     process = subprocess.Popen(
         command, env={**os.environ, **server.environ()}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    peak = 0.0
+    peak = cpu_s = 0.0
     while process.poll() is None:
-        peak = max(peak, peak_mb(process.pid))
-        time.sleep(0.05)
+        peak = max(peak, process_tree.memory_mb(process.pid))
+        cpu_s = max(cpu_s, process_tree.cpu_s(process.pid))
+        time.sleep(0.1)
     assert process.stdout is not None
     with process.stdout as said:
-        return {**json.loads(said.read()), "peak_mb": peak}
+        return {**json.loads(said.read()), "peak_mb": peak, "cpu_s": cpu_s}
 
 
 def replay(path: Path) -> dict[str, Any]:
@@ -88,6 +82,7 @@ def replay(path: Path) -> dict[str, Any]:
     with LocalKinesis.process(replay=(path,), limits=False) as server:
         started_s = time.monotonic() - began
         client = server.client("kinesis")
+        peak = 0.0
         for shard in client.list_shards(StreamName="orders")["Shards"]:
             iterator = client.get_shard_iterator(
                 StreamName="orders", ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
@@ -97,11 +92,12 @@ def replay(path: Path) -> dict[str, Any]:
                 page = client.get_records(ShardIterator=iterator)
                 read_bytes += sum(len(each["Data"]) for each in page["Records"])
                 iterator, is_read = page["NextShardIterator"], not page["MillisBehindLatest"]
+                peak = max(peak, process_tree.memory_mb(server.pid))
         return {
             "start_s": started_s,
             "read_s": time.monotonic() - began - started_s,
             "read_bytes": read_bytes,
-            "peak_mb": peak_mb(server.pid),
+            "peak_mb": peak,
         }
 
 
@@ -129,6 +125,7 @@ def measure(mb: int, shards: int) -> dict[str, Any]:
         "shards": shards,
         "record_s": recorded["seconds"],
         "of_quota": quota_s / recorded["seconds"],
+        "record_cpu_s": recorded["cpu_s"],
         "record_peak_mb": recorded["peak_mb"],
         "replay_start_s": replayed["start_s"],
         "replay_read_s": replayed["read_s"],
@@ -148,7 +145,7 @@ def main() -> int:
         return 0
     print(
         f"record: {row['mb']} MB of {row['shards']} shards in {row['record_s']:.1f} s, {row['of_quota']:.0%} of the read quota, "
-        f"peak {row['record_peak_mb']:.0f} MB\n"
+        f"{row['record_cpu_s']:.1f} CPU seconds, peak {row['record_peak_mb']:.0f} MB\n"
         f"replay: there after {row['replay_start_s']:.1f} s, read in {row['replay_read_s']:.1f} s, peak {row['replay_peak_mb']:.0f} MB"
     )
     return 0

@@ -257,6 +257,8 @@ def test_an_interrupted_recording_goes_on_where_it_stood(server, client, stream,
     with pytest.raises(RecordingStoppedError, match=r"records are kept. The same command goes on"):
         recorder_of(server, stream, path, pages=3).run()
     assert not path.exists()
+    left = [each.suffix for each in (tmp_path / "incident.penstock.part").iterdir()]
+    assert sorted(set(left)) == [".json", ".parquet"]
     put(client, stream, 10, "later")  # beside the slice: its end was fixed when it began
     second = recorder_of(server, stream, path)
     assert second.is_resumed
@@ -267,6 +269,18 @@ def test_an_interrupted_recording_goes_on_where_it_stood(server, client, stream,
         shard: [row for row in rows if not row[2].startswith(b"later")] for shard, rows in whole.items()
     }
     assert [each.name for each in tmp_path.iterdir()] == ["incident.penstock"]
+
+
+def test_a_recording_that_goes_on_keeps_the_order_of_a_shard(server, client, stream, tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.recording.recorder._BATCH_BYTES_MAX", 20_000)
+    put(client, stream, 300, data_bytes=5_000)
+    path = tmp_path / "incident.penstock"
+    for _ in range(3):
+        with pytest.raises(RecordingStoppedError):
+            recorder_of(server, stream, path, pages=3).run()
+    metadata = recorder_of(server, stream, path).run()
+    assert len(metadata.batches) > 8
+    assert in_file(path) == in_stream(client, stream)
 
 
 def test_an_interrupted_recording_does_not_go_on_with_other_options(server, client, stream, tmp_path):

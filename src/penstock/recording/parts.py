@@ -1,4 +1,8 @@
-"""A recording in progress: a folder with one Parquet file for each batch, and a document with options and finished shards."""
+"""A recording in progress: a folder with one Parquet file for each batch, and a document with options and finished shards.
+
+Each batch goes to the file of the recording as well, while other shards are read, so that little is left to do at the end. A run
+that goes on copies the parts that it found before its own first batch.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ from penstock.recording.writer import RecordingWriter, describe
 PART_SUFFIX: Final = ".part"
 _DOCUMENT: Final = "recording.json"
 _BATCH_KEY: Final = "penstock.batch"
+_RECORDING: Final = "recording.unfinished"
 _FORMAT: Final = "penstock recording in progress 1"
 
 
@@ -74,6 +79,9 @@ class PartFolder:
         self._folder = folder_of(path)
         self._lock = threading.Lock()
         self._number = max(batches, default=0)
+        self._found = tuple(sorted(batches))
+        self._writing = threading.Lock()
+        self._writer: RecordingWriter | None = None
         self._held = os.open(self._folder, os.O_RDONLY)
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,6 +93,10 @@ class PartFolder:
 
     def close(self) -> None:
         """Release the folder for other processes."""
+        if self._writer is not None:
+            self._writer.close()
+            (self._folder / _RECORDING).unlink()
+            self._writer = None
         os.close(self._held)
 
     def remove_if_empty(self) -> None:
@@ -104,13 +116,15 @@ class PartFolder:
         # Arrow refuses a path that is not UTF-8; an open file has none.
         with (
             unfinished.open("wb") as file,
-            pq.ParquetWriter(file, SCHEMA, compression="zstd", compression_level=1) as writer,
+            pq.ParquetWriter(file, SCHEMA, compression="lz4") as writer,
         ):
             writer.write_table(table, row_group_size=table.num_rows)
             writer.add_key_value_metadata({_BATCH_KEY: document})
         unfinished.rename(part)
         with self._lock:
             self.batches[number] = batch
+        with self._writing:
+            self._open_writer().add(table)
         return batch
 
     def on_done(self, shard_id: str) -> None:
@@ -129,21 +143,31 @@ class PartFolder:
         make_metadata: Callable[[tuple[RecordedBatch, ...]], RecordingMetadata],
         on_part: Callable[[int, int], None],
     ) -> RecordingMetadata:
-        """Write the recording from the parts, and remove them.
+        """Finish the recording, and remove the parts.
 
         Args:
             make_metadata: Returns the metadata for the batches.
-            on_part: Called after each part with how many are written and how many there are.
+            on_part: Called after each part that is copied with how many are copied and how many there are.
         """
-        unfinished = self.path.with_name(f"{self.path.name}.unfinished")
-        with RecordingWriter(unfinished) as writer:
-            for done, number in enumerate(sorted(self.batches), 1):
-                writer.add(_read_part(self._folder / _part_name(number)))
-                on_part(done, len(self.batches))
+        with self._writing:
+            writer = self._open_writer(on_part)
             metadata = writer.finish(make_metadata)
-        unfinished.rename(self.path)
+            writer.close()
+            self._writer = None
+        (self._folder / _RECORDING).rename(self.path)
         shutil.rmtree(self._folder)
         return metadata
+
+    def _open_writer(
+        self, on_part: Callable[[int, int], None] = lambda _done, _count: None
+    ) -> RecordingWriter:
+        """Return the writer of the recording, which has the parts that were there before this run."""
+        if self._writer is None:
+            self._writer = RecordingWriter(self._folder / _RECORDING)
+            for done, number in enumerate(self._found, 1):
+                self._writer.add(_read_part(self._folder / _part_name(number)))
+                on_part(done, len(self._found))
+        return self._writer
 
 
 def folder_of(path: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from penstock._version import __version__
 from penstock.core.aggregation import MAGIC, deaggregate
 from penstock.core.position import at_record, at_timestamp
-from penstock.core.reading.reader_options import ReaderOptions, WayOut
+from penstock.core.reading.reader_options import PAGE_BYTES, ReaderOptions, WayOut
 from penstock.core.reading.reader_steps import (
     Failed,
     FetchIterator,
@@ -48,10 +48,7 @@ from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
 from penstock.recording.arrow import SCHEMA, pa
 from penstock.recording.parts import PartFolder, Progress, create_parts, open_parts
 
-_THREADS_MAX: Final = 4  # each holds a page in a few forms
-_PAGE_BYTES: Final = 2 * 1024 * 1024
-_FIRST_PAGE_COUNT: Final = 100
-_PAGE_COUNT_MIN: Final = 10
+_THREADS_MAX: Final = 8  # each holds a page in a few forms
 _BUFFERS_BYTES: Final = 64 * 1024 * 1024
 _BATCH_BYTES_MIN: Final = 1024 * 1024
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -133,7 +130,6 @@ class _ShardRecording:
     reader: ShardReader
     tables: list[pa.RecordBatch] = field(default_factory=list)
     bytes: int = 0
-    page_count: int = _FIRST_PAGE_COUNT  # records of the next page: the service's own bound is 10 MiB of them
 
 
 class Recorder:
@@ -292,6 +288,7 @@ class Recorder:
             else at_record(last_sequence_number)
         )
         options = ReaderOptions(
+            page_bytes_aim=PAGE_BYTES,
             deadline_s=_DEADLINE_S,
             retention_s=self._retention_s,
             way_out=WayOut(of_loss=f"Remove {self._path}.part to begin again"),
@@ -361,16 +358,12 @@ class Recorder:
     def _fetch_page(self, recording: _ShardRecording, step: FetchPage) -> float | None:
         reader, started_s = recording.reader, time.monotonic()
         asked_ms = self._clock.now_ms(self._now_ms())
-        count = min(step.record_count_max, recording.page_count)
-        page = self._kinesis.fetch_records(self._stream, step.iterator, count)
+        page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
         self._clock.on_answer(self._now_ms(), page.server_ms)
         whole = _whole_page(page)
         kept = reader.on_page(whole, started_s, time.monotonic(), random.random())
         if kept.loss is not None:
             raise kept.loss.error
-        if page.records:
-            average_bytes = whole.read_bytes // len(page.records) + 1
-            recording.page_count = max(_PAGE_COUNT_MIN, _PAGE_BYTES // average_bytes)
         self.state.read_bytes += whole.read_bytes
         self.state.lag_ms = page.millis_behind_latest
         rows = kept.rows or ()
@@ -515,6 +508,7 @@ def _whole_page(page: RecordPage) -> _WholePage:
         first_sequence_number=records[0].sequence_number if records else None,
         last=None if last is None else place_of_whole(last.sequence_number, last.data),
         read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
+        record_count=len(records),
         next_iterator=page.next_iterator,
         millis_behind_latest=page.millis_behind_latest,
         children=page.child_shards,

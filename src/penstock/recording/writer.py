@@ -93,14 +93,18 @@ class RecordingWriter:
         os.fsync(self._file.fileno())
         return metadata
 
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+        self._file.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.close()
-        self._file.close()
+        self.close()
 
 
 def describe(table: pa.Table, offset: int, length: int, crc32: int) -> RecordedBatch:
