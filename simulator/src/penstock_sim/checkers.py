@@ -25,7 +25,7 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, Violation
-from penstock_sim.events.base import Event, HistoryEntry, methods_of, name_of
+from penstock_sim.events.base import Event, HistoryEntry, SituationFinder, methods_of, name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import (
     CallMade,
@@ -542,6 +542,8 @@ class Suite:
         )
         classes: dict[type[Checker], None] = dict.fromkeys((*first, *SAFETY, *LIVENESS, *more))
         self.checkers: dict[type[Checker], Checker] = {each: each(self.history, options) for each in classes}
+        self.finders: list[SituationFinder] = []
+        """Get each event too, before it is judged."""
         self.violation: Violation | None = None
         self._listeners: dict[type[Event], list[tuple[Checker, Callable[[Any], None]]]] = {}
         for checker in self.checkers.values():
@@ -553,6 +555,8 @@ class Suite:
         self.history.now = entry.at_s
         if self.violation is not None:
             return  # its consequences may name shards that do not exist
+        for finder in self.finders:
+            finder.handle(entry.event)
         for checker, listen in self._listeners.get(type(entry.event), ()):
             try:
                 listen(entry.event)

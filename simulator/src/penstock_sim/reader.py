@@ -7,7 +7,6 @@ the handler takes its time. The machines of reading and delivery, and all that l
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,13 +21,11 @@ from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
-from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import Call, CallKind
-from penstock.core.reading.reader_options import ReaderOptions
-from penstock.core.reading.reader_steps import FetchIterator, FetchListing, FetchPage, ListedShard
+from penstock.core.reading.reader_steps import FetchIterator, FetchPage
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
-from penstock_sim.events.processes import CallMade
+from penstock_sim.blocking_ports import SimClock
 from penstock_sim.events.reading import (
     DeliveredFrom,
     DeliveredTexts,
@@ -42,92 +39,13 @@ from penstock_sim.events.reading import (
     ShardStopped,
     TipReached,
 )
-from penstock_sim.process import SimProcess
 
 if TYPE_CHECKING:
+    from penstock_sim.worker import SimWorker
     from penstock_sim.world import World
 
 PAGE_RECORDS: Final = 50
 _NO_HANDLER: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
-
-
-class ReadingProcess(SimProcess):
-    """A process that reads shards: its clock, its calls, and the shards as the service has them."""
-
-    # --- the clock of the consumer's parts ------------------------------------------------------------
-
-    def monotonic_s(self) -> float:
-        """Return this process's monotonic clock."""
-        return self.local_s()
-
-    def wall_ms(self) -> int:
-        """Return this process's wall clock."""
-        return self.world.wall_ms()
-
-    def sleep(self, duration_s: float) -> None:
-        """Refuse: nothing that runs here may wait."""
-        raise NotImplementedError(f"a simulated consumer waited for {duration_s} s")
-
-    # --- calls ----------------------------------------------------------------------------------------
-
-    def call(
-        self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
-    ) -> None:
-        """Begin a call: the server acts after a moment, the answer arrives after another."""
-        self.world.record(CallMade(self.who, name, key))
-        self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
-
-    def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        # The server acts even if the caller has ended since: the request is on the way.
-        result = server()
-        self.later(self.world.latency_s(), answer, result)
-
-    # --- shards ---------------------------------------------------------------------------------------
-
-    def start_of(self, key: str) -> Position:
-        """Return the starting position of a shard that is read for the first time."""
-        return self.world.scenario.options.start.of(key)
-
-    def stream_name_of(self, key: str) -> str:
-        """Return the name of a shard's stream."""
-        del key
-        return "stream"
-
-    def reader_options(self, key: str) -> ReaderOptions:
-        """Return how a shard is read."""
-        del key
-        return self.world.reader_options
-
-    def place_of(self, run: ShardRun) -> str:
-        """Return how calls to the service name a run's shard."""
-        return run.shard_id
-
-    def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
-        """Ask the service for an iterator of a run's shard."""
-        return self.world.serve_iterator(run.shard_id, fetch.position)
-
-    def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
-        """Ask the service for a listing because of a run's shard."""
-        del fetch
-        return self.world.serve_listing_of(run.shard_id)
-
-    # --- its readers ----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def feed(self, event: Event) -> None:
-        """Feed the coordinator an event."""
-
-    @abstractmethod
-    def is_current(self, reader: SimReader) -> bool:
-        """Return whether a reader may go on: it waits for an earlier one of its shard, so that their calls never overlap."""
-
-    @abstractmethod
-    def forget(self, reader: SimReader) -> None:
-        """Remove a reader, and begin the next one of its shard."""
-
-    def on_reader_failed(self) -> None:
-        """Record that a shard has stopped: it is held, and not read until the process starts again."""
-        self.has_stopped_shard = True
 
 
 class SimReader:
@@ -138,7 +56,7 @@ class SimReader:
         effect: The coordinator's command.
     """
 
-    def __init__(self, worker: ReadingProcess, effect: StartReader) -> None:
+    def __init__(self, worker: SimWorker, effect: StartReader) -> None:
         self.worker = worker
         self.key = effect.key
         self.epoch = effect.epoch
@@ -150,7 +68,7 @@ class SimReader:
             reader_options=self._options,
             delivery_options=world.scenario.delivery,
             is_checkpoint_urgent=world.chance.random() < 0.3,
-            clock=worker,
+            clock=SimClock(worker),
             chance=world.chance,
             metrics=_LossMetrics(self),
             processor=_NO_HANDLER,

@@ -27,7 +27,7 @@ from penstock_sim.queue_checkers import QUEUES, DeliveredOnce, EachRecordEnds
 from penstock_sim.queue_worker import QueueActors
 from penstock_sim.seed_kinds import DRAW
 from penstock_sim.several_streams import SeveralStreams
-from penstock_sim.situations import count_situations
+from penstock_sim.situations import finders_of
 from penstock_sim.story import story_lines
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
 from penstock_sim.world import World
@@ -96,6 +96,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
     )
     suite.history.queues = scenario.queues
     world = open_world(scenario, suite.see)
+    suite.finders += finders_of(scenario, suite.history, world.met)
     with _silence(), closing(world):
         if writers is not None and not scenario.with_readers:
             return _judge_writers(world, suite, _at_end_of(scenario))
@@ -227,7 +228,6 @@ def _judge_writers(world: World, suite: Suite, at_end: tuple[type[Checker], ...]
 
 def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
     scenario = world.scenario
-    count_situations(scenario, world.history, world.met)
     return SeedResult(
         scenario.seed,
         suite.violation,

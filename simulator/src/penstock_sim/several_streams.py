@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from penstock.consumer.stream_argument import parse_streams
 from penstock.core.leases.coordinator_events import Problem
-from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_record, at_timestamp
+from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected
+from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, Throttled
+from penstock.ports.kinesis import Kinesis, ShardFilter, ShardListing
 from penstock_sim.actors import CannotStart
 from penstock_sim.events.processes import ProcessStopping
 from penstock_sim.events.streams import (
@@ -32,7 +34,7 @@ from penstock_sim.plan import ACCOUNT, EPOCH_MS, PlannedStream, Rollout, Streams
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.stream_set import StreamSet
-from penstock_sim.streams_worker import StreamsService, StreamsWorker
+from penstock_sim.streams_worker import StreamsWorker
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
@@ -258,7 +260,7 @@ class SeveralStreams(StreamSet):
             world.record(StartFailed(name, type(error).__name__))
             self._start_later(name, 1.0, 5.0)
             raise CannotStart(name) from error
-        worker = StreamsWorker(world, name, streams, StreamsService(self), self.plan)
+        worker = StreamsWorker(world, name, streams, cast("Kinesis", StreamsService(self)), self.plan)
         world.record(StreamsChosen(worker.who, tuple(stream.stream_id for stream in streams)))
         return worker
 
@@ -314,6 +316,53 @@ class SeveralStreams(StreamSet):
         if position.sequence_number is None or stream.has_given(int(position.sequence_number)):
             return None
         return Rejected(f"{position} did not come from this stream", code="InvalidArgumentException")
+
+
+class StreamsService:
+    """Calls that are begun and answered at one moment: the caller advances the time.
+
+    Args:
+        streams: The answers.
+    """
+
+    def __init__(self, streams: SeveralStreams) -> None:
+        self._streams = streams
+
+    def fetch_summary(self, stream: str) -> StreamSummary:
+        """Describe a stream."""
+        return self._streams.fetch_summary(stream)
+
+    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
+        """List a stream's shards."""
+        kind, moment_ms = (
+            (None, None) if shard_filter is None else (shard_filter.type, shard_filter.timestamp_ms)
+        )
+        answer = self._streams.list_stream(stream, kind, moment_ms)
+        if isinstance(answer, PenstockError):
+            raise answer
+        if answer is Problem.REFUSED:
+            raise AccessDenied("access is denied", code=self._streams.world.denial)
+        if isinstance(answer, Problem):
+            raise Throttled("throttled")
+        return ShardListing(*answer)
+
+    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
+        """Open an iterator."""
+        answer = self._streams.world.serve_iterator(f"{stream}:{shard_id}", _position_of(start))
+        if isinstance(answer, PenstockError):
+            raise answer
+        return answer
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotImplementedError(f"nothing here calls {name}")
+
+
+def _position_of(start: IteratorStart) -> Position:
+    if start.sequence_number is not None:
+        return at_record(start.sequence_number)
+    if start.timestamp_ms is not None:
+        return at_timestamp(start.timestamp_ms)
+    return LATEST if start.type is IteratorType.LATEST else TRIM_HORIZON
 
 
 def _retention_s(planned: PlannedStream) -> float:

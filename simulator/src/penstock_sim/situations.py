@@ -1,7 +1,7 @@
 """How often each fault, decision and situation happened: many clean seeds prove something only if they met all of them.
 
 The environment and the ports count faults, refusals and decisions as they happen. Events declare the situations that each of
-them shows (`Event.meets`); situations that take several events are found in the history by the finders of `sim.events`.
+them shows (`Event.meets`); situations that take several events are found by the finders of `sim.events`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from penstock.core.batches.claims import NothingReason, RefusedClaim, StartReason
 from penstock.core.leases.kcl3_fleet import FleetMode
 from penstock.core.leases.lease_writes import Refusal
-from penstock_sim.events.base import HistoryEntry, SituationFinder
+from penstock_sim.events.base import SituationFinder
 from penstock_sim.events.kcl3 import Kcl3Situations
 from penstock_sim.events.leases import LeaseSituations
 from penstock_sim.events.processes import ProcessSituations
@@ -23,6 +23,7 @@ from penstock_sim.events.queries import QuerySituations
 from penstock_sim.events.reading import ReadingSituations
 from penstock_sim.events.sinks import SinkSituations
 from penstock_sim.events.streams import StreamsSituations
+from penstock_sim.history import History
 from penstock_sim.kinds import SITUATIONS, SeedKind
 from penstock_sim.plan import FaultPlan, Scenario
 from penstock_sim.seed_kinds import DRAW
@@ -122,26 +123,18 @@ def never_met(met: Iterable[str], kind: SeedKind) -> list[str]:
     return [each for each in expected(kind) if not any(key.startswith(each) for key in found)]
 
 
-def count_situations(scenario: Scenario, history: Iterable[HistoryEntry], met: Counter[str]) -> None:
-    """Count the situations in one seed's history."""
-    finders: list[SituationFinder] = [
-        finder(scenario, met)
-        for finder in (
-            ProcessSituations,
-            LeaseSituations,
-            ReadingSituations,
-            Kcl3Situations,
-            QuerySituations,
-            ProducerSituations,
-        )
+def finders_of(scenario: Scenario, history: History, met: Counter[str]) -> list[SituationFinder]:
+    """Return the finders of one seed's situations, which count them in `met`."""
+    kinds: list[type[SituationFinder]] = [
+        ProcessSituations,
+        LeaseSituations,
+        ReadingSituations,
+        Kcl3Situations,
+        QuerySituations,
+        ProducerSituations,
     ]
     if scenario.sinks is not None:
-        finders.append(SinkSituations(scenario, met))
+        kinds.append(SinkSituations)
     if scenario.streams is not None:
-        finders.append(StreamsSituations(scenario, met))
-    for entry in history:
-        if entry.event.meets:
-            met[entry.event.meets] += 1
-        for finder in finders:
-            finder.now = entry.at_s
-            finder.handle(entry.event)
+        kinds.append(StreamsSituations)
+    return [kind(scenario, history, met) for kind in kinds]

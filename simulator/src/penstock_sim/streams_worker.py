@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
@@ -12,76 +12,26 @@ from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stream_reading import ConsumedStream, known_stream
 from penstock.consumer.worker import STANDSTILL_ROUNDS, options_for_streams
 from penstock.core.leases.coordinator_effects import ListShards
-from penstock.core.leases.coordinator_events import Problem
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.coordinator_stats import is_standstill, statuses_of
 from penstock.core.leases.lease import stream_id_of
-from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_record, at_timestamp
+from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import FetchIterator, FetchListing, ListedShard
-from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.core.shard import StreamSummary
-from penstock.errors import AccessDenied, PenstockError, Throttled
-from penstock.ports.kinesis import Kinesis, ShardFilter, ShardListing
+from penstock.errors import PenstockError
+from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_calls import list_shards
+from penstock_sim.blocking_ports import SimClock
 from penstock_sim.events.streams import WorkerStoodStill
 from penstock_sim.plan import StreamsPlan
 from penstock_sim.worker import SimWorker
 
 if TYPE_CHECKING:
-    from penstock_sim.several_streams import SeveralStreams
     from penstock_sim.world import World
 
 _FIRST_CHECK_S: Final = 1.0
-
-
-class StreamsService:
-    """Calls that are begun and answered at one moment: the caller advances the time.
-
-    Args:
-        streams: The answers.
-    """
-
-    def __init__(self, streams: SeveralStreams) -> None:
-        self._streams = streams
-
-    def fetch_summary(self, stream: str) -> StreamSummary:
-        """Describe a stream."""
-        return self._streams.fetch_summary(stream)
-
-    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """List a stream's shards."""
-        kind, moment_ms = (
-            (None, None) if shard_filter is None else (shard_filter.type, shard_filter.timestamp_ms)
-        )
-        answer = self._streams.list_stream(stream, kind, moment_ms)
-        if isinstance(answer, PenstockError):
-            raise answer
-        if answer is Problem.REFUSED:
-            raise AccessDenied("access is denied", code=self._streams.world.denial)
-        if isinstance(answer, Problem):
-            raise Throttled("throttled")
-        return ShardListing(*answer)
-
-    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """Open an iterator."""
-        answer = self._streams.world.serve_iterator(f"{stream}:{shard_id}", _position_of(start))
-        if isinstance(answer, PenstockError):
-            raise answer
-        return answer
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NotImplementedError(f"nothing here calls {name}")
-
-
-def _position_of(start: IteratorStart) -> Position:
-    if start.sequence_number is not None:
-        return at_record(start.sequence_number)
-    if start.timestamp_ms is not None:
-        return at_timestamp(start.timestamp_ms)
-    return LATEST if start.type is IteratorType.LATEST else TRIM_HORIZON
 
 
 class AnsweredRun:
@@ -121,14 +71,14 @@ class StreamsWorker(SimWorker):
         world: World,
         name: str,
         streams: Sequence[ConsumedStream],
-        service: StreamsService,
+        service: Kinesis,
         plan: StreamsPlan,
     ) -> None:
         self._plan = plan
         self._options: CoordinatorOptions | None = None
         self.streams = {stream.stream_id: stream for stream in streams}
         super().__init__(world, name)
-        self._kinesis = cast("Kinesis", service)
+        self._kinesis = service
         self._known = {stream.stream_id: self._known_stream(stream) for stream in streams}
         self._fetchers = {
             stream.stream_id: ShardFetcher(
@@ -136,7 +86,7 @@ class StreamsWorker(SimWorker):
                 self._kinesis,
                 drops_unmarked=False,
                 has_room=lambda: True,
-                clock=self,
+                clock=SimClock(self),
                 metrics=NoMetrics(),
                 known=self._known[stream.stream_id],
             )
@@ -144,7 +94,7 @@ class StreamsWorker(SimWorker):
         }
 
     def _known_stream(self, stream: ConsumedStream) -> KnownStream:
-        known = known_stream(stream, self._kinesis, self)
+        known = known_stream(stream, self._kinesis, SimClock(self))
         assert known is not None, f"the service did not describe stream {stream.name}"
         return known
 

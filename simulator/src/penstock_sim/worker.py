@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
@@ -60,11 +62,15 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.leases.kcl3_fleet import stats_to_report
 from penstock.core.leases.lease import Lease, name_run
 from penstock.core.leases.lease_writes import Applied, Refused
+from penstock.core.position import Position
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import FetchIterator, FetchListing, ListedShard
 from penstock.core.starting import with_moment
-from penstock_sim.events.processes import CoordinatorReported
+from penstock.errors import PenstockError
+from penstock_sim.events.processes import CallMade, CoordinatorReported
 from penstock_sim.events.reading import ReaderStarted
-from penstock_sim.process import scan_name
-from penstock_sim.reader import ReadingProcess, SimReader
+from penstock_sim.process import SimProcess, scan_name
+from penstock_sim.reader import SimReader
 from penstock_sim.table import without_request
 
 if TYPE_CHECKING:
@@ -74,7 +80,7 @@ UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""
 
 
-class SimWorker(ReadingProcess):
+class SimWorker(SimProcess):
     """One process."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -151,6 +157,18 @@ class SimWorker(ReadingProcess):
 
     # --- calls ----------------------------------------------------------------------------------------
 
+    def call(
+        self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
+    ) -> None:
+        """Begin a call: the server acts after a moment, the answer arrives after another."""
+        self.world.record(CallMade(self.who, name, key))
+        self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
+
+    def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        # The server acts even if the caller has ended since: the request is on the way.
+        result = server()
+        self.later(self.world.latency_s(), answer, result)
+
     def _write(self, effect: WriteLease) -> None:
         self.call(
             f"write {type(effect.write).__name__}",
@@ -169,45 +187,47 @@ class SimWorker(ReadingProcess):
             return replace(outcome, row=without_request(outcome.row))
         return outcome
 
+    def _as_read(self, lease: Lease) -> Lease:
+        return lease if self._supports_handover else without_request(lease)
+
+    def _ask(
+        self,
+        name: str,
+        server: Callable[[], Any],
+        done: Callable[[Any], Event],
+        failed: Callable[[Problem], Event],
+        key: str = "",
+    ) -> None:
+        """Make a call, and feed the coordinator the event of its answer or of its problem."""
+
+        def answer(found: Any) -> None:
+            self.feed(failed(found) if isinstance(found, Problem) else done(found))
+
+        self.call(name, server, answer, key)
+
     def _scan(self, effect: ScanTable) -> None:
         began_s, part = self.local_s(), effect.part
 
-        def answer(result: Any) -> None:
-            if isinstance(result, Problem):
-                self.feed(ScanFailed(result))
-            else:
-                rows = result[0] if self._supports_handover else tuple(map(without_request, result[0]))
-                self.feed(ScanDone(rows, result[1], began_s, part))
+        def done(seen: Any) -> ScanDone:
+            return ScanDone(tuple(map(self._as_read, seen[0])), seen[1], began_s, part)
 
-        name = scan_name(part)
-        self.call(name, lambda: self.world.serve_scan(part), answer)
+        self._ask(scan_name(part), lambda: self.world.serve_scan(part), done, ScanFailed)
 
     def _fetch(self, effect: FetchLease) -> None:
-        def answer(result: Any) -> None:
-            if isinstance(result, Problem):
-                self.feed(FetchFailed(effect.key, result))
-            else:
-                lease: Lease | None = result[0]
-                self.feed(
-                    LeaseFetched(
-                        effect.key,
-                        lease if lease is None or self._supports_handover else without_request(lease),
-                    )
-                )
+        key = effect.key
 
-        self.call("fetch", lambda: self.world.serve_fetch(effect.key), answer, effect.key)
+        def done(found: tuple[Lease | None]) -> LeaseFetched:
+            return LeaseFetched(key, None if found[0] is None else self._as_read(found[0]))
+
+        self._ask("fetch", lambda: self.world.serve_fetch(key), done, partial(FetchFailed, key), key)
 
     def list_shards(self, effect: ListShards) -> None:
         """List the stream's shards."""
-
-        def answer(result: Any) -> None:
-            if isinstance(result, Problem):
-                self.feed(ListingFailed(effect.purpose, result))
-            else:
-                self.feed(ListingDone(effect.purpose, result[0], result[1]))
-
-        self.call(
-            "list shards", lambda: self.world.serve_listing(effect.filter_type, effect.timestamp_ms), answer
+        self._ask(
+            "list shards",
+            lambda: self.world.serve_listing(effect.filter_type, effect.timestamp_ms),
+            lambda listed: ListingDone(effect.purpose, *listed),
+            partial(ListingFailed, effect.purpose),
         )
 
     def _ensure(self, _: EnsureTable) -> None:
@@ -217,14 +237,12 @@ class SimWorker(ReadingProcess):
 
     def fetch_fleet(self, effect: FetchFleet) -> None:
         """Read the rows of KCL 3 beside the leases."""
-
-        def answer(result: Any) -> None:
-            if isinstance(result, Problem):
-                self.feed(FleetFetchFailed(result))
-            else:
-                self.feed(FleetFetched(result, self.world.wall_ms() / 1000))
-
-        self.call("fetch fleet", lambda: self.world.kcl3.serve_fetch(effect.workers), answer)
+        self._ask(
+            "fetch fleet",
+            lambda: self.world.kcl3.serve_fetch(effect.workers),
+            lambda rows: FleetFetched(rows, self.world.wall_ms() / 1000),
+            FleetFetchFailed,
+        )
 
     def report_worker(self, effect: ReportWorker) -> None:
         """Write this worker's report."""
@@ -244,12 +262,8 @@ class SimWorker(ReadingProcess):
 
     def find_own_leases(self, effect: FindOwnLeases) -> None:
         """Find this worker's leases by the index."""
-
-        def answer(result: Any) -> None:
-            is_found = not isinstance(result, Problem)
-            self.feed(OwnLeasesFound(result) if is_found else OwnLeasesNotFound(result))
-
-        self.call("find own", lambda: self.world.kcl3.serve_leases_of(self.name, effect.known), answer)
+        serve = self.world.kcl3.serve_leases_of
+        self._ask("find own", lambda: serve(self.name, effect.known), OwnLeasesFound, OwnLeasesNotFound)
 
     def _fleet_refused(self, effect: FleetRefused) -> None:
         self.world.record(CoordinatorReported(self.who, "FLEET_REFUSED", effect.why.value, None))
@@ -258,6 +272,39 @@ class SimWorker(ReadingProcess):
         self.world.record(
             CoordinatorReported(self.who, "WORKER_ID_TAKEN", str(effect.twin.run), effect.twin.key)
         )
+
+    # --- shards ---------------------------------------------------------------------------------------
+
+    def start_of(self, key: str) -> Position:
+        """Return the starting position of a shard that is read for the first time."""
+        return self.world.scenario.options.start.of(key)
+
+    def stream_name_of(self, key: str) -> str:
+        """Return the name of a shard's stream."""
+        del key
+        return "stream"
+
+    def reader_options(self, key: str) -> ReaderOptions:
+        """Return how a shard is read."""
+        del key
+        return self.world.reader_options
+
+    def place_of(self, run: ShardRun) -> str:
+        """Return how calls to the service name a run's shard."""
+        return run.shard_id
+
+    def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
+        """Ask the service for an iterator of a run's shard."""
+        return self.world.serve_iterator(run.shard_id, fetch.position)
+
+    def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
+        """Ask the service for a listing because of a run's shard."""
+        del fetch
+        return self.world.serve_listing_of(run.shard_id)
+
+    def on_reader_failed(self) -> None:
+        """Record that a shard has stopped: it is held, and not read until the process starts again."""
+        self.has_stopped_shard = True
 
     # --- readers --------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, get_args, ge
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from penstock_sim.history import History
     from penstock_sim.plan import Scenario
 
 _SHARD: Final = re.compile(r"(?:\d+:[a-z]+:\d+:)?shardId-\d+")
@@ -124,17 +125,18 @@ def methods_of(subscriber: type[Subscriber]) -> Mapping[type[Event], str]:
 
 
 class SituationFinder(Subscriber):
-    """Finds situations that take several events, in one seed's history.
+    """Finds situations that take several events. It gets each event before `History` applies it.
 
     Args:
         scenario: Drawn from the seed.
+        history: Of the seed's world.
         met: Counted in.
     """
 
-    def __init__(self, scenario: Scenario, met: Counter[str]) -> None:
+    def __init__(self, scenario: Scenario, history: History, met: Counter[str]) -> None:
         self.scenario = scenario
+        self.history = history
         self.met = met
-        self.now = 0.0
         self._begin()
 
     def _begin(self) -> None:

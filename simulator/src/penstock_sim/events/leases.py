@@ -96,19 +96,13 @@ class TableDropped(Event, frozen=True):
 class LeaseSituations(SituationFinder):
     """Finds moves of leases that workers of several kinds make."""
 
-    def _begin(self) -> None:
-        self._rows: dict[str, Lease] = {}
-
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write, before = event.write, event.before
-        if event.after is None:
-            self._rows.pop(write.key, None)
-            return
-        self._rows[write.key] = event.after
         is_move = isinstance(write, Take) and before is not None and before.reader != write.worker
         self.met[FOREIGN_TAKE] += is_move and name_of(event.who) in self.scenario.foreign
 
     def _on_process_exited(self, event: ProcessExited) -> None:
         name = name_of(event.who)
-        requested = any(row.owner == name and row.checkpoint_owner is not None for row in self._rows.values())
+        rows = self.history.rows.values()
+        requested = any(row.owner == name and row.checkpoint_owner is not None for row in rows)
         self.met[REQUESTER_GONE] += requested and name in self.scenario.leavers

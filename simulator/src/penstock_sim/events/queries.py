@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Take
 from penstock.core.position import Position
 from penstock_sim.events.base import Event, SituationFinder, name_of
@@ -194,23 +193,19 @@ class QuerySituations(SituationFinder):
         self._running: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._ran: dict[tuple[str, int], str] = {}
         self._tasks: dict[tuple[str, str, int, str], float] = {}
-        self._rows: dict[str, Lease] = {}
-        self._alive: set[str] = set()
         self._gone: dict[str, int] = {}
 
     def _on_process_started(self, event: ProcessStarted) -> None:
         name = name_of(event.who)
         if name not in self.scenario.queries:
             return
-        self.met[TWO_DRIVERS] += any(name_of(other) == name for other in self._alive)
-        self._alive.add(event.who)
-        rows = self._rows.values()
+        self.met[TWO_DRIVERS] += any(name_of(other) == name for other in self.history.alive)
+        rows = self.history.rows.values()
         self.met[REPLACED] += any(
             row.claim_of(name) is not None and row.reader not in (None, name) for row in rows
         )
 
     def _on_process_exited(self, event: ProcessExited) -> None:
-        self._alive.discard(event.who)
         self._running.pop(event.who, None)
 
     def _on_batch_started(self, event: BatchStarted) -> None:
@@ -239,10 +234,6 @@ class QuerySituations(SituationFinder):
 
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write, before = event.write, event.before
-        if event.after is None:
-            self._rows.pop(write.key, None)
-            return
-        self._rows[write.key] = event.after
         if isinstance(write, Take) and before is not None and before.reader != write.worker:
             for driver, (_, keys) in self._running.items():
                 self.met[ROBBED] += name_of(driver) == before.reader and write.key in keys
@@ -250,11 +241,12 @@ class QuerySituations(SituationFinder):
     def _on_read_task_started(self, event: ReadTaskStarted) -> None:
         task = (event.who, event.batch, event.key)
         self.met[RACING] += any((who, batch, key) == task for who, _, batch, key in self._tasks)
-        self._tasks[event.who, event.executor, event.batch, event.key] = self.now
+        self._tasks[event.who, event.executor, event.batch, event.key] = self.history.now
 
     def _on_read_task_ended(self, event: ReadTaskEnded) -> None:
-        began_s = self._tasks.pop((event.who, event.executor, event.batch, event.key), self.now)
-        self.met[OUTLASTED] += self.now - began_s > self._lease_s
+        now_s = self.history.now
+        began_s = self._tasks.pop((event.who, event.executor, event.batch, event.key), now_s)
+        self.met[OUTLASTED] += now_s - began_s > self._lease_s
 
     def _on_executor_killed(self, event: ExecutorKilled) -> None:
         self._tasks = {task: since for task, since in self._tasks.items() if task[1] != event.executor}

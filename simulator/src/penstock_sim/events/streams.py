@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 from penstock.core.position import Position
 from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.events.processes import ProcessExited, ProcessStarted
-from penstock_sim.events.reading import ReaderEnded, ReaderStarted, ShardStopped
+from penstock_sim.events.processes import ProcessStarted
+from penstock_sim.events.reading import ReaderStarted, ShardStopped
 from penstock_sim.kinds import SeedKind, situation
 
 STREAMS: Final = SeedKind.STREAMS
@@ -189,23 +189,22 @@ class StreamsSituations(SituationFinder):
         assert plan is not None
         self._quiet = {stream.name for stream in plan.streams if not stream.record_share}
         self._listed: tuple[str, ...] = plan.listed
-        self._names: dict[str, str] = {}
         self._ids: dict[str, tuple[str, ...]] = {}
-        self._alive: set[str] = set()
-        self._keys: set[str] = set()
-        self._read: dict[str, set[str]] = {}
-        self._deleted: set[str] = set()
 
     def _streams_with_leases(self) -> set[str]:
-        return set(map(stream_id_of, self._keys))
+        return set(map(stream_id_of, self.history.rows))
 
-    def _on_stream_created(self, event: StreamCreated) -> None:
-        self._names[event.stream_id] = event.name
+    def _name_of(self, stream_id: str) -> str:
+        return self.history.streams[stream_id].name
+
+    def _former(self, name: str, stream_id: str) -> set[str]:
+        """Return the other streams that have, or had, a stream's name."""
+        return {each for each in self.history.streams if self._name_of(each) == name} - {stream_id}
 
     def _on_list_changed(self, event: ListChanged) -> None:
         added, left = set(event.names) - set(self._listed), set(self._listed) - set(event.names)
         self._listed = event.names
-        known = {self._names[stream_id] for stream_id in self._streams_with_leases()}
+        known = set(map(self._name_of, self._streams_with_leases()))
         self.met[ADDED] += len(added - known)
         self.met[BACK] += len(added & known)
         self.met[LEFT_OUT] += bool(left)
@@ -214,46 +213,31 @@ class StreamsSituations(SituationFinder):
         self._ids[event.who] = event.stream_ids
 
     def _on_process_started(self, event: ProcessStarted) -> None:
-        self._alive.add(event.who)
-        self.met[BESIDE] += len({frozenset(self._ids[each]) for each in self._alive}) > 1
-
-    def _on_process_exited(self, event: ProcessExited) -> None:
-        self._alive.discard(event.who)
-        self._read.pop(event.who, None)
+        alive = {*self.history.alive, event.who}
+        self.met[BESIDE] += len({frozenset(self._ids[each]) for each in alive}) > 1
 
     def _on_stream_deleted(self, event: StreamDeleted) -> None:
-        self._deleted.add(event.stream_id)
-        self.met[DELETED] += event.stream_id in {
-            stream_id_of(key) for keys in self._read.values() for key in keys
-        }
+        self.met[DELETED] += event.stream_id in {stream_id_of(key) for _, key, _ in self.history.readers}
 
     def _on_stream_recreated(self, event: StreamRecreated) -> None:
-        former = {each for each, name in self._names.items() if name == event.name} - {event.stream_id}
-        self.met[RECREATED_UNDER_READERS] += any(former & set(self._ids[who]) for who in self._alive)
+        former = self._former(event.name, event.stream_id)
+        self.met[RECREATED_UNDER_READERS] += any(former & set(self._ids[who]) for who in self.history.alive)
 
     def _on_reader_started(self, event: ReaderStarted) -> None:
         stream_id = stream_id_of(event.key)
-        keys = self._read.setdefault(event.who, set())
-        keys.add(event.key)
-        self.met[MIXED] += len(set(map(stream_id_of, keys))) > 1
-        former = {each for each in self._deleted if self._names[each] == self._names[stream_id]} - {stream_id}
-        self.met[RECREATED_READ] += not former.isdisjoint(self._streams_with_leases())
-
-    def _on_reader_ended(self, event: ReaderEnded) -> None:
-        self._read.get(event.who, set()).discard(event.key)
+        read = {stream_id_of(key) for who, key, _ in self.history.readers if who == event.who}
+        self.met[MIXED] += len({*read, stream_id}) > 1
+        former = self._former(self._name_of(stream_id), stream_id)
+        gone = {each for each in former if self.history.streams[each].is_deleted}
+        self.met[RECREATED_READ] += not gone.isdisjoint(self._streams_with_leases())
 
     def _on_shard_stopped(self, event: ShardStopped) -> None:
-        self.met[STOPPED] += stream_id_of(event.key) in self._deleted
+        self.met[STOPPED] += self.history.stream_of(event.key).is_deleted
 
     def _on_shard_closed(self, event: ShardClosed) -> None:
-        self.met[QUIET] += bool(self._quiet - {self._names[stream_id_of(event.key)]})
+        self.met[QUIET] += bool(self._quiet - {self.history.stream_of(event.key).name})
 
     def _on_lease_written(self, event: LeaseWritten) -> None:
-        key = event.write.key
-        if event.after is None:
-            self._keys.discard(key)
-            return
-        known = self._streams_with_leases()
-        if key not in self._keys and name_of(event.who) in set(map(name_of, self._alive)):
+        key, known = event.write.key, self._streams_with_leases()
+        if key not in self.history.rows and name_of(event.who) in set(map(name_of, self.history.alive)):
             self.met[FIRST] += stream_id_of(key) not in known and bool(known)
-        self._keys.add(key)
