@@ -152,8 +152,9 @@ class AlwaysNews(LinesReader):
 
 class GoesBack(LinesReader):
     def latestOffset(self, start=None, limit=None):  # noqa: N802
+        begin = {"at": self.before} if start is None else start
         end = super().latestOffset(start, limit)
-        return {"at": 0} if end == start else end
+        return {"at": 0} if end == begin else end
 
 
 class FirstPage(LinesReader):

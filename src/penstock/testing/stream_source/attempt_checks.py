@@ -14,6 +14,7 @@ from penstock.testing.stream_source.query import Query, compare, difference, put
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 from penstock.testing.stream_source.spark_calls import Driver, Fetched, Row, Task
 
+__tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
 Answer = list[Row] | Exception
 _log: Final = logging.getLogger(__name__)
 _FEW: Final = 6

@@ -18,6 +18,7 @@ from penstock.testing.stream_source.query import Query, compare, difference, put
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 from penstock.testing.stream_source.spark_calls import Driver, passes_start, pickled
 
+__tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
 _FEW: Final = 6
 _ROUNDS: Final = (1, 0, 25, 4)
 _LIMIT: Final = 2

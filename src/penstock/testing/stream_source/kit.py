@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 from penstock.testing.stream_source.checks import CHECKS
 from penstock.testing.stream_source.outcomes import NotStarted, NotTried, PromiseBroken
 from penstock.testing.stream_source.promises import PROMISE_NAMES, PROMISES, Promise
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
+
+__tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
+_PACKAGE: Final = str(Path(__file__).parent)
 
 
 class StreamSourceChecks:
@@ -30,7 +35,6 @@ class StreamSourceChecks:
         """Try one promise."""
         import pytest
 
-        __tracebackhide__ = True
         reason = self.known_broken.get(promise.name)
         try:
             _try(source, promise)
@@ -83,7 +87,6 @@ def check_stream_source(
 
 def _try(source: SourceUnderTest, promise: Promise) -> None:
     """Try one promise. Another promise's breach on the way is that one's finding, and an error of the source this one's."""
-    __tracebackhide__ = True
     try:
         CHECKS[promise.name](source)
     except PromiseBroken as broken:
@@ -95,4 +98,12 @@ def _try(source: SourceUnderTest, promise: Promise) -> None:
     except (NotStarted, NotTried, AssertionError):
         raise
     except Exception as error:
-        raise PromiseBroken(promise, f"{type(error).__name__}: {error}") from error
+        raise PromiseBroken(promise, f"{_raised_in(error)}{type(error).__name__}: {error}") from error
+
+
+def _raised_in(error: Exception) -> str:
+    """Return the call of the source that raised, with a colon; empty if the source was not called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [number for number, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)]
+    after = frames[ours[-1] + 1 :] if ours else []
+    return f"{after[0].name}: " if after else ""

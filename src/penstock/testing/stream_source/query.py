@@ -13,6 +13,7 @@ from penstock.testing.stream_source.promises import EMPTY, MONOTONE, Promise
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 from penstock.testing.stream_source.spark_calls import Driver, Row, Task, created
 
+__tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
 _PAUSE_S: Final = 0.02
 _SHOWN_MAX: Final = 5
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
+__tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
 Row = dict[str, Any]
 _ROWS_PER_ARROW_BATCH: Final = 2  # Spark takes 10,000; few, so that an attempt can end in the middle
 _DDL_COLUMN: Final = re.compile(
