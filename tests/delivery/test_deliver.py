@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from penstock.core.delivering.definition import parse_delivery
-from penstock.errors import DeliveryFailed, OptionError
+from penstock.errors import DeliveryFailed, NotFound, OptionError
 from waiting import DEADLINE_S, wait_until
 
 STEPS = ("dead letters", "commit", "end")
@@ -171,3 +171,41 @@ def test_a_newcomer_reads_the_table_and_stops_the_delivery_in_order(kinesis, tmp
         finally:
             delivery.kill()
     assert ids(f"{tmp_path}/orders") == list(range(10))
+
+
+def records_of(kinesis, stream):
+    client, found = kinesis.client("kinesis"), []
+    for shard in client.list_shards(StreamName=stream)["Shards"]:
+        at = client.get_shard_iterator(
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        while at is not None:
+            answer = client.get_records(ShardIterator=at)
+            found += [(each["PartitionKey"], each["Data"]) for each in answer["Records"]]
+            at = answer.get("NextShardIterator") if answer["MillisBehindLatest"] else None
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_another_stream_gets_each_record_that_fits(kinesis, deliver, tmp_path):
+    other = f"{deliver.stream}-copy"
+    given = {
+        "to": other,
+        "format": "stream",
+        "state": f"{tmp_path}/state",
+        "schema": "id BIGINT, price DOUBLE",
+    }
+    with pytest.raises(NotFound):
+        deliver(**given)
+    kinesis.create_stream(other, shards=2)
+    put(kinesis, deliver.stream, [*orders(0, 20), b"no JSON"])
+    with pytest.raises(DeliveryFailed, match="killed at commit"):
+        deliver(at_step=kill_at("commit"), **given)
+    assert records_of(kinesis, other) == []
+    with pytest.raises(DeliveryFailed, match="killed at end"):
+        deliver(at_step=kill_at("end"), **given)
+    deliver(**given)
+    wanted = sorted((str(number), line) for number, line in enumerate(orders(0, 20)))
+    assert sorted(records_of(kinesis, other)) == wanted
+    letters_of = Path(f"{tmp_path}/state").glob("*/dead-letters/*.jsonl")
+    assert [base64.b64decode(json.loads(each.read_text())["data"]) for each in letters_of] == [b"no JSON"]

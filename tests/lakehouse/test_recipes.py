@@ -10,14 +10,12 @@ import json
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 from pyspark import __version__ as spark_version
 
-from docs_blocks import ROOT
+from lake_jars import CENTRAL, JARS, may_have
 from lake_recipes import LAKES, RECIPES, packages
 from penstock_demo.processes import kill_session
 from penstock_demo.resharding import split_shard
@@ -27,8 +25,6 @@ from waiting import wait_until
 
 PROGRAM = Path(__file__).with_name("program.py")
 SPARK_LINE = ".".join(spark_version.split(".")[:2])
-JARS = ROOT / "build" / "lakehouse" / "ivy"
-CENTRAL = "https://repo1.maven.org/maven2"
 STREAM = "orders"
 WAYS = tuple(RECIPES["delta"])
 DEADLINE_S = 240.0
@@ -45,19 +41,6 @@ _CONFIGURATION = {
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-
-
-def may_have(coordinates):
-    """Return whether the jars are here already, or Maven Central answers."""
-    group, name, version = coordinates.split(":")
-    if (JARS / "jars" / f"{group}_{name}-{version}.jar").exists():
-        return True
-    path = f"{CENTRAL}/{group.replace('.', '/')}/{name}/{version}/{name}-{version}.pom"
-    try:
-        with urllib.request.urlopen(path, timeout=20):
-            return True
-    except (urllib.error.URLError, TimeoutError):
-        return False
 
 
 class Program:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from penstock.core.delivering.definition import Delivery
     from penstock.delivery.table_writer import BatchReport
 
-DESCRIPTION = "Deliver a stream into a table of Parquet or JSON files, each record once."
+DESCRIPTION = "Deliver a stream into a table (Parquet, JSON, Delta Lake, Iceberg), each record once."
 _FLAGS: Final = {
-    "to": ("PATH", "the table's folder, on any file system that Spark writes"),
-    "format": ("NAME", "parquet (default) or json"),
+    "to": ("PLACE", "the table's folder, or the name of an Iceberg or Delta table, or of a stream"),
+    "format": ("NAME", "parquet (default), json, delta, iceberg or stream"),
     "schema": (
         "TEXT",
         "raw, sample (default), columns (`id BIGINT, price DOUBLE`), or a file with them",
@@ -34,6 +34,7 @@ _FLAGS: Final = {
     "freshness": ("DURATION", "time between two batches: 5s or more (default 60s)"),
     "checkpoint": ("PATH", "Spark's checkpoint location; default: beside the table"),
     "dead-letters": ("PATH", "folder for records that fit no row; default: beside the table"),
+    "state": ("PATH", "folder for checkpoint, batches and dead letters; default: beside the table"),
     "application": ("NAME", "name of the leases"),
     "name": ("NAME", "name of the delivery, part of its files' names; default: the stream's"),
     "time-zone": ("ZONE", "of dates, and of moments without one (default UTC)"),
@@ -102,7 +103,12 @@ def run(args: argparse.Namespace) -> int:
     from penstock.runtime.stop_signals import StopSignals
 
     checked = check_deliveries(deliveries)
-    spark = open_session(args.master, pairs_of(args.conf, "--conf"), is_verbose=args.verbose)
+    spark = open_session(
+        args.master,
+        pairs_of(args.conf, "--conf"),
+        is_verbose=args.verbose,
+        formats={each.format for each in deliveries},
+    )
     lock = threading.Lock()
     letter_folders: dict[str, list[str]] = {}  # two tables may have deliveries of one name
     for delivery in deliveries:
@@ -137,13 +143,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _submit_lines(args: argparse.Namespace) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    from penstock.core.delivering.lake_packages import has_packages, lake_settings, newest_line, spark_line
     from penstock.core.delivering.submission import submit_lines
 
     if args.file is None:
         raise UsageError("--print-submit needs a file of deliveries: -f FILE")
-    _deliveries(args)
+    formats = {each.format for each in _deliveries(args)}
     further = ("--once",) if args.once else ()
-    return submit_lines(args.file, further, args.master)
+    settings = pairs_of(args.conf, "--conf")
+    line = newest_line(formats)
+    try:
+        own = spark_line(version("pyspark"))
+    except PackageNotFoundError:
+        own = line
+    if line and has_packages(formats, own):
+        line = own
+    settings |= lake_settings(formats, line or None, settings)
+    return submit_lines(args.file, further, args.master, settings, line)
 
 
 def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:

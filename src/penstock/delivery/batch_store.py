@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from penstock.core.delivering.manifest import (
     DoneRange,
     Identity,
     Manifest,
+    Move,
     Step,
     next_step,
     parse_range,
@@ -30,10 +31,14 @@ class BatchStore:
     Args:
         files: The file system of the table.
         folder: The delivery's folder beside the table.
+        commit_rows: Puts the staged rows of a manifest into a table with transactions of its own, once.
     """
 
-    def __init__(self, files: Files, folder: str) -> None:
+    def __init__(
+        self, files: Files, folder: str, commit_rows: Callable[[Manifest], None] = lambda _manifest: None
+    ) -> None:
         self._files = files
+        self._commit_rows = commit_rows
         self._batches = f"{folder}/batches"
         self._staging = f"{folder}/staging"
 
@@ -94,29 +99,32 @@ class BatchStore:
         return manifest
 
     def finish(self, manifest: Manifest) -> None:
-        """Move the files of a batch that are left, and note that it is done."""
+        """Put the rows of a batch into the table, move the files that are left, and note that it is done."""
         if not self.is_done(manifest.batch):
+            if manifest.rows is not None:
+                self._commit_rows(manifest)
             for move in manifest.moves:
-                match next_step(move, self._files.size(move.source), self._files.size(move.target)):
-                    case Step.MOVE:
-                        self._move(move.source, move.target)
-                    case Step.DROP_SOURCE:
-                        self._files.remove(move.source)
-                    case Step.LOST:
-                        if not self.is_done(manifest.batch):
-                            raise DeliveryFailed(
-                                f"batch {manifest.batch}: {move.source} has gone before it was moved to {move.target}"
-                            )
-                    case Step.FOREIGN:
-                        raise DeliveryFailed(
-                            f"batch {manifest.batch}: {move.target} is there already, with another size"
-                        )
-                    case Step.DONE:
-                        pass
+                self._finish_move(manifest.batch, move)
             for path in manifest.removes:
                 self._files.remove(path)
             self._files.replace(self._done(manifest.batch), b"")
         self._files.remove(f"{self._staging}/{manifest.batch}")
+
+    def _finish_move(self, batch: str, move: Move) -> None:
+        match next_step(move, self._files.size(move.source), self._files.size(move.target)):
+            case Step.MOVE:
+                self._move(move.source, move.target)
+            case Step.DROP_SOURCE:
+                self._files.remove(move.source)
+            case Step.LOST:
+                if not self.is_done(batch):
+                    raise DeliveryFailed(
+                        f"batch {batch}: {move.source} has gone before it was moved to {move.target}"
+                    )
+            case Step.FOREIGN:
+                raise DeliveryFailed(f"batch {batch}: {move.target} is there already, with another size")
+            case Step.DONE:
+                pass
 
     def check_same(self, manifest: Manifest, identity: Identity) -> None:
         """Raise an error if a batch in the table has the same label and other records.

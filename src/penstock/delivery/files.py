@@ -205,6 +205,11 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - it takes `..` away and leaves links alone
 
 
+def spark_uri(place: str) -> str:
+    """Return a place as Spark reads it: a path without a scheme would be one of `fs.defaultFS`."""
+    return f"file://{place}" if place.startswith("/") else place
+
+
 def open_files(spark: Any, place: str) -> Files:
     """Return the file system of a place."""
     return LocalFiles() if place.startswith("/") else HadoopFiles(spark, place)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, structs
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from penstock import wiring
-from penstock.core.delivering.definition import RAW, SAMPLE, Delivery
+from penstock.core.delivering.definition import FILE_FORMATS, RAW, SAMPLE, Delivery
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import (
     DeliveryRecord,
@@ -33,7 +35,10 @@ from penstock.core.starting import check_has_come, parse_starting
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, local_path, open_files
 from penstock.delivery.json_rows import columns_of
-from penstock.delivery.table_writer import check_columns, save_schema, saved_schema, schema_place
+from penstock.delivery.table_rows import check_columns, table_rows
+from penstock.delivery.table_writer import save_schema, saved_schema, schema_place
+from penstock.delivery.targets.opening import open_target
+from penstock.delivery.targets.target import Target
 from penstock.errors import DeliveryFailed, OptionError
 from penstock.runtime.system_clock import SystemClock
 from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_source
@@ -50,8 +55,9 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
     def absolute(place: str | None) -> str | None:
         return None if place is None else local_path(place) or place
 
-    to = absolute(delivery.to)
-    assert to is not None
+    to = delivery.to
+    if delivery.is_folder:
+        to = local_path(to) or to
     if to == "/":
         raise OptionError(f"to={delivery.to}: a table needs a folder of its own")
     return structs.replace(
@@ -59,6 +65,7 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
         to=to,
         checkpoint=absolute(delivery.checkpoint),
         dead_letters=absolute(delivery.dead_letters),
+        state_folder=absolute(delivery.state_folder),
     )
 
 
@@ -116,6 +123,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         delivery: The definition.
         files: The file system of the table.
         schema: Schema of the records; None for `raw`.
+        target: Gets the rows.
         record: As of this run.
         wanted: The range of a backfill; None for a running delivery.
         starting: The source's starting position.
@@ -124,6 +132,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     delivery: Delivery
     files: Any
     schema: Any
+    target: Any
     record: DeliveryRecord
     wanted: DoneRange | None
     starting: str
@@ -141,12 +150,14 @@ def open_delivery(
     """
     kinesis = wiring.open_kinesis(options.connection)
     kinesis.fetch_summary(delivery.stream)
-    files = open_files(spark, delivery.to)
-    store = BatchStore(files, delivery.state)
-    schema = _schema_now(spark, files, delivery, store)
-    place = _record_place(delivery)
-    text = files.read(place)
-    earlier = None if text is None else read_record(text, place)
+    files = open_files(spark, delivery.state)
+    earlier = earlier_record(files, delivery)
+    delivery_id = uuid.uuid4().hex if earlier is None else earlier.id
+    target = open_target(spark, delivery, delivery_id)
+    store = BatchStore(files, delivery.state, target.commit)
+    if store.is_empty():  # left from a run that ended before its first batch
+        files.remove(schema_place(delivery))
+    schema = checked_schema(spark, files, delivery, target)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
     if earlier is not None:
         now = record_of(delivery, delivery.application or earlier.application)
@@ -160,8 +171,8 @@ def open_delivery(
             f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
         )
     else:
-        _check_new(files, delivery, store)
-    record = earlier or record_of(delivery, new_application(delivery, now_ms))
+        _check_new(open_files(spark, delivery.to) if delivery.is_folder else files, delivery, store)
+    record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id)
     wanted = None
     zone = time_zone_of(delivery)
     if delivery.since is not None:
@@ -178,29 +189,54 @@ def open_delivery(
         _check_checkpoint(
             open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first
         )
-    _check_writable(files, delivery)
+    _check_writable(files, delivery.state)
+    if delivery.is_folder:
+        _check_writable(open_files(spark, delivery.to), delivery.to)
     return OpenDelivery(
         delivery=delivery,
         files=files,
         schema=schema,
+        target=target,
         record=record,
         wanted=wanted,
         starting=record.start or "",
     )
 
 
-def _schema_now(
-    spark: SparkSession, files: Files, delivery: Delivery, store: BatchStore
+def earlier_record(files: Files, delivery: Delivery) -> DeliveryRecord | None:
+    """Return the record of a delivery's earlier runs; None if there were none."""
+    place = _record_place(delivery)
+    text = files.read(place)
+    return None if text is None else read_record(text, place)
+
+
+def checked_schema(
+    spark: SparkSession, files: Files, delivery: Delivery, target: Target
 ) -> StructType | None:
-    """Return the given schema with the columns that the table has beyond it, checked."""
+    """Return the given schema with the columns that the table has beyond it, checked.
+
+    Raises:
+        OptionError: The columns do not fit the table.
+        DeliveryFailed: The table cannot be read.
+    """
     schema = parse_schema(spark, delivery)
-    if store.is_empty():  # left from a run that ended before its first batch
-        files.remove(schema_place(delivery))
+    try:
+        known = target.known()
+        if schema is not None and (not schema.fields or delivery.evolve == "add"):
+            schema = _beyond(schema, known)
+        schema = _with_grown(files, delivery, schema)
+        _check_expressions(spark, delivery, schema)
+        target.check(schema)
+    except (PySparkException, Py4JJavaError) as error:
+        raise DeliveryFailed(f"to={delivery.to}: {first_line(error)}") from error
+    return schema
+
+
+def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> StructType | None:
     grown = saved_schema(files, delivery)
     if grown is not None and schema is not None:
         schema = _merged(schema, grown, delivery)
     check_columns(delivery, schema)
-    _check_expressions(spark, delivery, schema)
     return schema
 
 
@@ -280,12 +316,16 @@ def _merged(schema: StructType, grown: StructType, delivery: Delivery) -> Struct
                     f"schema: column {field.name} is {known[field.name].simpleString().upper()} in the table's files, and cannot "
                     f"become {field.dataType.simpleString().upper()}"
                 )
+    return _beyond(schema, grown)
+
+
+def _beyond(schema: StructType, other: StructType) -> StructType:
+    """Return a schema with the columns that another one has beyond it."""
     names = set(schema.names)
-    return StructType([*schema.fields, *(field for field in grown.fields if field.name not in names)])
+    return StructType([*schema.fields, *(field for field in other.fields if field.name not in names)])
 
 
 def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructType | None) -> None:
-    from penstock.delivery.table_writer import table_rows
     from penstock.spark.schema import SCHEMA_DDL
 
     if not delivery.partitions or (schema is not None and not schema.fields):
@@ -306,9 +346,10 @@ def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructTy
 
 
 def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
-    if delivery.to.startswith("/") and Path(delivery.to).is_file():
+    if delivery.is_folder and delivery.to.startswith("/") and Path(delivery.to).is_file():
         raise DeliveryFailed(f"to={delivery.to} is a file; a table is a folder")
-    names = [path.rpartition("/")[2] for path, _ in files.walk(delivery.to)]
+    is_plain = delivery.format in FILE_FORMATS
+    names = [path.rpartition("/")[2] for path, _ in files.walk(delivery.to)] if is_plain else []
     if has_files_of(delivery.name, names) or not store.is_empty():
         raise DeliveryFailed(
             f"{delivery.to} has files of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, "
@@ -330,14 +371,20 @@ def _check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, 
         )
 
 
-def _check_writable(files: Files, delivery: Delivery) -> None:
-    for folder in (delivery.state, delivery.to):
-        path = f"{folder}/{_PROBE}"
-        try:
-            files.replace(path, b"")
-            files.remove(path)
-        except OSError as error:
-            raise DeliveryFailed(f"{folder} cannot be written: {error}") from error
+def _check_writable(files: Files, folder: str) -> None:
+    path = f"{folder}/{_PROBE}"
+    try:
+        files.replace(path, b"")
+        files.remove(path)
+    except OSError as error:
+        raise DeliveryFailed(f"{folder} cannot be written: {error}") from error
+
+
+def first_line(error: Any) -> str:
+    """Return the line of an error of Spark that has its reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("penstock.errors.")]
+    return own[-1].partition(": ")[2] if own else lines[0] if lines else type(error).__name__
 
 
 def time_zone_of(delivery: Delivery) -> Any:

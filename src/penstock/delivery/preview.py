@@ -15,8 +15,10 @@ from penstock.core.position import LATEST
 from penstock.core.starting import parse_starting
 from penstock.delivery import json_rows
 from penstock.delivery.files import open_files
-from penstock.delivery.opening import batch_options, parse_schema, time_zone_of
-from penstock.delivery.table_writer import check_columns, saved_schema, settle_session, table_rows
+from penstock.delivery.opening import batch_options, checked_schema, earlier_record, time_zone_of
+from penstock.delivery.table_rows import check_columns, table_rows
+from penstock.delivery.table_writer import settle_session
+from penstock.delivery.targets.opening import open_target
 from penstock.spark.options.spark_options import SourceOptions
 
 ROW_COUNT: Final = 10
@@ -56,10 +58,10 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
         NotFound: There is no such stream.
     """
     wiring.open_kinesis(options.connection).fetch_summary(delivery.stream)
-    schema = parse_schema(spark, delivery)
-    if schema is not None and not schema.fields:
-        schema = saved_schema(open_files(spark, delivery.to), delivery) or schema
-    check_columns(delivery, schema)
+    files = open_files(spark, delivery.state)
+    earlier = earlier_record(files, delivery)
+    target = open_target(spark, delivery, "" if earlier is None else earlier.id)
+    schema = checked_schema(spark, files, delivery, target)
     records, note = _first_records(spark, delivery)
     settle_session(spark, delivery)
     dead: list[str] = []
@@ -67,7 +69,11 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
         texts = [bytes(row.data) for row in records.collect()]
         if delivery.evolve == "add" or not schema.fields:
             readable = (text.decode(errors="replace") for text in texts)
-            schema = json_rows.extended(schema, infer_columns(readable, schema.names))
+            found = infer_columns(readable, schema.names)
+            schema = json_rows.extended(
+                schema, {name: kind for name, kind in found.items() if target.may_add(name)}
+            )
+            check_columns(delivery, schema)
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         rows = json_rows.with_verdict(records, schema)
         unfit = rows.where(F.col(json_rows.VERDICT) != json_rows.FITS).select("data").limit(ROW_COUNT)

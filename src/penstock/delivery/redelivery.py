@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from penstock.core.delivering.manifest import next_redelivery, redelivery_label
 from penstock.delivery import json_rows
+from penstock.delivery.files import spark_uri
 from penstock.delivery.opening import OpenDelivery
 from penstock.delivery.table_writer import BatchReport, TableWriter
 from penstock.errors import OptionError
@@ -33,14 +34,12 @@ def redeliver(
     if opened.schema is None:
         raise OptionError("schema=raw has no dead letters")
     delivery = opened.delivery
-    writer = TableWriter(delivery, opened.files, opened.schema, report, at_step)
+    writer = TableWriter(delivery, opened.files, opened.schema, opened.target, report=report, at_step=at_step)
     # The label is chosen before the files are listed: if another redelivery ends in between, it has used this label, and its
     # batch counts.
     label = redelivery_label(next_redelivery(writer.store.labels()))
     paths = [path for path, _ in opened.files.walk(delivery.dead_letter_folder) if path.endswith(_ENDING)]
     if not paths:
         return
-    letters = spark.read.schema(json_rows.DEAD_LETTER_DDL).json(
-        [f"file://{path}" if path.startswith("/") else path for path in paths]
-    )
+    letters = spark.read.schema(json_rows.DEAD_LETTER_DDL).json([spark_uri(path) for path in paths])
     writer.write(json_rows.source_rows(letters), label, removes=paths)

@@ -6,21 +6,25 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
+from pyspark import __version__ as pyspark_version
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.core.delivering.definition import Delivery, check_together
+from penstock.core.delivering.lake_packages import lake_settings, spark_line
 from penstock.core.delivering.manifest import range_label
 from penstock.core.moments import describe_moment
+from penstock.delivery.files import spark_uri
 from penstock.delivery.opening import (
     OpenDelivery,
     batch_options,
     begin,
     check_options,
+    first_line,
     note_query,
     open_delivery,
     source_options,
@@ -38,13 +42,19 @@ _STOP_PATIENCE_S: Final = 60.0
 """How long an orderly stop waits for the batch under way."""
 
 
-def open_session(master: str | None, settings: Mapping[str, str], *, is_verbose: bool) -> SparkSession:
+def open_session(
+    master: str | None, settings: Mapping[str, str], *, is_verbose: bool, formats: Collection[str] = ()
+) -> SparkSession:
     """Return a Spark session: the one of spark-submit, or a new one on this machine or a cluster.
 
     Args:
         master: Spark's master; None is spark-submit's, or all cores of this machine.
         settings: Further settings of Spark.
         is_verbose: Whether Spark logs more than errors.
+        formats: Of the deliveries.
+
+    Raises:
+        OptionError: A format has no package for this Spark, and none is named in the settings.
     """
     check_version()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -61,7 +71,10 @@ def open_session(master: str | None, settings: Mapping[str, str], *, is_verbose:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
-    for name, value in {**chosen, **settings}.items():
+    given = {**dict(conf.getAll()), **settings}
+    # spark-submit has fetched its packages before this program began.
+    lake = lake_settings(formats, None if is_submitted else spark_line(pyspark_version), given)
+    for name, value in {**chosen, **settings, **lake}.items():
         conf.set(name, value)
     if SparkContext._active_spark_context is None and not is_submitted:  # noqa: SLF001 - it has no public name
         # Ctrl-C reaches a whole process group. In a session of their own Spark's processes finish the batch under way.
@@ -178,7 +191,9 @@ class DeliveryRun:
             "startingPosition": opened.starting,
         }.items():
             reader = reader.option(name, value)
-        writer = TableWriter(delivery, opened.files, opened.schema, self._report, self._at_step)
+        writer = TableWriter(
+            delivery, opened.files, opened.schema, opened.target, report=self._report, at_step=self._at_step
+        )
 
         def write(batch: DataFrame, batch_id: int) -> None:
             try:
@@ -191,7 +206,7 @@ class DeliveryRun:
             reader.load()
             .writeStream.foreachBatch(write)
             .queryName(delivery.name if len(self.opened) == 1 else f"{delivery.name} to {delivery.to}")
-            .option("checkpointLocation", _uri(delivery.checkpoint_location))
+            .option("checkpointLocation", spark_uri(delivery.checkpoint_location))
             .trigger(**trigger)
             .start()
         )
@@ -201,7 +216,9 @@ class DeliveryRun:
     def _backfill(self, opened: OpenDelivery) -> None:
         delivery, wanted = opened.delivery, opened.wanted
         assert wanted is not None
-        writer = TableWriter(delivery, opened.files, opened.schema, self._report, self._at_step)
+        writer = TableWriter(
+            delivery, opened.files, opened.schema, opened.target, report=self._report, at_step=self._at_step
+        )
         label = range_label(wanted.since_ms, wanted.until_ms)
         if writer.store.is_done(label):
             _log.warning("%s: this range is in the table already", delivery.name)
@@ -237,14 +254,4 @@ class DeliveryRun:
         name, error = failed[0]
         if isinstance(self._error, PenstockError):
             raise self._error
-        raise DeliveryFailed(f"{name}: {_first_line(self._error or error)}") from error
-
-
-def _first_line(error: Any) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("penstock.errors.")]
-    return own[-1].partition(": ")[2] if own else lines[0] if lines else type(error).__name__
-
-
-def _uri(path: str) -> str:
-    return f"file://{path}" if path.startswith("/") else path
+        raise DeliveryFailed(f"{name}: {first_line(self._error or error)}") from error

@@ -1,4 +1,4 @@
-"""A batch into a table of plain files: staged beside the table, then committed by its manifest."""
+"""A batch into its target: staged beside it, then committed by the manifest."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
-from penstock.core.delivering.definition import METADATA, Delivery
-from penstock.core.delivering.manifest import Identity, Manifest, batch_label, plan_moves
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.manifest import Identity, Manifest, Move, batch_label, plan_moves
 from penstock.delivery import json_rows
 from penstock.delivery.batch_store import BatchStore
-from penstock.delivery.files import Files
-from penstock.errors import OptionError
-from penstock.spark.schema import COLUMNS
+from penstock.delivery.files import Files, spark_uri
+from penstock.delivery.table_rows import check_columns
+from penstock.delivery.targets.target import Target
 
-_ENDINGS: Final = {"parquet": "parquet", "json": "json"}
 _ROUNDS_MAX: Final = 10
 """How often the new fields of one batch are looked for: each round finds those of a sample."""
 _PROPAGATES_EMPTY: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
@@ -60,6 +59,7 @@ class TableWriter:
         delivery: The definition.
         files: The file system of the table.
         schema: Schema of the records; None for `raw`.
+        target: Gets the rows.
         report: Called after each batch.
         at_step: Called with the name of each step before it begins; for tests.
     """
@@ -69,15 +69,18 @@ class TableWriter:
         delivery: Delivery,
         files: Files,
         schema: StructType | None,
+        target: Target,
+        *,
         report: Callable[[BatchReport], None],
         at_step: Callable[[str], None] = _BEGIN,
     ) -> None:
         self._delivery = delivery
         self._files = files
         self._schema = schema
+        self._target = target
         self._report = report
         self._at_step = at_step
-        self.store = BatchStore(files, delivery.state)
+        self.store = BatchStore(files, delivery.state, target.commit)
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Deliver a batch of the query; the function for `foreachBatch`."""
@@ -114,7 +117,7 @@ class TableWriter:
             batch=manifest.batch,
             row_count=manifest.row_count,
             dead_count=manifest.dead_count,
-            file_count=len(manifest.moves),
+            file_count=len(manifest.moves) + manifest.staged_count,
             duration_s=time.monotonic() - began_s,
             **{"is_repeated": False, **more},
         )
@@ -136,22 +139,16 @@ class TableWriter:
             added += columns
             self._files.remove(folder)
         is_row = F.col(json_rows.VERDICT) == json_rows.FITS
-        moves = plan_moves(
-            delivery.name,
-            label,
-            self.store.staged(f"{folder}/rows", _ENDINGS[delivery.format])
-            if seen["count"] > seen["dead"]
-            else (),
-            root=f"{folder}/rows",
-            to=delivery.to,
-            ending=_ENDINGS[delivery.format],
-        )
+        has_rows = seen["count"] > seen["dead"]
+        staged = self.store.staged(f"{folder}/rows", self._target.ending) if has_rows else []
+        placed = self._target.plan(label, staged, f"{folder}/rows")
+        letters_moved: tuple[Move, ...] = ()
         if seen["dead"]:
             self._at_step("dead letters")
             assert self._schema is not None
             letters = json_rows.dead_letters(verdicts.where(~is_row), self._schema, delivery.name, label)
-            letters.coalesce(1).write.json(_uri(f"{folder}/dead"))
-            moves += plan_moves(
+            letters.coalesce(1).write.json(spark_uri(f"{folder}/dead"))
+            letters_moved = plan_moves(
                 delivery.name,
                 label,
                 self.store.staged(f"{folder}/dead", ".json"),
@@ -165,8 +162,11 @@ class TableWriter:
             identity=_identity_of(seen),
             row_count=seen["count"] - seen["dead"],
             dead_count=seen["dead"],
-            moves=moves,
+            moves=placed.moves + letters_moved,
             removes=removes,
+            rows=placed.rows,
+            before=placed.before,
+            staged_count=placed.staged_count,
         )
         return manifest, tuple(added), seen["last_ms"]
 
@@ -190,7 +190,7 @@ class TableWriter:
             return dict(verdicts.agg(*columns).collect()[0].asDict())
         observation = Observation()
         observed = verdicts.observe(observation, *columns)
-        _write_rows(table_rows(observed.where(is_row), self._delivery, self._schema), self._delivery, folder)
+        self._target.stage(observed.where(is_row), self._schema, folder)
         return dict(observation.get)
 
     def _grow(self, verdicts: DataFrame) -> tuple[str, ...]:
@@ -205,51 +205,13 @@ class TableWriter:
             taken = {name.lower() for name in self._schema.names}
             columns = {name: kind for name, kind in added.items() if name.lower() not in taken}
             self._schema = json_rows.extended(self._schema, columns)
-        columns = json_rows.new_columns(verdicts, self._schema)
+        found = json_rows.new_columns(verdicts, self._schema)
+        columns = {name: kind for name, kind in found.items() if self._target.may_add(name)}
         if columns:
             self._schema = json_rows.extended(self._schema, columns)
             check_columns(self._delivery, self._schema)
             save_schema(self._files, self._delivery, self._schema)
         return tuple(columns)
-
-
-def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
-    """Return the rows of the table for source rows that fit: its columns, then the partition columns."""
-    arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
-    if schema is None:
-        names = [*COLUMNS]
-    else:
-        metadata = [F.col(METADATA[name]).alias(f"_{name}") for name in delivery.metadata]
-        names = [*schema.names, *(f"_{name}" for name in delivery.metadata)]
-        # Partition expressions may also use the source's columns; a field hides the source's column of the same name.
-        hidden = {name.lower() for name in schema.names}
-        beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
-        arrived = arrived.select(*beside, *metadata, *json_rows.fields_of(schema))
-    parts = [
-        F.expr(each.expression).alias(each.name) for each in delivery.partitions if each.name not in names
-    ]
-    return arrived.select(*(F.col(_quoted(name)) for name in names), *parts)
-
-
-def check_columns(delivery: Delivery, schema: StructType | None) -> None:
-    """Refuse a table in which two columns have one name.
-
-    Raises:
-        OptionError: A partition column, or one of `metadata`, has the name of another column.
-    """
-    names = [*COLUMNS] if schema is None else [*schema.names]
-    names += [f"_{name}" for name in delivery.metadata] if schema is not None else []
-    seen: dict[str, str] = {}
-    for name in names:
-        if name.lower() in seen:
-            raise OptionError(f"schema: columns {seen[name.lower()]} and {name} have the same name for Spark")
-        seen[name.lower()] = name
-    for each in delivery.partitions:
-        if each.name.lower() in seen and not each.is_plain:
-            raise OptionError(
-                f"partition-by={each.expression}: the table has a column {seen[each.name.lower()]} already; name the partition "
-                f"column otherwise, for instance `{each.expression} AS {each.name}_part`"
-            )
 
 
 def schema_place(delivery: Delivery) -> str:
@@ -272,19 +234,6 @@ def _with_verdict(batch: DataFrame, schema: StructType | None) -> DataFrame:
     if schema is None:
         return batch.withColumn(json_rows.VERDICT, F.lit(json_rows.FITS))
     return json_rows.with_verdict(batch, schema)
-
-
-def _write_rows(rows: DataFrame, delivery: Delivery, folder: str) -> None:
-    names = [each.name for each in delivery.partitions]
-    # Without the hint, every task would write a file into every folder. With it, Spark chooses the number of files by size.
-    balanced = rows.hint("rebalance", *names)
-    writer = balanced.write.mode("overwrite").option("mergeSchema", "false")
-    if names:
-        writer = writer.partitionBy(*names)
-    if delivery.format == "parquet":
-        writer.parquet(_uri(folder))
-    else:
-        writer.json(_uri(folder))
 
 
 def settle_session(spark: SparkSession, delivery: Delivery) -> None:
@@ -317,11 +266,3 @@ def _identity_of(seen: dict[str, Any]) -> Identity:
         hash_min=seen["hash_min"],
         hash_max=seen["hash_max"],
     )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _uri(path: str) -> str:
-    return f"file://{path}" if path.startswith("/") else path

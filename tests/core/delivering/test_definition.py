@@ -36,7 +36,10 @@ def test_the_name_of_an_arn_is_the_streams():
         ({"stream": "orders", "to": "/"}, "a table needs a folder of its own"),
         ({"stream": "orders", "to": "/l", "freshness": "1s"}, "from 5s to 86400s"),
         ({"stream": "orders", "to": "/l", "freshness": True}, "expected one value"),
-        ({"stream": "orders", "to": "/l", "format": "csv"}, "expected one of parquet, json"),
+        (
+            {"stream": "orders", "to": "/l", "format": "csv"},
+            "expected one of parquet, json, delta, iceberg, stream",
+        ),
         ({"stream": "orders", "to": "/l", "name": "a/b"}, "part of file names"),
         ({"stream": "orders", "to": "/l", "until": "2026-01-01"}, "until needs since"),
         ({"stream": "orders", "to": "/l", "since": "2026-01-01", "start": "LATEST"}, "exclude each other"),
@@ -49,6 +52,21 @@ def test_the_name_of_an_arn_is_the_streams():
             "two columns are named date",
         ),
         ({"stream": "orders", "to": "/l", "options": "x"}, "names and values"),
+        (
+            {"stream": "orders", "to": "/l", "format": "iceberg"},
+            "named by its catalog, such as lake.sales.orders",
+        ),
+        ({"stream": "orders", "to": "lake.orders", "format": "iceberg"}, "state is missing"),
+        ({"stream": "orders", "to": "sales.orders", "format": "delta"}, "if it is one, write ./sales.orders"),
+        ({"stream": "orders", "to": "copy", "format": "stream"}, "state is missing"),
+        (
+            {"stream": "orders", "to": "orders", "format": "stream", "state": "/s"},
+            "is the stream that is read",
+        ),
+        (
+            {"stream": "orders", "to": "copy", "format": "stream", "state": "/s", "metadata": "arrived"},
+            "metadata has no effect",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_the_remedy(given, message):
@@ -75,3 +93,16 @@ def test_two_deliveries_with_one_name_and_table_are_refused():
     check_together((orders, parse_delivery({"stream": "orders", "to": "/l", "name": "other"})))
     with pytest.raises(OptionError, match="give one another name"):
         check_together((orders, parse_delivery({"stream": "returns", "to": "/l", "name": "orders"})))
+
+
+def test_a_table_without_a_folder_has_its_state_where_the_user_says():
+    found = parse_delivery(
+        {"stream": "orders", "to": "main.sales.orders", "format": "delta", "state": "s3://lake/state/"}
+    )
+    assert (found.is_folder, found.state) == (False, "s3://lake/state/orders")
+    assert parse_delivery({"stream": "orders", "to": "orders", "format": "delta"}).is_folder
+
+
+def test_another_stream_gets_the_records_as_they_are():
+    given = {"stream": "orders", "to": "copy", "format": "stream", "state": "/s"}
+    assert parse_delivery(given).schema == "raw"

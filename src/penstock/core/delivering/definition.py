@@ -27,11 +27,15 @@ METADATA: Final = {
 }
 """Columns that a table of JSON records may have beside the fields, and the source's columns behind them."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}(-[A-Za-z0-9_.]{1,63}){0,7}")
+FILE_FORMATS: Final = ("parquet", "json")
+"""Formats of tables that are plain files in a folder."""
+_STREAM_OF_RECORDS: Final = "stream"
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 _KINDS: Final[dict[str, Kind]] = {
     "stream": TEXT,
     "to": TEXT,
     "name": TEXT,
-    "format": one_of("parquet", "json"),
+    "format": one_of(*FILE_FORMATS, "delta", "iceberg", _STREAM_OF_RECORDS),
     "schema": TEXT,
     "evolve": one_of("add", "refuse"),
     "start": TEXT,
@@ -43,6 +47,7 @@ _KINDS: Final[dict[str, Kind]] = {
     "time-zone": TEXT,
     "file-size": SIZE,
     "dead-letters": TEXT,
+    "state": TEXT,
     "region": TEXT,
     "endpoint-url": TEXT,
     "profile": TEXT,
@@ -58,8 +63,8 @@ class Delivery(Struct, frozen=True, kw_only=True):
     Args:
         name: Part of the names of its files.
         stream: Name or ARN.
-        to: The table's folder, without a slash at its end.
-        format: `parquet` or `json`.
+        to: The table's folder, without a slash at its end; or the name of a table of a catalog, or of a stream.
+        format: `parquet`, `json`, `delta`, `iceberg` or `stream`.
         schema: `raw`, `sample`, or the text of a schema.
         evolve: `add` new fields as columns, or `refuse` records that have them.
         partitions: In order.
@@ -73,6 +78,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
         time_zone: Of dates and of timestamps without one.
         file_bytes: Size at which a file is large enough.
         dead_letters: Folder of dead letters; None is the default beside the table.
+        state_folder: Folder for everything that is not the table; None is the default beside the table.
         connection: Fields of the connection that are set, under the source's names.
         options: Further options of the source.
     """
@@ -94,13 +100,21 @@ class Delivery(Struct, frozen=True, kw_only=True):
     time_zone: str = "UTC"
     file_bytes: int = 128 * 2**20
     dead_letters: str | None = None
+    state_folder: str | None = None
     connection: tuple[tuple[str, str], ...] = ()
     options: tuple[tuple[str, str], ...] = ()
 
     @property
     def state(self) -> str:
         """The folder beside the table for everything that is not the table."""
-        return f"{self.to}.penstock/{self.name}"
+        return f"{self.state_folder or f'{self.to}.penstock'}/{self.name}"
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether `to` is a folder, and no name in a catalog or of a stream."""
+        if self.format == "delta":
+            return _TABLE_NAME.fullmatch(self.to) is None
+        return self.format in FILE_FORMATS
 
     @property
     def checkpoint_location(self) -> str:
@@ -140,16 +154,17 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
         raise OptionError("until needs since: a backfill has a begin")
     if values.get("since") is not None and values.get("start") is not None:
         raise OptionError("start and since exclude each other: a backfill begins at since")
-    schema = values.get("schema", SAMPLE)
+    table_format = values.get("format", "parquet")
+    schema = values.get("schema", RAW if table_format == _STREAM_OF_RECORDS else SAMPLE)
     metadata = _texts("metadata", given.get("metadata"))
     check_names(metadata, METADATA, "column in metadata")
     if schema == RAW and metadata:
         raise OptionError("metadata has no effect with schema=raw, whose table has all columns of the source")
-    return Delivery(
+    delivery = Delivery(
         name=name,
         stream=values["stream"],
         to=to,
-        format=values.get("format", "parquet"),
+        format=table_format,
         schema=schema,
         evolve=values.get("evolve", "add"),
         partitions=parse_partitions(_texts("partition-by", given.get("partition-by"))),
@@ -163,6 +178,7 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
         time_zone=values.get("time-zone", "UTC"),
         file_bytes=values.get("file-size", 128 * 2**20),
         dead_letters=values.get("dead-letters", "").rstrip(_ENDS) or None,
+        state_folder=values.get("state", "").rstrip(_ENDS) or None,
         connection=tuple(
             (source, values[key])
             for key, source in (("region", "region"), ("endpoint-url", "endpointUrl"), ("profile", "profile"))
@@ -170,6 +186,27 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
         ),
         options=_options(given.get("options")),
     )
+    _check_target(delivery)
+    return delivery
+
+
+def _check_target(delivery: Delivery) -> None:
+    shown = f"to={delivery.to}"
+    if delivery.format == "iceberg" and _TABLE_NAME.fullmatch(delivery.to) is None:
+        raise OptionError(f"{shown}: an Iceberg table is named by its catalog, such as lake.sales.orders")
+    if not delivery.is_folder and delivery.state_folder is None:
+        raise OptionError(
+            f"state is missing: {shown} is no folder, so name one for the checkpoint, the batches and the dead letters"
+            + (f"; if it is one, write ./{delivery.to}" if delivery.format == "delta" else "")
+        )
+    if delivery.format == _STREAM_OF_RECORDS:
+        for key, value in (("partition-by", delivery.partitions), ("metadata", delivery.metadata)):
+            if value:
+                raise OptionError(
+                    f"{key} has no effect with format=stream, which writes the records as they are"
+                )
+        if delivery.to in (delivery.stream, delivery.stream.rpartition("/")[2]):
+            raise OptionError(f"{shown} is the stream that is read")
 
 
 def check_together(deliveries: tuple[Delivery, ...]) -> None:
@@ -178,11 +215,11 @@ def check_together(deliveries: tuple[Delivery, ...]) -> None:
     Raises:
         OptionError: Two have the same name and table.
     """
-    seen = set()
+    seen: set[str | tuple[str, str]] = set()
     for each in deliveries:
-        if each.state in seen:
+        if each.state in seen or (each.to, each.name) in seen:
             raise OptionError(f"two deliveries {each.name} into {each.to}: give one another name")
-        seen.add(each.state)
+        seen |= {each.state, (each.to, each.name)}
 
 
 def _read(key: str, kind: Kind, value: Any) -> Any:

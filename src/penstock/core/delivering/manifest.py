@@ -62,6 +62,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
         dead_count: Dead letters, as Spark counted them.
         moves: Its files.
         removes: Files that are removed after the moves.
+        rows: Folder of the staged rows, if the table has transactions of its own or is a stream.
+        before: State of the table before the batch, as its target describes it.
+        staged_count: Files in the folder of staged rows.
         version: Of this format.
     """
 
@@ -72,6 +75,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
     dead_count: int
     moves: tuple[Move, ...]
     removes: tuple[str, ...] = ()
+    rows: str | None = None
+    before: str | None = None
+    staged_count: int = 0
     version: int = VERSION
 
     def to_json(self) -> bytes:

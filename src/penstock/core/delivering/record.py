@@ -15,7 +15,16 @@ from penstock.core.position import LATEST, TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.errors import DeliveryFailed, OptionError
 
-_FIXED: Final = ("stream", "table_format", "partitions", "application", "checkpoint", "metadata", "is_raw")
+_FIXED: Final = (
+    "stream",
+    "to",
+    "table_format",
+    "partitions",
+    "application",
+    "checkpoint",
+    "metadata",
+    "is_raw",
+)
 _KEYS: Final = {
     "table_format": "format",
     "partitions": "partition-by",
@@ -34,6 +43,8 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
         checkpoint: Spark's checkpoint location.
         metadata: Columns beside the fields.
         is_raw: Whether the table has the source's columns.
+        id: Of the delivery, in the log of its table.
+        to: The table; empty in records of earlier releases.
         start: Where the running delivery began, as an option of the source; None if there are backfills only.
         start_ms: The same as a moment; None if it is none.
         query_id: Id of Spark's query.
@@ -46,6 +57,8 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
     checkpoint: str
     metadata: tuple[str, ...] = ()
     is_raw: bool = False
+    id: str = ""
+    to: str = ""
     start: str | None = None
     start_ms: int | None = None
     query_id: str | None = None
@@ -55,7 +68,7 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
 
-def record_of(delivery: Delivery, application: str) -> DeliveryRecord:
+def record_of(delivery: Delivery, application: str, delivery_id: str = "") -> DeliveryRecord:
     """Return the record of a delivery that has not run yet."""
     return DeliveryRecord(
         stream=delivery.stream,
@@ -65,6 +78,8 @@ def record_of(delivery: Delivery, application: str) -> DeliveryRecord:
         checkpoint=delivery.checkpoint_location,
         metadata=delivery.metadata,
         is_raw=delivery.schema == "raw",
+        id=delivery_id,
+        to=delivery.to,
     )
 
 
@@ -88,7 +103,7 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: Delive
     """
     for field in _FIXED:
         before, given = getattr(earlier, field), getattr(now, field)
-        if before != given:
+        if before != given and not (field == "to" and not before):
             raise OptionError(
                 f"delivery {delivery.name} into {delivery.to} has run with {_KEYS.get(field, field)} {before!r}, not {given!r}: "
                 "keep it, or give the delivery another name or table"

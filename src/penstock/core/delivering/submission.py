@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Final
 
 _PROGRAM: Final = '\'import runpy; runpy.run_module("penstock", run_name="__main__")\''
 
 
-def submit_lines(file: str, arguments: tuple[str, ...], master: str | None) -> str:
+_PACKAGES: Final = "spark.jars.packages"
+
+
+def submit_lines(
+    file: str,
+    arguments: tuple[str, ...],
+    master: str | None,
+    settings: Mapping[str, str],
+    spark: str = "",
+) -> str:
     """Return the lines of a shell.
 
     Args:
         file: The file of deliveries.
         arguments: Further arguments of the command.
         master: Spark's master; None leaves it to the cluster's configuration.
+        settings: Of Spark, by name.
+        spark: Line of Spark for which the packages among the settings are; empty if there are none.
     """
     name = file.rpartition("/")[2]
     words = ["deliver", "-f", name, *arguments]
     options = ["--archives", "environment.tar.gz#environment", "--files", file]
     if master is not None:
         options = ["--master", master, *options]
+    if _PACKAGES in settings:
+        options += ["--packages", settings[_PACKAGES]]
+    for name_of, value in settings.items():
+        if name_of != _PACKAGES:
+            options += ["--conf", f"{name_of}={value}"]
+    note = f"# the packages are for Spark {spark}" if spark else ""
     return "\n".join(
         (
+            *([note] if note else []),
             "python3 -m venv environment && . environment/bin/activate",
             "pip install penstock 'pyarrow>=18' 'pandas>=2.2,<3' pyyaml venv-pack",
             "venv-pack -o environment.tar.gz",

@@ -1,0 +1,211 @@
+"""Tables with transactions of their own: what a batch may change in their columns, and whether it was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.partitions import PartitionColumn
+from penstock.errors import DeliveryFailed, OptionError
+
+_UNFIT_CHARACTERS: Final = frozenset(" ,;{}()\n\t=.`")
+"""Delta Lake refuses most of them in a column's name; dots and backquotes are written otherwise in each dialect."""
+_WIDER: Final = {
+    "tinyint": ("smallint", "int", "bigint"),
+    "smallint": ("int", "bigint"),
+    "int": ("bigint",),
+    "float": ("double",),
+}
+_UNREADABLE: Final = ("interval", "void", "variant", "geometry", "geography")
+"""Types of a table's columns that no field of a JSON record can have."""
+
+
+class TableColumn(Struct, frozen=True):
+    """A column.
+
+    Args:
+        name: As the table spells it.
+        kind: Spark's simple type.
+        is_required: Whether it takes no null.
+    """
+
+    name: str
+    kind: str
+    is_required: bool = False
+
+
+class TableChange(Struct, frozen=True):
+    """Changes of a table's columns before a batch is written.
+
+    Args:
+        added: New columns.
+        widened: Columns with a wider type.
+    """
+
+    added: tuple[TableColumn, ...] = ()
+    widened: tuple[TableColumn, ...] = ()
+
+
+def is_wider(kind: str, other: str) -> bool:
+    """Return whether a type takes every value of another one and is not the same."""
+    return kind in _WIDER.get(other, ())
+
+
+def may_name(name: str) -> bool:
+    """Return whether a column of such a table may have the name."""
+    return bool(name) and not _UNFIT_CHARACTERS & set(name)
+
+
+def may_read(kind: str) -> bool:
+    """Return whether a field of a JSON record may fill a column of a type."""
+    return not kind.startswith(_UNREADABLE)
+
+
+def plan_change(
+    table: str,
+    wanted: Iterable[TableColumn],
+    columns: Sequence[TableColumn],
+    *,
+    way_to_widen: str | None,
+) -> TableChange:
+    """Return what a table lacks for rows with the wanted columns.
+
+    Args:
+        table: Name of the table, for the message.
+        wanted: Columns of the rows.
+        columns: Columns of the table.
+        way_to_widen: How a user allows wider types in this table; None if they are allowed.
+
+    Raises:
+        OptionError: A column does not fit the table, or the table has a column that takes no null.
+    """
+    known = {each.name.lower(): each for each in columns}
+    added, widened = [], []
+    for each in wanted:
+        column = known.get(each.name.lower())
+        if column is None:
+            if not may_name(each.name):
+                raise OptionError(
+                    f"{table}: a column of this format cannot be named {each.name!r} (no blanks, dots, backquotes or any of ,;{{}}()=); "
+                    "use format parquet, or leave the field out of the schema"
+                )
+            added.append(each)
+        elif column.kind == each.kind or is_wider(column.kind, each.kind):
+            continue
+        elif not is_wider(each.kind, column.kind):
+            raise OptionError(
+                f"{table}: column {column.name} is {column.kind.upper()}, and {each.kind.upper()} does not fit into it: name it "
+                f"`{column.name} {column.kind.upper()}` in the schema, or deliver into another table"
+            )
+        elif way_to_widen is not None:
+            raise OptionError(
+                f"{table}: column {column.name} is {column.kind.upper()} and has to become {each.kind.upper()}: {way_to_widen}"
+            )
+        else:
+            widened.append(TableColumn(column.name, each.kind))
+    required = [each.name for each in columns if each.is_required]
+    if required:
+        raise OptionError(
+            f"{table}: column {', '.join(required)} takes no null, and a record may lack it: allow it with "
+            f"ALTER TABLE … ALTER COLUMN {required[0]} DROP NOT NULL, or deliver into another table"
+        )
+    return TableChange(tuple(added), tuple(widened))
+
+
+def check_partitions(table: str, wanted: Sequence[PartitionColumn], found: Sequence[str]) -> None:
+    """Refuse partition columns that an existing table does not have.
+
+    Args:
+        table: Name of the table, for the message.
+        wanted: As given.
+        found: Partition columns of the table, or its expressions.
+
+    Raises:
+        OptionError: They differ.
+    """
+    names = [each.name.lower() for each in wanted]
+    if names and names != [each.lower() for each in found]:
+        shown = f"partitioned by {', '.join(found)}" if found else "not partitioned"
+        raise OptionError(
+            f"{table} is {shown}, not by {', '.join(each.name for each in wanted)}: leave out partition-by (a column `x` that the "
+            "table needs may be filled by a field `x`), or deliver into another table"
+        )
+
+
+def owner_property(delivery: str) -> str:
+    """Return the table property that names the delivery which writes under a name."""
+    return f"penstock.delivery.{delivery}"
+
+
+def check_owner(table: str, delivery: Delivery, found: str | None, own: str | None) -> None:
+    """Refuse a table with rows of a delivery of the same name whose state was lost.
+
+    Args:
+        table: Name of the table, for the message.
+        delivery: The definition.
+        found: Id in the table; None if no delivery of the name has written.
+        own: Id of this delivery; None before its first run.
+
+    Raises:
+        DeliveryFailed: They differ.
+    """
+    if found is not None and found != own:
+        raise DeliveryFailed(
+            f"{table} has rows of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, or give "
+            "the delivery another name"
+        )
+
+
+def transaction_of(delivery_id: str, label: str) -> tuple[str, int]:
+    """Return application and version of a batch's transaction in Delta Lake.
+
+    The batches of the query are numbered, so the table keeps one number for all of them. Every other batch is an application
+    of its own.
+    """
+    return (
+        (f"penstock/{delivery_id}", int(label))
+        if label.isdecimal()
+        else (f"penstock/{delivery_id}/{label}", 0)
+    )
+
+
+class Snapshot(Struct, frozen=True):
+    """A version of an Iceberg table.
+
+    Args:
+        id: Its id.
+        parent: Id of the one before; None for the first.
+        delivery: Id of the delivery that wrote it; None if it was written otherwise.
+        batch: Label of the batch.
+    """
+
+    id: int
+    parent: int | None
+    delivery: str | None = None
+    batch: str | None = None
+
+
+def is_in_snapshots(
+    snapshots: Collection[Snapshot], delivery_id: str, label: str, before: int | None
+) -> bool | None:
+    """Return whether a batch was committed to an Iceberg table.
+
+    Args:
+        snapshots: Those that the table still has.
+        delivery_id: Id of the delivery.
+        label: Of the batch.
+        before: The table's snapshot before the first attempt; None if it had none.
+
+    Returns:
+        None if it is unknown: the snapshots since the first attempt are gone.
+    """
+    if any(each.delivery == delivery_id and each.batch == label for each in snapshots):
+        return True
+    known = {each.id for each in snapshots}
+    is_whole = (
+        before in known if before is not None else not known or any(each.parent is None for each in snapshots)
+    )
+    return False if is_whole else None

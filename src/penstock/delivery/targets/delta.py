@@ -1,0 +1,110 @@
+"""A Delta table: an append has the batch's number as `txnVersion`, so a repeat of it is skipped by Delta itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.lake_table import transaction_of
+from penstock.delivery.files import Files, spark_uri
+from penstock.delivery.table_rows import quoted
+from penstock.delivery.targets.lake import aligned
+from penstock.errors import OptionError
+
+_WIDENING: Final = "delta.enableTypeWidening"
+
+
+class DeltaTable:
+    """A table in a folder or in Spark's catalog.
+
+    Args:
+        spark: A session.
+        delivery: The definition.
+        files: The file system of the table, if it is a folder.
+    """
+
+    def __init__(self, spark: SparkSession, delivery: Delivery, files: Files) -> None:
+        self._spark = spark
+        self._files = files
+        self._path = delivery.to if delivery.is_folder else None
+        if self._path is not None:
+            self.name = f"delta.{quoted(spark_uri(self._path))}"
+        else:
+            self.name = ".".join(quoted(part) for part in delivery.to.split("."))
+
+    def exists(self) -> bool:
+        """Return whether there is such a table.
+
+        Raises:
+            OptionError: The folder has files and is no Delta table.
+        """
+        if self._path is None:
+            return self._spark.catalog.tableExists(self.name)
+        if any(True for _ in self._files.walk(f"{self._path}/_delta_log")):
+            return True
+        paths = (path for path, _ in self._files.walk(self._path))
+        other = next((path for path in paths if not path.rpartition("/")[2].startswith(".")), None)
+        if other is not None:
+            raise OptionError(
+                f"to={self._path} is no Delta table and has files, such as {other}: name another folder"
+            )
+        return False
+
+    def schema(self) -> StructType:
+        """Return the table's columns."""
+        return self._spark.table(self.name).schema
+
+    def partitions(self) -> Sequence[str]:
+        """Return the partition columns."""
+        return [
+            str(each)
+            for each in self._spark.sql(f"DESCRIBE DETAIL {self.name}").collect()[0].partitionColumns
+        ]
+
+    def property(self, name: str) -> str | None:
+        """Return a property of the table."""
+        found = self._spark.sql(f"DESCRIBE DETAIL {self.name}").collect()[0].properties
+        return None if found.get(name) is None else str(found[name])
+
+    def create(self, schema: StructType, partitions: Sequence[str]) -> None:
+        """Create the table without rows."""
+        writer = self._spark.createDataFrame([], schema).write.format("delta").mode("append")
+        if partitions:
+            writer = writer.partitionBy(*partitions)
+        if self._path is None:
+            writer.saveAsTable(self.name)
+        else:
+            writer.save(spark_uri(self._path))
+
+    def way_to_widen(self) -> str | None:
+        """Return how a user allows wider types, which older readers of Delta do not know."""
+        if self.property(_WIDENING) == "true":
+            return None
+        return (
+            f"allow it with ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WIDENING}' = 'true') if all readers of the table know it, or "
+            "keep the type"
+        )
+
+    def state(self) -> str | None:
+        """Return None: Delta compares the batch's number itself."""
+        return None
+
+    def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
+        """Append the rows of a batch, unless it was committed."""
+        del before
+        application, version = transaction_of(delivery_id, label)
+        writer = (
+            aligned(rows, self.schema(), filled=self.partitions())
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", application)
+            .option("txnVersion", version)
+        )
+        if self._path is None:
+            writer.saveAsTable(self.name)
+        else:
+            writer.save(spark_uri(self._path))

@@ -1,0 +1,129 @@
+"""An Iceberg table: the snapshot of an append has the batch in its summary, and a repeat looks for it there first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.lake_table import Snapshot, is_in_snapshots
+from penstock.delivery.table_rows import quoted
+from penstock.delivery.targets.lake import aligned
+from penstock.errors import DeliveryFailed, OptionError
+
+_DELIVERY: Final = "penstock.delivery"
+_BATCH: Final = "penstock.batch"
+
+
+class IcebergTable:
+    """A table of a catalog.
+
+    Args:
+        spark: A session.
+        delivery: The definition.
+
+    Raises:
+        OptionError: The catalog is not configured.
+    """
+
+    def __init__(self, spark: SparkSession, delivery: Delivery) -> None:
+        self._spark = spark
+        self._file_bytes = delivery.file_bytes
+        parts = delivery.to.split(".")
+        self.name = ".".join(quoted(part) for part in parts)
+        self._namespace = ".".join(quoted(part) for part in parts[:-1]) if len(parts) > 2 else None
+        own = spark.conf.get("spark.sql.catalog.spark_catalog", None) if len(parts) == 2 else None
+        if not spark.conf.get(f"spark.sql.catalog.{parts[0]}", None) and "iceberg" not in (own or ""):
+            raise OptionError(
+                f"to={delivery.to}: Spark has no catalog {parts[0]}; configure it, for instance --conf "
+                f"spark.sql.catalog.{parts[0]}=org.apache.iceberg.spark.SparkCatalog --conf spark.sql.catalog.{parts[0]}.type=glue "
+                f"--conf spark.sql.catalog.{parts[0]}.warehouse=s3://BUCKET/FOLDER"
+            )
+
+    def exists(self) -> bool:
+        """Return whether there is such a table."""
+        return self._spark.catalog.tableExists(self.name)
+
+    def schema(self) -> StructType:
+        """Return the table's columns."""
+        self._spark.catalog.refreshTable(self.name)
+        return self._spark.table(self.name).schema
+
+    def partitions(self) -> Sequence[str]:
+        """Return the partition columns, or the expressions of a hidden layout."""
+        rows = self._spark.sql(f"DESCRIBE TABLE {self.name}").collect()
+        titles = [row.col_name for row in rows]
+        if "# Partition Information" in titles:
+            after = titles[titles.index("# Partition Information") + 1 :]
+            return [each for each in after if each and not each.startswith("#")]
+        found = rows[titles.index("# Partitioning") + 1 :] if "# Partitioning" in titles else []
+        return [row.data_type for row in found if row.col_name.startswith("Part ")]
+
+    def property(self, name: str) -> str | None:
+        """Return a property of the table."""
+        rows = self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
+        return next((str(row.value) for row in rows if row.key == name), None)
+
+    def create(self, schema: StructType, partitions: Sequence[str]) -> None:
+        """Create the table without rows, and its namespace."""
+        from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+        if self._namespace is not None:
+            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
+        writer = self._spark.createDataFrame([], schema).writeTo(self.name).using("iceberg")
+        if partitions:
+            writer = writer.partitionedBy(*(F.col(quoted(each)) for each in partitions))
+        writer.create()
+
+    def way_to_widen(self) -> str | None:
+        """Return None: every reader of Iceberg knows wider types."""
+        return None
+
+    def state(self) -> str | None:
+        """Return the id of the current snapshot; None if there is none."""
+        rows = self._spark.table(f"{self.name}.refs").where("name = 'main'").collect()
+        return str(rows[0].snapshot_id) if rows else None
+
+    def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
+        """Append the rows of a batch, unless it was committed.
+
+        Raises:
+            DeliveryFailed: The snapshots that would show it have expired.
+        """
+        schema = self.schema()
+        if self.state() != before:
+            is_there = is_in_snapshots(
+                self._snapshots(), delivery_id, label, None if before is None else int(before)
+            )
+            if is_there:
+                return
+            if is_there is None:
+                raise DeliveryFailed(
+                    f"{self.name}: batch {label} may be in the table, and the snapshots since its first attempt have expired: compare "
+                    "the table with the batch's manifest, then deliver into another table or under another name"
+                )
+        (
+            aligned(rows, schema, filled=schema.names)
+            .writeTo(self.name)
+            .option(f"snapshot-property.{_DELIVERY}", delivery_id)
+            .option(f"snapshot-property.{_BATCH}", label)
+            .option("fanout-enabled", "true")
+            .option("target-file-size-bytes", str(self._file_bytes))
+            .append()
+        )
+
+    def _snapshots(self) -> list[Snapshot]:
+        rows = (
+            self._spark.table(f"{self.name}.snapshots")
+            .selectExpr(
+                "snapshot_id",
+                "parent_id",
+                f"summary['{_DELIVERY}'] AS delivery",
+                f"summary['{_BATCH}'] AS batch",
+            )
+            .collect()
+        )
+        return [Snapshot(row.snapshot_id, row.parent_id, row.delivery, row.batch) for row in rows]

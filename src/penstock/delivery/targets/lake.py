@@ -1,0 +1,192 @@
+"""Tables with transactions of their own: rows are staged as Parquet, then appended by one transaction that names the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructType
+
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.lake_table import (
+    TableChange,
+    TableColumn,
+    check_owner,
+    check_partitions,
+    may_name,
+    may_read,
+    owner_property,
+    plan_change,
+)
+from penstock.core.delivering.manifest import Manifest
+from penstock.delivery.files import spark_uri
+from penstock.delivery.table_rows import quoted, table_rows
+from penstock.delivery.targets.target import Placement
+from penstock.spark.schema import SCHEMA_DDL
+
+
+class LakeTable(Protocol):
+    """A table of Delta Lake or Apache Iceberg. Implemented by `DeltaTable` and `IcebergTable`."""
+
+    @property
+    def name(self) -> str:
+        """The table's name for SQL."""
+
+    def exists(self) -> bool:
+        """Return whether there is such a table. Raises OptionError if there can be none."""
+
+    def schema(self) -> StructType:
+        """Return the table's columns as they are now."""
+
+    def partitions(self) -> Sequence[str]:
+        """Return its partition columns, or its expressions."""
+
+    def property(self, name: str) -> str | None:
+        """Return a property of the table; None if it is not set."""
+
+    def create(self, schema: StructType, partitions: Sequence[str]) -> None:
+        """Create the table without rows."""
+
+    def way_to_widen(self) -> str | None:
+        """Return how a user allows wider types; None if they are allowed."""
+
+    def state(self) -> str | None:
+        """Return what `append` compares: whether the table has changed since."""
+
+    def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
+        """Append the rows of a batch by one transaction; do nothing if that was committed.
+
+        Args:
+            rows: With columns of the table.
+            delivery_id: Id of the delivery.
+            label: Of the batch.
+            before: `state` before the first attempt.
+        """
+
+
+class LakeTarget:
+    """A table with transactions of its own.
+
+    Args:
+        spark: A session of this delivery.
+        delivery: The definition.
+        delivery_id: Its id in the table's log; empty before its first run.
+        table: The table.
+    """
+
+    ending = "parquet"
+
+    def __init__(self, spark: SparkSession, delivery: Delivery, delivery_id: str, table: LakeTable) -> None:
+        self._spark = spark
+        self._delivery = delivery
+        self._id = delivery_id
+        self._table = table
+        self._taken: frozenset[str] = frozenset()
+
+    def known(self) -> StructType:
+        """Return the columns of the table that fields may fill."""
+        if self._delivery.schema == "raw" or not self._table.exists():
+            return StructType([])
+        others = {each.name.lower() for each in self._delivery.partitions if not each.is_plain}
+        others |= {f"_{name}".lower() for name in self._delivery.metadata}
+        fields = [each for each in self._table.schema().fields if each.name.lower() not in others]
+        readable = [each for each in fields if may_read(each.dataType.simpleString()) and may_name(each.name)]
+        self._taken = frozenset(
+            {each.name.lower() for each in fields} - {each.name.lower() for each in readable}
+        )
+        return StructType(readable)
+
+    def check(self, schema: StructType | None) -> None:
+        """Compare the rows' columns and the partitions with the table."""
+        if not self._table.exists():
+            wanted = [] if schema is None else _columns(schema, is_required=False)
+            plan_change(self._table.name, wanted, (), way_to_widen=None)
+            return
+        delivery = self._delivery
+        check_owner(
+            self._table.name, delivery, self._table.property(owner_property(delivery.name)), self._id or None
+        )
+        check_partitions(self._table.name, delivery.partitions, self._table.partitions())
+        self._plan(self._rows_schema(schema))
+
+    def _rows_schema(self, schema: StructType | None) -> StructType:
+        from penstock.delivery.json_rows import with_verdict
+
+        rows = self._spark.createDataFrame([], SCHEMA_DDL)
+        if schema is not None:
+            if not schema.fields:
+                return schema
+            rows = with_verdict(rows, schema)
+        return table_rows(rows, self._delivery, schema).schema
+
+    def _plan(self, schema: StructType) -> TableChange:
+        return plan_change(
+            self._table.name,
+            _columns(schema, is_required=False),
+            _columns(self._table.schema()),
+            way_to_widen=self._table.way_to_widen(),
+        )
+
+    def may_add(self, name: str) -> bool:
+        """Return whether the format takes the name, and no other column of the table has it."""
+        return may_name(name) and name.lower() not in self._taken
+
+    def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
+        """Write the rows as Parquet, whatever the table's layout."""
+        names = [each.name for each in self._delivery.partitions]
+        table_rows(rows, self._delivery, schema).hint("rebalance", *names).write.parquet(spark_uri(folder))
+
+    def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
+        """Return the folder that `commit` reads, and the table's state before it."""
+        del label
+        if not staged:
+            return Placement()
+        before = self._table.state() if self._table.exists() else None
+        return Placement(rows=folder, before=before, staged_count=len(staged))
+
+    def commit(self, manifest: Manifest) -> None:
+        """Create or change the table if it lacks columns, and append the rows."""
+        assert manifest.rows is not None
+        rows = self._spark.read.parquet(spark_uri(manifest.rows))
+        if not self._table.exists():
+            self._table.create(rows.schema, [each.name for each in self._delivery.partitions])
+        owner = owner_property(self._delivery.name)
+        if self._table.property(owner) != self._id:
+            self._sql(f"SET TBLPROPERTIES ('{owner}' = '{self._id}')")
+        change = self._plan(rows.schema)
+        if change.added:
+            columns = ", ".join(f"{quoted(each.name)} {each.kind}" for each in change.added)
+            self._sql(f"ADD COLUMNS ({columns})")
+        for each in change.widened:
+            self._sql(f"ALTER COLUMN {quoted(each.name)} TYPE {each.kind}")
+        self._table.append(rows, self._id, manifest.batch, manifest.before)
+
+    def _sql(self, change: str) -> None:
+        self._spark.sql(f"ALTER TABLE {self._table.name} {change}")
+
+
+def aligned(rows: DataFrame, schema: StructType, *, filled: Collection[str]) -> DataFrame:
+    """Return rows with the names and types of a table's columns.
+
+    Args:
+        rows: Staged rows.
+        schema: Of the table.
+        filled: Names of columns that are null in the rows, instead of missing, if the rows lack them.
+    """
+    names = {name.lower(): name for name in rows.columns}
+    columns = []
+    for field in schema.fields:
+        name = names.get(field.name.lower())
+        if name is not None or field.name in filled:
+            column = F.lit(None) if name is None else F.col(quoted(name))
+            columns.append(column.cast(field.dataType).alias(field.name))
+    return rows.select(*columns)
+
+
+def _columns(schema: StructType, *, is_required: bool = True) -> list[TableColumn]:
+    return [
+        TableColumn(each.name, each.dataType.simpleString(), is_required and not each.nullable)
+        for each in schema.fields
+    ]

@@ -1,0 +1,68 @@
+"""Plain files in a folder: staged with their partitions, then moved under names of delivery, batch and number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.manifest import Manifest, plan_moves
+from penstock.delivery.files import spark_uri
+from penstock.delivery.table_rows import table_rows
+from penstock.delivery.targets.target import Placement
+
+_ENDINGS: Final = {"parquet": "parquet", "json": "json"}
+
+
+class PlainFiles:
+    """A folder of Parquet files or of JSON lines.
+
+    Args:
+        delivery: The definition.
+    """
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    @property
+    def ending(self) -> str:
+        """End of the names of files."""
+        return _ENDINGS[self._delivery.format]
+
+    def known(self) -> StructType:
+        """Return no columns: those of the folder are in the delivery's own record."""
+        return StructType([])
+
+    def check(self, schema: StructType | None) -> None:
+        """Accept every schema."""
+
+    def may_add(self, name: str) -> bool:
+        """Return True: a file may have any column."""
+        del name
+        return True
+
+    def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
+        """Write the rows as they will be in the table."""
+        names = [each.name for each in self._delivery.partitions]
+        # Without the hint, every task would write a file into every folder. With it, Spark chooses the number of files by size.
+        balanced = table_rows(rows, self._delivery, schema).hint("rebalance", *names)
+        writer = balanced.write.mode("overwrite").option("mergeSchema", "false")
+        if names:
+            writer = writer.partitionBy(*names)
+        if self._delivery.format == "parquet":
+            writer.parquet(spark_uri(folder))
+        else:
+            writer.json(spark_uri(folder))
+
+    def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
+        """Return the files' places."""
+        moves = plan_moves(
+            self._delivery.name, label, staged, root=folder, to=self._delivery.to, ending=self.ending
+        )
+        return Placement(moves)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Do nothing: the batch's files are moved by its manifest."""

@@ -1,0 +1,86 @@
+"""Another stream: the records of a batch, as they are. At least once: a batch that was killed under way is put again, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructType
+
+from penstock import wiring
+from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.manifest import Manifest
+from penstock.delivery.files import spark_uri
+from penstock.delivery.targets.target import Placement
+from penstock.spark.options.spark_options import parse_sink
+
+_COLUMNS: Final = (
+    "partitionKey",
+    "explicitHashKey",
+    "data",
+    "shardId",
+    "sequenceNumber",
+    "subSequenceNumber",
+)
+
+
+class StreamTarget:
+    """A stream in the account and region of the connection.
+
+    Args:
+        spark: A session of this delivery.
+        delivery: The definition.
+    """
+
+    ending = "parquet"
+
+    def __init__(self, spark: SparkSession, delivery: Delivery) -> None:
+        self._spark = spark
+        self._to = delivery.to
+        named = {"streamARN" if delivery.to.startswith("arn:") else "streamName": delivery.to}
+        self._options = {**named, **dict(delivery.connection)}
+
+    def known(self) -> StructType:
+        """Return no columns."""
+        return StructType([])
+
+    def check(self, schema: StructType | None) -> None:
+        """Refuse a stream that does not exist.
+
+        Raises:
+            NotFound: There is none.
+        """
+        del schema
+        options, _ = parse_sink(self._options)
+        wiring.open_kinesis(options.connection).fetch_summary(self._to)
+
+    def may_add(self, name: str) -> bool:
+        """Return True: records are put as they are."""
+        del name
+        return True
+
+    def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
+        """Keep the records, in the files of the tasks that read them."""
+        del schema
+        rows.select(*_COLUMNS).write.parquet(spark_uri(folder))
+
+    def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
+        """Return the folder of the records."""
+        del label
+        return Placement(rows=folder, staged_count=len(staged)) if staged else Placement()
+
+    def commit(self, manifest: Manifest) -> None:
+        """Put the records. Those with one partition key stay in order."""
+        assert manifest.rows is not None
+        number = F.lpad("sequenceNumber", 60, "0")
+        records = self._spark.read.parquet(spark_uri(manifest.rows))
+        (
+            records.repartition("partitionKey")
+            .sortWithinPartitions(number, "subSequenceNumber")
+            .write.format("kinesis")
+            .options(**self._options)
+            .mode("append")
+            .save()
+        )

@@ -1,0 +1,77 @@
+"""The interface of a target: rows are staged, then put into it once by the manifest of their batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from penstock.core.delivering.manifest import Manifest, Move
+
+
+class Placement(Struct, frozen=True):
+    """How staged rows come into a target; part of the manifest.
+
+    Args:
+        moves: Files that are moved.
+        rows: Folder of the staged rows that `commit` reads; None if there are none.
+        before: State of the target before the batch, for `commit`.
+        staged_count: Files in that folder.
+    """
+
+    moves: tuple[Move, ...] = ()
+    rows: str | None = None
+    before: str | None = None
+    staged_count: int = 0
+
+
+class Target(Protocol):
+    """Implemented by `PlainFiles`, `LakeTarget` and `StreamTarget`."""
+
+    @property
+    def ending(self) -> str:
+        """End of the names of staged files."""
+
+    def known(self) -> StructType:
+        """Return the columns that an existing table has for fields of records; none if it says nothing about them."""
+
+    def check(self, schema: StructType | None) -> None:
+        """Refuse, before the first write, a target that cannot take the rows.
+
+        Args:
+            schema: Of the records; None for the source's columns.
+
+        Raises:
+            OptionError: A column, or the layout, does not fit the target.
+            DeliveryFailed: The target is another delivery's, or cannot be read.
+        """
+
+    def may_add(self, name: str) -> bool:
+        """Return whether a new field may become a column."""
+
+    def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
+        """Write rows that fit into a folder beside the target.
+
+        Args:
+            rows: Of the source, with the parsed fields if there is a schema.
+            schema: Of the records; None for the source's columns.
+            folder: It does not exist yet.
+        """
+
+    def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
+        """Return how staged files come into the target.
+
+        Args:
+            label: Of the batch.
+            staged: Path and size of each file.
+            folder: The folder in which they were staged.
+        """
+
+    def commit(self, manifest: Manifest) -> None:
+        """Put the staged rows of a batch into the target, once: a repeat after any failure adds nothing.
+
+        Not called for a batch without `rows` in its manifest.
+        """

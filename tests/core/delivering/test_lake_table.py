@@ -1,0 +1,125 @@
+"""Tables with transactions: which columns may change, which packages a Spark needs, and whether a batch was committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from lake_recipes import packages
+from penstock.core.delivering.definition import parse_delivery
+from penstock.core.delivering.lake_packages import PACKAGES, lake_settings
+from penstock.core.delivering.lake_table import (
+    Snapshot,
+    TableChange,
+    TableColumn,
+    check_owner,
+    check_partitions,
+    is_in_snapshots,
+    plan_change,
+    transaction_of,
+)
+from penstock.core.delivering.partitions import parse_partitions
+from penstock.errors import DeliveryFailed, OptionError
+
+TABLE = (TableColumn("id", "int"), TableColumn("price", "double"), TableColumn("Note", "string"))
+
+
+def plan(*wanted, columns=TABLE, way=None):
+    return plan_change("orders", [TableColumn(*each) for each in wanted], columns, way_to_widen=way)
+
+
+def test_columns_that_the_table_lacks_are_added_and_narrower_ones_are_widened():
+    assert plan(("id", "bigint"), ("price", "double"), ("country", "string")) == TableChange(
+        added=(TableColumn("country", "string"),), widened=(TableColumn("id", "bigint"),)
+    )
+
+
+def test_a_column_of_the_table_may_be_wider_and_spelled_in_another_case():
+    assert plan(("price", "float"), ("note", "string")) == TableChange()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (("id", "string"), "column id is INT, and STRING does not fit into it: name it `id INT`"),
+        (("price", "bigint"), "column price is DOUBLE, and BIGINT does not fit"),
+        (("a b", "string"), "cannot be named 'a b'"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_refused_with_the_way_out(wanted, message):
+    with pytest.raises(OptionError) as error:
+        plan(wanted)
+    assert message in str(error.value)
+
+
+def test_a_wider_type_that_readers_may_not_know_is_refused_with_the_way_to_allow_it():
+    with pytest.raises(OptionError, match="has to become BIGINT: allow it so"):
+        plan(("id", "bigint"), way="allow it so")
+
+
+def test_a_table_with_a_column_that_takes_no_null_is_refused():
+    with pytest.raises(OptionError, match="column id takes no null"):
+        plan(("id", "int"), columns=(TableColumn("id", "int", is_required=True),))
+
+
+def test_partitions_are_those_of_the_table_or_left_out():
+    dates = parse_partitions(["date(arrived)"])
+    check_partitions("orders", (), ["days(arrived)"])
+    check_partitions("orders", dates, ["date"])
+    with pytest.raises(OptionError, match=r"partitioned by days\(arrived\), not by date"):
+        check_partitions("orders", dates, ["days(arrived)"])
+    with pytest.raises(OptionError, match="not partitioned, not by date"):
+        check_partitions("orders", dates, [])
+
+
+def test_rows_of_a_delivery_whose_record_was_lost_are_not_delivered_again():
+    delivery = parse_delivery({"stream": "orders", "to": "/lake/orders", "format": "delta"})
+    check_owner("orders", delivery, None, "new")
+    check_owner("orders", delivery, "own", "own")
+    with pytest.raises(DeliveryFailed, match=r"record is not in /lake/orders.penstock/orders"):
+        check_owner("orders", delivery, "other", "new")
+
+
+def test_the_batches_of_a_query_are_one_application_of_delta_and_others_have_their_own():
+    assert transaction_of("d", "000000012") == ("penstock/d", 12)
+    assert transaction_of("d", "range.1.2") == ("penstock/d/range.1.2", 0)
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "before", "answer"),
+    [
+        ([], None, False),
+        ([Snapshot(1, None), Snapshot(2, 1, "d", "b")], 1, True),
+        ([Snapshot(2, 1, "d", "b")], 1, True),
+        ([Snapshot(1, None), Snapshot(2, 1, "d", "a"), Snapshot(3, 2, "other", "b")], 1, False),
+        ([Snapshot(3, 2)], 1, None),
+        ([Snapshot(1, None)], None, False),
+        ([Snapshot(3, 2)], None, None),
+    ],
+)
+def test_a_batch_is_found_by_its_snapshot_and_unknown_if_snapshots_are_gone(snapshots, before, answer):
+    assert is_in_snapshots(snapshots, "d", "b", before) is answer
+
+
+def test_the_packages_are_those_of_the_page():
+    for line in ("4.0", "4.1", "4.2", "4.3"):
+        assert {lake: found[line] for lake, found in PACKAGES.items() if line in found} == packages(line)
+
+
+def test_the_session_gets_the_packages_and_extensions_that_its_formats_need():
+    given = {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.1"}
+    found = lake_settings({"delta", "parquet"}, "4.1", given)
+    assert found == {
+        "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.1,io.delta:delta-spark_4.1_2.13:4.4.0",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    assert lake_settings({"parquet"}, "4.1", given) == {}
+    own = {"spark.jars.packages": "io.delta:delta-spark_4.3_2.13:5.0.0"}
+    assert lake_settings({"delta"}, "4.3", own)["spark.jars.packages"] == own["spark.jars.packages"]
+
+
+def test_a_spark_without_a_release_is_answered_with_one_that_has_it():
+    with pytest.raises(
+        OptionError, match=r"no release of Apache Iceberg for Spark 4\.3: install `pyspark==4\.1\.\*`"
+    ):
+        lake_settings({"iceberg"}, "4.3", {})

@@ -1,0 +1,305 @@
+"""`penstock deliver` into Delta Lake and Apache Iceberg: each record once, whatever step is killed; columns that grow; tables that were there.
+
+It needs the jars, as the recipes do: `make test-lakehouse`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from pyspark import __version__ as spark_version
+
+from lake_jars import JARS, may_have
+from lake_recipes import packages
+from penstock.core.delivering.manifest import Identity, Manifest
+from penstock.errors import DeliveryFailed, OptionError
+
+SPARK_LINE = ".".join(spark_version.split(".")[:2])
+LAKES = ("delta", "iceberg")
+STEPS = ("dead letters", "commit", "end")
+
+
+@pytest.fixture(scope="module")
+def lake_spark(running_kinesis, tmp_path_factory):
+    """The session that the command would open: it names the packages of both lakes itself."""
+    from penstock.delivery.running import open_session
+
+    lakes = [lake for lake, package in packages(SPARK_LINE).items() if may_have(package)]
+    if not lakes:
+        pytest.skip(f"no lake for Spark {SPARK_LINE}, or its jars cannot be reached")
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in running_kinesis.environ().items():
+            environment.setenv(name, value)
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        settings = {
+            "spark.jars.ivy": str(JARS),
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.databricks.delta.snapshotPartitions": "2",
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": str(warehouse),
+            "spark.sql.warehouse.dir": str(warehouse / "spark"),
+        }
+        session = open_session("local[2,4]", settings, is_verbose=False, formats=lakes)
+    yield session
+    session.stop()
+
+
+class Lake:
+    """A stream, a table, and deliveries from one to the other."""
+
+    def __init__(self, lake, spark, kinesis, folder):
+        self._spark, self._kinesis = spark, kinesis
+        self.lake, self.stream = lake, f"s-{uuid.uuid4().hex[:10]}"
+        self.state = folder / "state"
+        if lake == "delta":
+            self.to, self.table = str(folder / "orders"), f"delta.`file://{folder}/orders`"
+        else:
+            self.to = self.table = f"lake.d{uuid.uuid4().hex[:10]}.orders"
+            spark.sql(f"CREATE NAMESPACE {self.to.rpartition('.')[0]}")
+        kinesis.create_stream(self.stream, shards=2)
+
+    def sql(self, text):
+        return self._spark.sql(text.format(table=self.table))
+
+    def put(self, lines):
+        answer = self._kinesis.client("kinesis").put_records(
+            StreamName=self.stream,
+            Records=[{"PartitionKey": str(number), "Data": line} for number, line in enumerate(lines)],
+        )
+        assert answer["FailedRecordCount"] == 0
+
+    def deliver(self, at_step=lambda _step: None, *, redelivers=False, **given):
+        from penstock.core.delivering.definition import parse_delivery
+        from penstock.delivery.running import DeliveryRun, check_deliveries
+
+        reports = []
+        delivery = parse_delivery(
+            {
+                "stream": self.stream,
+                "to": self.to,
+                "format": self.lake,
+                "state": str(self.state),
+                "options": {"fetchInterval": "0ms", "probeInterval": "200ms"},
+                **given,
+            }
+        )
+        run = DeliveryRun(
+            self._spark, check_deliveries([delivery]), reports.append, at_step, is_redelivery=redelivers
+        )
+        run.redeliver() if redelivers else run.run(once=True)
+        return reports
+
+    def ids(self):
+        return sorted(row.id for row in self.sql("SELECT id FROM {table}").collect())
+
+    def kinds(self):
+        return {row.col_name: row.data_type for row in self.sql("DESCRIBE {table}").collect() if row.col_name}
+
+    def letters(self):
+        found = sorted(Path(self.state).glob("*/dead-letters/*.jsonl"))
+        return sorted(
+            base64.b64decode(json.loads(line)["data"])
+            for path in found
+            for line in path.read_text().splitlines()
+        )
+
+
+@pytest.fixture(params=LAKES)
+def lake(request, lake_spark, kinesis, tmp_path):
+    if request.param not in packages(SPARK_LINE):
+        pytest.skip(f"no {request.param} for Spark {SPARK_LINE}")
+    return Lake(request.param, lake_spark, kinesis, tmp_path)
+
+
+class Table:
+    """A target without a stream: batches are rows of Spark's SQL."""
+
+    def __init__(self, lake, spark, folder, **given):
+        from penstock.core.delivering.definition import parse_delivery
+        from penstock.delivery.targets.opening import open_target
+
+        self.spark, self.folder, self.lake = spark, folder, lake
+        self.to = f"{folder}/orders" if lake == "delta" else f"lake.t{uuid.uuid4().hex[:10]}.orders"
+        self.name = f"delta.`file://{folder}/orders`" if lake == "delta" else self.to
+        values = {"stream": "orders", "to": self.to, "format": lake, "state": f"{folder}/state"}
+        if "to" in given:
+            self.to = self.name = given["to"]
+        self.delivery = parse_delivery({**values, **given})
+        self.target = open_target(spark, self.delivery, "the id")
+
+    def open(self, delivery_id="the id", **given):
+        from penstock.core.delivering.definition import parse_delivery
+        from penstock.delivery.targets.opening import open_target
+
+        values = {"stream": "orders", "to": self.to, "format": self.lake, "state": f"{self.folder}/state"}
+        return open_target(self.spark, parse_delivery({**values, **given}), delivery_id)
+
+    def manifest(self, label, query):
+        folder = f"{self.folder}/{uuid.uuid4().hex}"
+        self.spark.sql(query).write.parquet(f"file://{folder}")
+        placed = self.target.plan(label, [(f"{folder}/file", 1)], folder)
+        return Manifest(
+            delivery="orders",
+            batch=label,
+            identity=Identity("1", "2", 1, 2),
+            row_count=1,
+            dead_count=0,
+            moves=(),
+            rows=placed.rows,
+            before=placed.before,
+        )
+
+    def rows(self, columns="id"):
+        if self.lake == "iceberg":
+            self.spark.catalog.refreshTable(self.name)
+        return sorted(tuple(row) for row in self.spark.sql(f"SELECT {columns} FROM {self.name}").collect())
+
+
+def schema(ddl):
+    from penstock.delivery.json_rows import columns_of
+
+    return columns_of(ddl)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_repeated_batch_is_in_the_table_once_and_columns_are_added_and_widened(lake, lake_spark, tmp_path):
+    table = Table(lake, lake_spark, tmp_path, **{"partition-by": "country"})
+    table.target.check(schema("id INT, country STRING"))
+    first = table.manifest("000000000", "SELECT 1 AS id, 'de' AS country")
+    table.target.commit(first)
+    table.target.commit(first)
+    second = table.manifest("000000001", "SELECT 2 AS id, 'fr' AS country, 'x' AS note")
+    table.target.commit(second)
+    other = table.manifest("range.1.2", "SELECT 3 AS id, 'de' AS country")
+    table.target.commit(other)
+    for each in (first, second, other):
+        table.target.commit(each)
+    assert table.rows("id, country, note") == [(1, "de", None), (2, "fr", "x"), (3, "de", None)]
+    assert table.open(**{"partition-by": "country"}).known().names == ["id", "country", "note"]
+
+    if lake == "delta":
+        with pytest.raises(OptionError, match=r"delta\.enableTypeWidening"):
+            table.target.check(schema("id BIGINT, country STRING"))
+        lake_spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    table.target.check(schema("id BIGINT, country STRING"))
+    table.target.commit(table.manifest("000000002", "SELECT 4000000000L AS id, 'de' AS country"))
+    assert table.rows()[-1] == (4000000000,)
+
+    with pytest.raises(OptionError, match="STRING does not fit"):
+        table.target.check(schema("id STRING, country STRING"))
+    with pytest.raises(OptionError, match="partitioned by country, not by date"):
+        table.open(**{"partition-by": "date(arrived)"}).check(schema("id BIGINT, country STRING"))
+    with pytest.raises(DeliveryFailed, match="has rows of a delivery orders"):
+        table.open("another id").check(schema("id BIGINT, country STRING"))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lake", LAKES)
+def test_an_existing_table_gives_the_columns_and_is_filled(lake, lake_spark, tmp_path):
+    table = Table(lake, lake_spark, tmp_path)
+    if lake == "iceberg":
+        lake_spark.sql(f"CREATE NAMESPACE {table.name.rpartition('.')[0]}")
+    layout = "PARTITIONED BY (date)" if lake == "delta" else "PARTITIONED BY (days(at))"
+    lake_spark.sql(
+        f"CREATE TABLE {table.name} (Id INT, at TIMESTAMP, date DATE, price DOUBLE) USING {lake} {layout}"
+    )
+    assert table.target.known().names == ["Id", "at", "date", "price"]
+    table.target.check(table.target.known())
+    table.target.commit(table.manifest("000000000", "SELECT 1 AS id, CURRENT_TIMESTAMP AS at"))
+    assert table.rows("id, price") == [(1, None)]
+    if lake == "iceberg":
+        with pytest.raises(OptionError, match=r"partitioned by days\(at\), not by date"):
+            table.open(**{"partition-by": "date(arrived)"}).check(table.target.known())
+    else:
+        by_date = table.open(**{"partition-by": "date(arrived)"})
+        assert by_date.known().names == ["Id", "at", "price"]
+        by_date.check(by_date.known())
+
+
+@pytest.mark.timeout(900)
+def test_a_delta_table_of_the_catalog_is_filled_by_its_name(lake_spark, tmp_path):
+    table = Table("delta", lake_spark, tmp_path, to="default.orders")
+    batch = table.manifest("000000000", "SELECT 1 AS id")
+    table.target.commit(batch)
+    table.target.commit(batch)
+    assert table.rows() == [(1,)]
+
+
+def test_a_folder_that_is_no_delta_table_and_a_catalog_that_is_not_there_are_refused(lake_spark, tmp_path):
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "part.parquet").touch()
+    with pytest.raises(OptionError, match=r"is no Delta table and has files, such as .*part\.parquet"):
+        Table("delta", lake_spark, tmp_path).target.check(schema("id INT"))
+    with pytest.raises(OptionError, match="no catalog nowhere; configure it"):
+        Table("iceberg", lake_spark, tmp_path, to="nowhere.sales.orders")
+
+
+def orders(first, count, **more):
+    return [
+        json.dumps({"id": number, "price": number / 2, **more}).encode()
+        for number in range(first, first + count)
+    ]
+
+
+def kill_at(killed):
+    def kill(step):
+        if step == killed:
+            raise DeliveryFailed(f"killed at {step}")
+
+    return kill
+
+
+@pytest.mark.timeout(900)
+def test_every_record_is_a_row_or_a_dead_letter_once_whatever_step_is_killed(lake, kinesis, monkeypatch):
+    layout = {"partition-by": ["date(arrived)", "id % 2 AS odd"]}
+    lake.put(orders(0, 20))
+    lake.deliver(**layout)
+    bad = [b"no JSON", b'{"id": "q"}', b'{"id": 1, "a column with blanks": 2}']
+    lake.put([*orders(20, 10, note="new"), *bad])
+    kinesis.client("kinesis").split_shard(
+        StreamName=lake.stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
+    )
+    for killed in STEPS:
+        with pytest.raises(DeliveryFailed, match=f"killed at {killed}"):
+            lake.deliver(at_step=kill_at(killed), **layout)
+        assert lake.ids() in (list(range(20)), list(range(30)))
+    lake.put(orders(30, 5))
+    lake.deliver(**layout)
+    assert lake.ids() == list(range(35))
+    assert lake.letters() == sorted(bad)
+    assert lake.kinds()["note"] == "string"
+    assert lake.sql("SELECT count(note) FROM {table}").collect()[0][0] == 10
+
+
+@pytest.mark.timeout(900)
+def test_a_batch_that_the_table_has_is_not_appended_again(lake, monkeypatch):
+    from penstock.delivery.batch_store import BatchStore
+
+    lake.put(orders(0, 10))
+    replace = BatchStore._finish_move
+
+    def die_after_rows(self, batch, move):
+        raise DeliveryFailed("killed between the table's commit and the batch's end")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchStore, "_finish_move", die_after_rows)
+        lake.put([b"no JSON"])
+        with pytest.raises(DeliveryFailed, match="between the table's commit"):
+            lake.deliver()
+    assert lake.ids() == list(range(10))
+    assert BatchStore._finish_move is replace
+    lake.put(orders(10, 3))
+    lake.deliver()
+    assert lake.ids() == list(range(13))
+    assert lake.letters() == [b"no JSON"]
