@@ -141,7 +141,7 @@ def _environment_of(service: str) -> int:
     return hash((get(f"AWS_ENDPOINT_URL_{service.upper()}"), *map(get, _VARIABLES)))
 
 
-def note_credentials(options: AwsOptions) -> int:
+def credentials_in_use(options: AwsOptions) -> int:
     """Return which credentials are in use, for `renew_credentials`."""
     return _renewals.get(options, (0, 0.0))[0]
 
@@ -151,7 +151,7 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
 
     Args:
         options: Where and as whom.
-        seen: The result of `note_credentials` before the refused call, so that one renewal serves all calls in flight.
+        seen: The result of `credentials_in_use` before the refused call, so that one renewal serves all calls in flight.
 
     Returns:
         False when that cannot help: the credentials are fixed, or were fetched a moment ago.

@@ -16,7 +16,7 @@ import botocore.exceptions as sdk
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connecting import proxy_for, trusted_file
-from penstock.aws.connection import client_for, new_session, note_credentials, renew_credentials
+from penstock.aws.connection import client_for, credentials_in_use, new_session, renew_credentials
 from penstock.aws.credential_errors import sdk_error
 from penstock.aws.data_plane import SignedAndHeld
 from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
@@ -108,7 +108,7 @@ class AwsFanOut:
     ) -> EventStream:
         """Begin to call SubscribeToShard."""
         resource = f"shard {shard_id}, consumer {consumer_arn}"
-        seen = note_credentials(self._options)
+        seen = credentials_in_use(self._options)
         url, request = self._sign(consumer_arn, shard_id, start, resource)
 
         def pass_on(outcome: Outcome) -> None:

@@ -26,7 +26,7 @@ from penstock.aws.connecting import (
     is_untrusted,
     reason_of,
 )
-from penstock.aws.connection import note_credentials, region_of, renew_credentials
+from penstock.aws.connection import credentials_in_use, region_of, renew_credentials
 from penstock.aws.credential_errors import is_of_credentials, sdk_error
 from penstock.core.backoff import GiveUp
 from penstock.core.service_codes import STALE_CREDENTIALS, is_of_key, kind_of
@@ -207,7 +207,7 @@ def call(
     """
     plan = options.retry_plan
     began_s = time.monotonic()
-    seen = note_credentials(options)
+    seen = credentials_in_use(options)
     is_renewed = False
     for attempt in itertools.count(1):
         try:

@@ -58,7 +58,7 @@ _FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator ha
 
 _WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
-STREAM_LOOK_S: Final = 300.0
+STREAM_CHECK_S: Final = 300.0
 """How often each worker asks how many open shards a stream has: for a metric, so rarely."""
 
 
@@ -349,7 +349,7 @@ class DeliveryLoop(Loop[ShardRun]):
                 self._leases.post(news)
         self._show_shards(runs, self._leases.snapshot().held, now_s)
         if now_s >= self._stream_check_s:
-            self._stream_check_s = now_s + STREAM_LOOK_S * (0.5 + self._chance.random())
+            self._stream_check_s = now_s + STREAM_CHECK_S * (0.5 + self._chance.random())
             for reading in self._streams.values():
                 self._read_pool.submit(reading.measure)
         if now_s >= self._report_s:

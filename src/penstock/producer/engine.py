@@ -476,7 +476,7 @@ class Engine:
         metrics.observe("kinesis_records_per_request", len(request.entries))
         for entry in request.entries:
             if entry.attempt_count == 1:
-                metrics.observe("buffering_time_s", now_s - entry.records[0].came_s)
+                metrics.observe("buffering_time_s", now_s - entry.records[0].put_s)
 
     def _measure(self, result: PutResult, now_s: float) -> None:
         metrics = self._ports.metrics
@@ -487,7 +487,7 @@ class Engine:
             metrics.count("bytes_put", sum(len(entry.data) for entry in entries))
             for entry in entries:
                 metrics.observe("user_records_per_kinesis_record", len(entry.records))
-                metrics.observe("put_delay_s", now_s - entry.records[0].came_s)
+                metrics.observe("put_delay_s", now_s - entry.records[0].put_s)
         for reason, count in result.retried.items():
             metrics.count("put_retries", count, {"reason": reason})
         for shard_id, pause_s in result.pauses.items():

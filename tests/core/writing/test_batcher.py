@@ -149,7 +149,7 @@ def test_no_key_waits_longer_because_another_one_has_younger_records():
         request = batcher.plan_step(now_s)
         if isinstance(request, PutRequest):
             worst_s = max(
-                worst_s, *(now_s - each.came_s for entry in request.entries for each in entry.records)
+                worst_s, *(now_s - each.put_s for entry in request.entries for each in entry.records)
             )
             answers = [PutAnswer(str(place), ONE[0].shard_id) for place in range(len(request.entries))]
             batcher.on_answers(request, answers, now_s, 0.5)
@@ -555,7 +555,7 @@ def test_what_expires_is_given_up_once_and_the_rest_keeps_its_order(
         if chance.random() < 0.1:
             moment_s = driver.now_s - chance.choice([0.0, 0.5, 5.0])
             dropped = batcher.drop_expired(moment_s)
-            assert all(waiting.came_s < moment_s for waiting in dropped)
+            assert all(waiting.put_s < moment_s for waiting in dropped)
             assert [waiting.number for waiting in dropped] == sorted(waiting.number for waiting in dropped)
             expired += [waiting.ticket for waiting in dropped]
     driver.finish()

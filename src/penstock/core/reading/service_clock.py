@@ -71,7 +71,7 @@ class SteadyServiceClock:
         self._heard: tuple[float, int] | None = None
 
     @property
-    def is_heard(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether an answer has shown the time."""
         return self._heard is not None
 

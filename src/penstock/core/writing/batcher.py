@@ -127,7 +127,7 @@ class Batcher:
         """Do as `add` with a record that the caller has created; its number and its time are set here."""
         self._number += 1
         record.number = self._number
-        record.came_s = now_s
+        record.put_s = now_s
         self.waiting_count += 1
         self.waiting_bytes += record.size_bytes + self._overhead_bytes
         if record.explicit_hash_key is not None:
@@ -376,12 +376,12 @@ class Batcher:
         self._check()
         return records
 
-    def drop_expired(self, came_before_s: float) -> list[PendingRecord]:
+    def drop_expired(self, put_before_s: float) -> list[PendingRecord]:
         """Drop records that have waited since before a moment (none in flight); return them in the order of arrival.
 
         Every pending record is visited, so this is not for every step.
         """
-        _, expired = self._sift(lambda record: record.came_s < came_before_s)
+        _, expired = self._sift(lambda record: record.put_s < put_before_s)
         self._forget(expired)
         self._check()
         return expired
@@ -398,7 +398,7 @@ class Batcher:
         for record in self._drain():
             (dropped if is_dropped(record) else kept).append(record)
         for record in kept:
-            self._place(record, record.came_s)
+            self._place(record, record.put_s)
         for shard_id, queue in self._active.items():
             queue.tried_s, queue.failed_s = failing.get(shard_id, (queue.tried_s, queue.failed_s))
             queue.waits_since_s = waits_since_s.get(shard_id, queue.waits_since_s)

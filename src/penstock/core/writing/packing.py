@@ -35,12 +35,11 @@ class PendingRecord:
         partition_key: The user's key.
         explicit_hash_key: Decimal text, or None.
         number: Its place in the order of arrival.
-        came_s: When it was put.
+        put_s: When it was put.
         ticket: Whatever the caller wants back with the acknowledgement.
     """
 
     __slots__ = (
-        "came_s",
         "data",
         "explicit_hash_key",
         "following",
@@ -48,6 +47,7 @@ class PendingRecord:
         "misplaced_count",
         "number",
         "partition_key",
+        "put_s",
         "size_bytes",
         "ticket",
     )
@@ -58,14 +58,14 @@ class PendingRecord:
         partition_key: str,
         explicit_hash_key: str | None,
         number: int = 0,
-        came_s: float = 0.0,
+        put_s: float = 0.0,
         ticket: Any = None,
     ) -> None:
         self.data = data
         self.partition_key = partition_key
         self.explicit_hash_key = explicit_hash_key
         self.number = number
-        self.came_s = came_s
+        self.put_s = put_s
         self.ticket = ticket
         self.following: PendingRecord | None = None
         """The next record of its key, while it waits in a shard queue that links them."""

@@ -124,11 +124,11 @@ class ShardQueue:
         """When the oldest record that the next request may take for the first time was put; minus infinity if there is none."""
         if self._waits_since_s is None:
             if self._queue:
-                self._waits_since_s = self._queue[0].came_s
+                self._waits_since_s = self._queue[0].put_s
             else:
                 # The first record of the next key may have been put later than the first record of another key. While
                 # records linger there are fewer of them than a request holds, so this search is quick.
-                self._waits_since_s = min([record.came_s for record in self._ready], default=float("-inf"))
+                self._waits_since_s = min([record.put_s for record in self._ready], default=float("-inf"))
         return self._waits_since_s
 
     @waits_since_s.setter

@@ -55,8 +55,8 @@ class _Answer(Struct, frozen=True):
     shard_id: str
     state: ShardState
     iterator: str | None
-    came_s: float
-    came_ms: int
+    received_s: float
+    received_ms: int
     page: RecordPage | None = None
     error: Exception | None = None
 
@@ -179,7 +179,7 @@ class NewsPoller:
     @property
     def has_service_time(self) -> bool:
         """Whether an answer had the service's time."""
-        return self._steady_clock.is_heard
+        return self._steady_clock.has_answer
 
     def on_service_time(self, server_ms: int | None) -> None:
         """Handle the service's time in another answer that has just arrived."""
@@ -287,7 +287,9 @@ class NewsPoller:
             return  # a batch ran since the probe, so the answer is outdated
         if answer.page is not None:
             self._on_page(
-                state, answer.page, self._on_answer_time(answer.came_s, answer.came_ms, answer.page.server_ms)
+                state,
+                answer.page,
+                self._on_answer_time(answer.received_s, answer.received_ms, answer.page.server_ms),
             )
         elif answer.error is not None:
             self._on_failure(answer, answer.error)
@@ -342,10 +344,10 @@ class NewsPoller:
             resource=self._stream,
         ) from last
 
-    def _on_answer_time(self, came_s: float, came_ms: int, server_ms: int | None) -> int:
+    def _on_answer_time(self, received_s: float, received_ms: int, server_ms: int | None) -> int:
         """Return the moment of an answer by the service's clock."""
-        service_ms = self._service_clock.on_answer(came_ms, server_ms)
-        self._steady_clock.on_answer(came_s, service_ms)
+        service_ms = self._service_clock.on_answer(received_ms, server_ms)
+        self._steady_clock.on_answer(received_s, service_ms)
         return service_ms
 
     def _on_page(self, state: ShardState, page: RecordPage, now_ms: int) -> None:

@@ -91,7 +91,7 @@ class PushedReading:
         """
         self._subscription = self._kept.take(self._key, start)
         self._drop_if_ended()
-        return self.is_open and self._subscription is not None and self._subscription.has_brought
+        return self.is_open and self._subscription is not None and self._subscription.has_delivered
 
     def consider(self, position: Position) -> None:
         """Subscribe at the position that was read to, if it is needed and allowed now. Does not wait."""

@@ -403,10 +403,10 @@ class ShardRange:
             self._return_to_polling(reader)
             return
         # Wait for the event and take its moment before holding a page: other shards may hold all pages for long.
-        came_s = self._clock.monotonic_s()
+        received_s = self._clock.monotonic_s()
         service_ms = self._service_clock.on_answer(self._clock.wall_ms(), event.server_ms)
         with self._hold_page():
-            yield from self._yield_pages(reader, event, came_s, service_ms)
+            yield from self._yield_pages(reader, event, received_s, service_ms)
 
     def _return_to_polling(self, reader: ShardReader) -> None:
         self._is_pushed = False

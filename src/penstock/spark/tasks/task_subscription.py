@@ -48,7 +48,7 @@ class TaskSubscription:
         """The last moment when polling alone was too slow for the shard."""
         self.unread_since_ms: int | None = None
         """Moment by the service's clock when a batch kept it for the next one: later events have records from then or later."""
-        self.has_brought = False
+        self.has_delivered = False
         """Whether an event arrived: the first one shows whether the record at its start is still there."""
         self._delivered: RecordPage | None = None
         self._before_delivered = self._next = start.sequence_number
@@ -91,7 +91,7 @@ class TaskSubscription:
             if page is None and self._end is None:
                 self._end = SubscriptionEnd.SILENT
         if page is not None:
-            self.has_brought = True
+            self.has_delivered = True
             self._delivered = page
             self._before_delivered = self._next
             if page.records:
