@@ -162,6 +162,11 @@ class FirstPage(LinesReader):
         return itertools.islice(super().read(partition), 10)
 
 
+class NoRows(LinesReader):
+    def read(self, partition):
+        return iter(())
+
+
 class OtherValues(LinesReader):
     def read(self, partition):
         for line, _ in super().read(partition):
@@ -298,12 +303,17 @@ BREAKS = {
 def broken_source(promise):
     """Return the data source that breaks a promise."""
     found = BREAKS[promise]
-    return found if issubclass(found, DataSource) else SOURCES[found]
+    return found if issubclass(found, DataSource) else source_of(found)
+
+
+def source_of(reader):
+    """Return the data source with a reader, by which another process finds it."""
+    return SOURCES[reader]
 
 
 SOURCES = {
     reader: type(f"{reader.__name__}Source", (LinesSource,), {"reader_class": reader, "__module__": __name__})
-    for reader in BREAKS.values()
+    for reader in (NoRows, *BREAKS.values())
     if issubclass(reader, LinesReader)
 }
 globals().update({each.__name__: each for each in SOURCES.values()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lines_source import BREAKS, LEFT, Lines, SimpleLinesSource, broken_source
+from lines_source import BREAKS, LEFT, Lines, NoRows, SimpleLinesSource, broken_source, source_of
 from penstock.testing import StreamSourceChecks, check_stream_source
 from penstock.testing.stream_source.promises import LIMIT, ONCE, PROMISES
 from penstock.testing.stream_source.spark_calls import passes_start
@@ -82,3 +82,12 @@ def test_a_failure_has_the_promise_the_calls_and_their_effect(tmp_path):
 def test_an_error_of_the_source_is_named_with_the_call_that_raised_it(tmp_path):
     verdicts = check_stream_source(lambda: Lines(tmp_path, broken_source("two drivers")), {"two drivers"})
     assert "seen:    latestOffset: ConnectionError: no session\n" in verdicts.broken["two drivers"]
+
+
+def test_batches_without_rows_are_no_proof_that_they_agree(tmp_path):
+    compared = {"identical replay", "speculation", "any process"}
+    verdicts = check_stream_source(
+        lambda: Lines(tmp_path, source_of(NoRows)), {*compared, "every record once"}
+    )
+    assert verdicts.not_tried.keys() == compared
+    assert verdicts.broken.keys() == {"every record once"}

@@ -12,7 +12,7 @@ from penstock.testing.stream_source.attempt_checks import (
     two_attempts_agree,
     two_drivers_agree,
 )
-from penstock.testing.stream_source.outcomes import NotTried, PromiseBroken
+from penstock.testing.stream_source.outcomes import NO_ROWS, NotTried, PromiseBroken
 from penstock.testing.stream_source.processes import ProcessFailed, in_process, left_after_stop
 from penstock.testing.stream_source.query import Query, compare, difference, put, running
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
@@ -128,6 +128,8 @@ def a_replay_is_identical(source: SourceUnderTest) -> None:
             next(attempt, None)
             attempt.close()
         first = sorted(map(repr, query.execute()))
+        if not first:
+            raise NotTried(NO_ROWS)
         put(source, _FEW)
         second = sorted(map(repr, query.execute()))
         if first != second:
@@ -326,7 +328,9 @@ def wrong_options_are_refused(source: SourceUnderTest) -> None:
                     f"{name}={value!r} is refused, and the error has neither name nor value: {error}",
                 ) from error
         else:
-            raise PromiseBroken(p.OPTIONS, f"{name}={value!r} is accepted: a query planned its first batch")
+            raise PromiseBroken(
+                p.OPTIONS, f"{name}={value!r} is accepted: a query reached its first latestOffset"
+            )
 
 
 CHECKS: Final[Mapping[str, Callable[[SourceUnderTest], None]]] = {

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.testing.stream_source.promises import Promise
+
+NO_ROWS: Final = "the first batch after records were put has no rows: nothing to compare"
 
 
 class PromiseBroken(AssertionError):  # noqa: N818 - a failed test, not an error of the library
