@@ -133,7 +133,7 @@ def test_a_source_of_several_streams_has_the_lag_of_each_and_one_count(tally, ca
         {**report_of({"shardId-0": millis}), "stream": name} for name, millis in (("a", 0), ("b", 4_000))
     ]
     progress = progress_of({"shardId-0": 0})
-    progress.sources[-1].latestOffset = {**add_reports([{**each, **REST} for each in streams], "a,b")}
+    progress.sources[-1].latestOffset = add_reports([{**each, **REST} for each in streams], "a,b")
     with caplog.at_level(logging.INFO, "penstock.spark"):
         LagListener(metrics=tally).onQueryProgress(SimpleNamespace(progress=progress))
     assert "batch 7: 10 records of stream a,b; lag 4.0 s, 2 of 12 leases" in caplog.text

@@ -348,8 +348,15 @@ def test_the_report_adds_up_and_names_each_stream(several, client, names):
     put(client, names[1], numbered(RETURNS, RETURNS + 10))
     q = several()
     q.read_until(20)
-    q.plan()
+    wait_until(lambda: q.batch() is None, "the last batch to be settled")
     report = q.reader.reportLatestOffset()
+    assert report["records"] == len(q.last_rows)
+    put(client, names[1], numbered(RETURNS + 10, RETURNS + 15))
+    q.read_until(25)
+    wait_until(lambda: q.batch() is None, "the last batch to be settled")
+    report = q.reader.reportLatestOffset()
+    assert [each["records"] for each in report["streams"]] == [0, len(q.last_rows)]
+    assert report["records"] == len(q.last_rows)
     assert report["stream"] == ",".join(names)
     assert report["leases"]["held"] == 4
     assert {key.partition(":")[0] for key in report["millisBehindLatest"]} == set(names)

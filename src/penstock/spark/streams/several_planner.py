@@ -31,7 +31,7 @@ from penstock.spark.driver.joining import name_new_worker
 from penstock.spark.driver.planner import Limits, Planner, Search
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
-from penstock.spark.streams.several_report import add_reports
+from penstock.spark.streams.several_report import add_reports, without_batch
 from penstock.spark.streams.stream_names import naming
 from penstock.spark.tasks.shard_task import ShardTask
 
@@ -106,6 +106,8 @@ class SeveralPlanner:
         self._is_joined = False
         self._is_available_now = False
         self._metrics: ClosableMetrics | None = None
+        self._read: frozenset[str] | None = None  # the streams of the batch that ran last; None: not known
+        self._settled: frozenset[str] | None = None  # those of the batch that was settled last
         self._gone: frozenset[str] = frozenset()  # earlier streams of a name, whose offsets are dropped
 
     # --- Spark's questions --------------------------------------------------------------------------------
@@ -137,6 +139,7 @@ class SeveralPlanner:
                     start.of(stream_id), may_be_only=may_be_only
                 )
         self._search(searches, may_be_only=may_be_only)
+        self._settled = self._read
         planned = self._plan(start, searches, with_limits=with_limits)
         return start.without(self._gone).with_plans(planned) if planned else start
 
@@ -151,6 +154,7 @@ class SeveralPlanner:
         read = end.read_between(start)
         self._check_read(read, end)
         read = tuple(stream_id for stream_id in read if stream_id in self._streams)
+        self._read = frozenset(read)
         shares = {stream_id: max(1, len(end.of(stream_id).shares())) for stream_id in read}
         parts = split_total(self._shared.partitions_max, shares)
         batch = []
@@ -163,8 +167,12 @@ class SeveralPlanner:
 
     def report(self) -> dict[str, Any] | None:
         """Return the last batch's figures, the query's lag and its leases: those of all streams, and of each."""
-        reports = [stream.planner.report() for stream in self._streams.values()]
-        known = [report for report in reports if report is not None]
+        known = []
+        for stream_id, stream in self._streams.items():
+            report = stream.planner.report()
+            if report is not None:
+                is_of_batch = self._settled is None or stream_id in self._settled
+                known.append(report if is_of_batch else without_batch(report))
         return add_reports(known, self._shared.stream) if known else None
 
     def stop(self) -> None:
