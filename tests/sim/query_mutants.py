@@ -293,10 +293,10 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 7, SimTable, "decide", last_claim_stands),
+    Mutant("the last claim stands", CLAIMS, 9, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 10, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 329, SimTable, "decide", promotes_any_batch),
-    Mutant("a claim without being the reader", CLAIMS, 4, SimTable, "decide", claims_without_the_lease),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 222, SimTable, "decide", promotes_any_batch),
+    Mutant("a claim without being the reader", CLAIMS, 50, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
         CLAIMS,
@@ -360,7 +360,7 @@ QUERY_MUTANTS = (
         "_on_last_page",
         believes_every_end,
     ),
-    Mutant("one listing without a shard ends it", "KCL 339", 143, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant("one listing without a shard ends it", "KCL 339", 34, shard_reader, "_UNLISTED_MIN", 1),
     Mutant(
         "the next batch starts at the checkpoint",
         "a driver beside the KCL",
@@ -398,7 +398,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a claim of another history counts as one's own",
         "this query: copies of a checkpoint location",
-        3611,
+        10150,
         PastClaim,
         "is_of",
         goes_by_the_number,
@@ -407,7 +407,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was claimed before a restore is another driver's",
         SPARK,
-        2590,
+        2759,
         batch_settling.BatchSettler,
         "_is_new",
         finds_every_claim_new,
@@ -491,7 +491,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was given back is forgotten",
         "this query",
-        164,
+        171,
         QueryShards,
         "_release",
         forgets_what_it_gives_back,
@@ -499,7 +499,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows that were left unread are offered again",
         "this query: actions that read nothing",
-        6,
+        30,
         QueryShards,
         "unclaimed",
         leaves_no_end_to_fix,
@@ -507,7 +507,7 @@ QUERY_MUTANTS = (
     Mutant(
         "an older moment on the lease counts",
         "this query: empty batches without end",
-        362,
+        303,
         query_shards,
         "state_after",
         believes_the_lease,
@@ -516,7 +516,7 @@ QUERY_MUTANTS = (
     Mutant(
         "that there is nothing is not claimed",
         "this query",
-        3741,
+        1482,
         ClaimedRead,
         "_claim_nothing",
         claims_nothing,

@@ -17,6 +17,16 @@ AT9 = at_record("9")
 CLAIM = BatchClaim("q", 1, "run", TRIM_HORIZON, AT9)
 ROW = Lease("s", 3, "q", claims=(CLAIM,))
 WRITE = Promote("s", "q", 1, AT9)
+LATER = Promote("s", "q", 2, at_record("12"))
+
+
+class Standing:
+    """A clock that stands still."""
+
+    now_s = 0.0
+
+    def monotonic_s(self):
+        return self.now_s
 
 
 class Answering:
@@ -26,7 +36,7 @@ class Answering:
         self.answer = answer
 
     def write(self, write):
-        assert write == WRITE
+        assert write in (WRITE, LATER)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -37,12 +47,26 @@ class Shards:
 
     def __init__(self):
         self.done = []
+        self.write = WRITE
 
     def promotions(self):
-        return [WRITE]
+        return [self.write]
 
     def on_promoted(self, keys):
         self.done = [key for key in keys if key]
+
+
+def open_settler(table, clock):
+    options, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
+    return BatchSettler(
+        options,
+        table,
+        None,
+        clock=clock,
+        threads=SYSTEM_THREADS,
+        read=lambda *_: (),
+        tasks_of=lambda *_: iter(()),
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,19 +91,24 @@ class Shards:
     ],
 )
 def test_a_promotion_is_given_up_only_where_the_row_says_why(answer, is_done):
-    options, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
-    settler = BatchSettler(
-        options,
-        Answering(answer),
-        None,
-        clock=SystemClock(),
-        threads=SYSTEM_THREADS,
-        read=lambda *_: (),
-        tasks_of=lambda *_: iter(()),
-    )
+    settler = open_settler(Answering(answer), SystemClock())
     shards = Shards()
     try:
-        settler.promote(shards)
+        settler.promote(shards, at_once=True)
     finally:
         settler.close()
     assert shards.done == (["s"] if is_done else [])
+
+
+def test_a_shard_is_promoted_after_a_third_of_a_lease_duration_without_a_batch():
+    clock = Standing()
+    settler, shards = open_settler(Answering(Applied(ROW)), clock), Shards()
+    done = []
+    try:
+        for clock.now_s, write in ((0.0, WRITE), (3.0, LATER), (6.3, LATER), (6.4, LATER)):
+            shards.write = write
+            settler.promote(shards, at_once=False)
+            done.append(shards.done)
+    finally:
+        settler.close()
+    assert done == [[], [], [], ["s"]]

@@ -36,6 +36,7 @@ _THREADS_MAX: Final = 16
 _FULL_SCANS: Final = 3
 """First batches of a run after which the whole lease table is read, to find other workers. Later only the batch's rows."""
 _CLAIM_ATTEMPTS_MAX: Final = 4
+_PROMOTE_AFTER_S_MAX: Final = 5.0
 _NOTHING: Final = Share(record_count_max=0)
 
 
@@ -88,6 +89,11 @@ class BatchSettler:
         self._claimed_count = 0  # batches whose claims have Spark's id of the query
         self._queries: frozenset[str] = frozenset()
         """Spark's ids of the queries whose tasks made this worker's claims; more than one if a location was copied."""
+        # Each batch of a shard makes the end of the one before its checkpoint, without a write of its own. So a shard that
+        # gets records now and then is not worth a promotion after each batch: at most one for each renewal of the lease.
+        self._promote_after_s = min(options.lease_duration_s / 3, _PROMOTE_AFTER_S_MAX)
+        self._waiting: dict[Promote, float] = {}
+        """The promotions that there are, and the moment since when."""
         self._has_warned_of_unread = False
         self.last_unknown_batch = -1
         """The last claimed batch that the checkpoint location has no record of."""
@@ -265,9 +271,22 @@ class BatchSettler:
             else:
                 return
 
-    def promote(self, shards: QueryShards) -> None:
-        """Write the claims of the done batch as checkpoints; only while the query is idle."""
-        shards.on_promoted(map_on(self._pool, self._condition(), self._promote_one, shards.promotions()))
+    def promote(self, shards: QueryShards, *, at_once: bool) -> None:
+        """Write claims of done batches as checkpoints; only while no batch is under way.
+
+        Args:
+            shards: The query's.
+            at_once: Whether to write all of them, because the run may end. Otherwise a shard must have been without a batch
+                for a third of a lease duration, at most five seconds.
+        """
+        now_s = self._clock.monotonic_s()
+        self._waiting = {write: self._waiting.get(write, now_s) for write in shards.promotions()}
+        due = [
+            write
+            for write, since_s in self._waiting.items()
+            if at_once or now_s - since_s >= self._promote_after_s
+        ]
+        shards.on_promoted(map_on(self._pool, self._condition(), self._promote_one, due))
 
     def _promote_one(self, write: Promote) -> str:
         """Write one promotion. Return its key if it is settled, or an empty text if it must be tried again."""

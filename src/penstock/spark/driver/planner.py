@@ -215,7 +215,7 @@ class Planner:
         search.wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
         if search.wanted and not search.may_be_only:
             return True
-        self._settler.promote(shards)
+        self._settler.promote(shards, at_once=search.is_patient)
         self._report_tips(joined)
         if search.is_patient and self._is_complete(joined):
             return True
