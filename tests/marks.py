@@ -69,6 +69,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "sim/test_simulator.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
     "sim/test_streams.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
     "site": ("slow",),
+    "sim/test_load_shapes.py::test_a_jump_is_followed_sooner_by_more_frequent_measurements": ("slow",),
     "sim/test_load_shapes.py::test_over_a_load_shape_the_size_follows": ("slow",),
     "sizing/test_autoscaler.py": ("slow",),
     "sizing/test_planned_streams.py": ("slow",),

@@ -15,8 +15,8 @@ UNWARNED = {
 }
 
 
-def run(shape):
-    result = SizingModel(shape, LIMITS).run()
+def run(shape, **options):
+    result = SizingModel(shape, LIMITS, **options).run()
     assert min(result.boundary_lives_s, default=3600) >= 3600
     assert min(result.shard_counts) >= 1
     return result
@@ -46,3 +46,9 @@ def test_over_a_load_shape_the_size_follows(name):
     assert refused < UNWARNED.get(name, 0.001)
     if name in UNWARNED:
         assert refused > 0.001, "it fits now: leave it out of UNWARNED"
+
+
+def test_a_jump_is_followed_sooner_by_more_frequent_measurements():
+    result = run(BY_NAME["a hot range that moves"], round_s=20)
+    assert result.mean_use >= 0.70
+    assert result.refused_share < 0.001

@@ -31,7 +31,8 @@ BUCKETS: Final = 256
 ACTION_S: Final = 40
 """Time of a split or merge."""
 _STEP_S: Final = 20
-_ROUND_S: Final = 60
+ROUND_S: Final = 60
+"""From one measurement to the next."""
 _HOUR_S: Final = 3600
 WARM_UP_S: Final = _HOUR_S
 """Not judged: the size is found."""
@@ -72,7 +73,7 @@ class SizingResult:
         refused_of_hot_keys: The part of it in shards that splitting cannot relieve.
         capacity: Quotas times seconds.
         boundary_lives_s: Seconds between each split and the merge that removed its boundary.
-        shard_counts: By the minute.
+        shard_counts: By the round.
         reasons: Of all actions, in order.
     """
 
@@ -102,10 +103,14 @@ class SizingModel:
         shape: The load.
         limits: The bounds of the size.
         seed: Of the noise.
+        round_s: From one measurement to the next; each is known one round late.
     """
 
-    def __init__(self, shape: LoadShape, limits: SizeLimits, seed: int = 1) -> None:
+    def __init__(
+        self, shape: LoadShape, limits: SizeLimits, seed: int = 1, *, round_s: int = ROUND_S
+    ) -> None:
         self._shape = shape
+        self._round_s = round_s
         self._limits = limits
         self._chance = random.Random(seed)
         self._shards = [Shard(f"first-{place}", _part(place, shape.shards)) for place in range(shape.shards)]
@@ -119,10 +124,10 @@ class SizingModel:
         busy_until, seen = 0.0, self._map_at(0.0)
         for now in range(0, self._shape.hours * _HOUR_S, _STEP_S):
             self._write(now)
-            if now % _ROUND_S == 0:
+            if now % self._round_s == 0:
                 self.result.shard_counts.append(len(self._shards))
                 history.add(now, seen)
-                seen = self._map_at(now)  # is known a minute later
+                seen = self._map_at(now)  # is known a round later
             newest = history.newest
             if now < busy_until:
                 continue
@@ -130,7 +135,7 @@ class SizingModel:
             peak = history.peak if history.is_whole(now) else None
             decision = resharder.decide(StreamView(self._shards, newest, peak, young))
             if isinstance(decision, Hold):
-                busy_until = now - now % _ROUND_S + _ROUND_S
+                busy_until = now - now % self._round_s + self._round_s
                 continue
             self._actions += 1
             before = {each.hash_range.start for each in self._shards}

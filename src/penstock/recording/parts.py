@@ -25,7 +25,7 @@ from penstock.core.recording.metadata import (
 )
 from penstock.errors import DamagedRecording, OptionError
 from penstock.recording.arrow import SCHEMA, pa, pq
-from penstock.recording.writer import RecordingWriter, describe
+from penstock.recording.writer import DICTIONARY_COLUMNS, RecordingWriter, describe
 
 PART_SUFFIX: Final = ".part"
 _DOCUMENT: Final = "recording.json"
@@ -116,7 +116,9 @@ class PartFolder:
         # Arrow refuses a path that is not UTF-8; an open file has none.
         with (
             unfinished.open("wb") as file,
-            pq.ParquetWriter(file, SCHEMA, compression="lz4") as writer,
+            pq.ParquetWriter(
+                file, SCHEMA, compression="lz4", use_dictionary=DICTIONARY_COLUMNS, write_statistics=False
+            ) as writer,
         ):
             writer.write_table(table, row_group_size=table.num_rows)
             writer.add_key_value_metadata({_BATCH_KEY: document})

@@ -20,7 +20,7 @@ from penstock.core.recording.metadata import (
 from penstock.recording.arrow import SCHEMA, pa, pq
 
 _COMPRESSION: Final = "zstd"
-_DICTIONARY_COLUMNS: Final = ["streamName", "shardId"]
+DICTIONARY_COLUMNS: Final = ["streamName", "shardId"]
 _STATISTICS_COLUMNS: Final = ["shardId", "approximateArrivalTimestamp", "partitionKey"]
 
 
@@ -61,7 +61,7 @@ class RecordingWriter:
             SCHEMA,
             compression=_COMPRESSION,
             compression_level=1,
-            use_dictionary=_DICTIONARY_COLUMNS,
+            use_dictionary=DICTIONARY_COLUMNS,
             write_statistics=_STATISTICS_COLUMNS,
             write_page_checksum=True,
         )

@@ -287,7 +287,8 @@ class Autoscaler:
             shards,
             now_ms=now_ms,
             created_ms=summary.created_ms,
-            windows_s=_WINDOWS_S,
+            # Not longer than the interval: a mean with minutes before a step would hide a part of it.
+            windows_s=[each for each in _WINDOWS_S if each <= self.options.interval_s],
         )
         if window_s is None:
             return f"the shards are younger than {min(_WINDOWS_S):.0f} s: their load is not known yet"
