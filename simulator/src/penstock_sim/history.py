@@ -58,6 +58,7 @@ from penstock_sim.events.streams import (
     StreamCreated,
     StreamDeleted,
     StreamUnlisted,
+    stream_id_of,
 )
 from penstock_sim.plan import EPOCH_MS, QueuePlan
 
@@ -258,7 +259,7 @@ class History(Subscriber):
 
     def stream_of(self, key: str) -> StreamHistory:
         """Return the stream of a lease, by its key."""
-        return self.streams.get(key.rpartition(":")[0], self.streams[""])
+        return self.streams.get(stream_id_of(key), self.streams[""])
 
     def is_owed(self, key: str) -> bool:
         """Whether the fleet owes anything to the shard of a lease: its stream is there, and to be read."""

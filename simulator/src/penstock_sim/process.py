@@ -20,15 +20,13 @@ class SimProcess:
     Args:
         world: Its surroundings.
         name: Its worker id.
-        on_gone: Called when it has ended by itself, with how; by default the world starts it again.
     """
 
-    def __init__(
-        self, world: World, name: str, on_gone: Callable[[SimProcess, str], None] | None = None
-    ) -> None:
+    def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        self.on_gone = on_gone or world.on_worker_gone
+        self.on_gone: Callable[[SimProcess, str], None] = world.on_worker_gone
+        """Called when it has ended by itself, with how; the world starts it again."""
         self.life = world.next_life(name)
         """Names it apart from its earlier lives."""
         self.who = f"{name}#{self.life}"

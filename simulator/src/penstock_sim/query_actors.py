@@ -40,9 +40,9 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         self._logs: dict[str, QueryLog] = {}
         self._other = SimStream(random.Random(world.scenario.seed), 2, EPOCH_MS)
 
-    def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None] | None = None) -> SimQuery:
+    def make_driver(self, name: str) -> SimQuery:
         """Return a new driver of a query, from its checkpoint location."""
-        return self._driver(name, self._log_of(name), on_gone)
+        return self._driver(name, self._log_of(name))
 
     def make_executor(self, name: str) -> SimExecutor:
         """Return a new executor."""
@@ -51,16 +51,9 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
     def _log_of(self, name: str) -> QueryLog:
         return self._logs.setdefault(name, QueryLog())
 
-    def _driver(self, name: str, log: QueryLog, on_gone: Any, **more: Any) -> SimQuery:
-        return SimQuery(
-            self.world,
-            name,
-            on_gone=on_gone,
-            log=log,
-            executors=self.executors_now,
-            on_batch=self._rob_briefly,
-            **more,
-        )
+    def _driver(self, name: str, log: QueryLog, **more: Any) -> SimQuery:
+        executors, on_batch = self.executors_now, self._rob_briefly
+        return SimQuery(self.world, name, log=log, executors=executors, on_batch=on_batch, **more)
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the repeated events, and how often a minute each happens."""
@@ -165,7 +158,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
     def _start_copy(self) -> None:
         query = self.some_driver()
         if query is not None and query.log.offsets:
-            copy = self._driver(query.name, query.log.copy(), self.on_extra_gone)
+            copy = self._driver(query.name, query.log.copy())
             self.world.record(LocationCopied(query.name, copy.who))
             self.start_extra(copy)
 
@@ -177,7 +170,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
             return
         self.world.met["fault: twins_per_min"] += 1
         for name in TWINS:
-            self.start_extra(self._driver(name, QueryLog(), self._on_twin_gone, query=TWINS[0]))
+            self.start_extra(self._driver(name, QueryLog(), query=TWINS[0]), self._on_twin_gone)
 
     def _on_twin_gone(self, query: SimProcess, how: str) -> None:
         self.on_extra_gone(query, how)
@@ -188,7 +181,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         """Start a query whose user has chosen no name; if others live, it must be refused and change nothing."""
         if not self.world.met["fault: namesakes_per_min"]:
             self.world.met["fault: namesakes_per_min"] += 1
-            self.start_extra(self._driver(NAMESAKE, QueryLog(), self.on_extra_gone, names_application=False))
+            self.start_extra(self._driver(NAMESAKE, QueryLog(), names_application=False))
 
     def _start_stranger(self) -> None:
         """Start a query of another stream under the same name; it must be refused and change nothing."""
@@ -196,4 +189,4 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         if is_marked and not self.world.faults.table_drops_per_min:
             self.world.met["fault: strangers_per_min"] += 1
             other = (self._other, _OTHER_STREAM)
-            self.start_extra(self._driver(STRANGER, QueryLog(), self.on_extra_gone, stream=other))
+            self.start_extra(self._driver(STRANGER, QueryLog(), stream=other))

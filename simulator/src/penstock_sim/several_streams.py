@@ -29,6 +29,7 @@ from penstock_sim.events.streams import (
     StreamRefused,
     StreamsChosen,
     StreamUnlisted,
+    stream_id_of,
 )
 from penstock_sim.plan import ACCOUNT, EPOCH_MS, PlannedStream, Rollout, StreamsPlan
 from penstock_sim.process import SimProcess
@@ -153,8 +154,8 @@ class SeveralStreams(StreamSet):
 
     def may_delete(self, key: str) -> bool:
         """Whether a row may be deleted: it is not its stream's last."""
-        stream_id = key.rpartition(":")[0]
-        return sum(each.rpartition(":")[0] == stream_id for each in self.world.table.rows) > 1
+        stream_id = stream_id_of(key)
+        return sum(stream_id_of(each) == stream_id for each in self.world.table.rows) > 1
 
     # --- events of streams ----------------------------------------------------------------------------
 

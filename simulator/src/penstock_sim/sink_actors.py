@@ -10,7 +10,6 @@ from penstock_sim.blocking_ports import STREAM_NAME
 from penstock_sim.events.sinks import ShardSilenced, StreamRemoved, WriteTaskKilled
 from penstock_sim.events.streams import ShardClosed
 from penstock_sim.plan import EPOCH_MS, SinkPlan
-from penstock_sim.process import SimProcess
 from penstock_sim.sink_executor import SinkExecutor
 from penstock_sim.sink_query import SimSinkQuery, SinkLog
 from penstock_sim.sink_rows import OTHER_STREAM
@@ -37,14 +36,11 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
         }
         super().__init__(world, plan.workers, plan.executor_count, SimSinkQuery)
 
-    def make_driver(
-        self, name: str, on_gone: Callable[[SimProcess, str], None] | None = None
-    ) -> SimSinkQuery:
+    def make_driver(self, name: str) -> SimSinkQuery:
         """Return a new driver of a query, from its checkpoint location."""
         return SimSinkQuery(
             self.world,
             name,
-            on_gone=on_gone,
             plan=self._plan,
             log=self._logs.setdefault(name, SinkLog()),
             executors=self.executors_now,

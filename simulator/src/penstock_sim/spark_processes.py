@@ -126,19 +126,11 @@ class SparkDriver(SimProcess):
     """One life of a query's driver.
 
     Args:
-        on_gone: Called when it has ended, with how.
         executors: Returns the processes that run its tasks now.
     """
 
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        *,
-        on_gone: Callable[[SimProcess, str], None] | None,
-        executors: Callable[[], list[Any]],
-    ) -> None:
-        super().__init__(world, name, on_gone)
+    def __init__(self, world: World, name: str, executors: Callable[[], list[Any]]) -> None:
+        super().__init__(world, name)
         self._executors = executors
         self.main: Fiber | None = None
         self._is_stopping = False
@@ -234,7 +226,7 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         """Return a new executor."""
 
     @abstractmethod
-    def make_driver(self, name: str, on_gone: Callable[[SimProcess, str], None] | None = None) -> _Driver:
+    def make_driver(self, name: str) -> _Driver:
         """Return a new driver of a query, from its checkpoint location."""
 
     def begin(self) -> None:
@@ -305,10 +297,11 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         if query is not None:
             self.world.met["fault: second_drivers_per_min"] += 1
             self.world.record(SecondDriverStarted(query.name))
-            self.start_extra(self.make_driver(query.name, self.on_extra_gone))
+            self.start_extra(self.make_driver(query.name))
 
-    def start_extra(self, driver: _Driver) -> None:
+    def start_extra(self, driver: _Driver, on_gone: Callable[[SimProcess, str], None] | None = None) -> None:
         """Start a driver that is not started again."""
+        driver.on_gone = on_gone or self.on_extra_gone
         self.extra.append(driver)
         self.world.record(ProcessStarted(driver.who))
         driver.start()

@@ -9,15 +9,18 @@ from penstock.core.leases.lease_writes import Create
 from penstock_sim.checker import Broken, Checker
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.reading import DeliveredFrom, ReaderStarted
-from penstock_sim.events.streams import ListChanged, RecordPut, StreamDeleted, StreamRefused, StreamsChosen
+from penstock_sim.events.streams import (
+    ListChanged,
+    RecordPut,
+    StreamDeleted,
+    StreamRefused,
+    StreamsChosen,
+    stream_id_of,
+)
 from penstock_sim.plan import EPOCH_MS
 
 READ_WITHIN_S: Final = 60.0
 """A record is handled within this time if faults happen only in other streams."""
-
-
-def _stream_id(key: str) -> str:
-    return key.rpartition(":")[0]
 
 
 class OwnStreamOnly(Checker):
@@ -38,20 +41,20 @@ class OwnStreamOnly(Checker):
             raise Broken(f"{type(write).__name__} of {who} is of {key}, which is no shard")
         if who not in self._read_by:
             return  # rows that were in the table before
-        stream_id = _stream_id(key)
+        stream_id = stream_id_of(key)
         if stream_id not in self._read_by[who]:
             raise Broken(f"{type(write).__name__} of {who} is of {key}, whose stream it does not read")
         if after is None:
             return
         for other in sorted(after.parents | after.children):
-            if _stream_id(other) != stream_id:
+            if stream_id_of(other) != stream_id:
                 raise Broken(f"{type(write).__name__} of {who} lets {key} name {other}, of another stream")
         identity = self.history.streams[stream_id].identity
         if after.stream is not None and str(after.stream) != identity:
             raise Broken(f"{type(write).__name__} of {who} marks {key} as of {after.stream}")
 
     def _on_reader_started(self, event: ReaderStarted) -> None:
-        if _stream_id(event.key) not in self._read_by[event.who]:
+        if stream_id_of(event.key) not in self._read_by[event.who]:
             raise Broken(f"{event.who} reads {event.key}, whose stream is not in its list")
 
     def _on_delivered_from(self, event: DeliveredFrom) -> None:
@@ -84,7 +87,7 @@ class DeletedStaysAsItWas(Checker):
 
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
-        gone_s = self._gone_s.get(_stream_id(write.key))
+        gone_s = self._gone_s.get(stream_id_of(write.key))
         if gone_s is None or self.history.now < self._written_until_s(event.who, gone_s):
             return
         is_new = isinstance(write, Create) and event.before is None and write.key not in self.history.created
@@ -124,7 +127,7 @@ class OthersGoOn(Checker):
             self._judge(put_into, number, came_ms)
 
     def _judge(self, key: str, sequence: int, arrival_ms: int) -> None:
-        shard, stream_id = self.history.shards[key], _stream_id(key)
+        shard, stream_id = self.history.shards[key], stream_id_of(key)
         since_s = self._read_since_s.get(stream_id)
         if since_s is None or stream_id in self._in_trouble or sequence in shard.done:
             return
