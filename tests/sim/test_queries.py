@@ -55,7 +55,7 @@ from sim.seed_results import IMPORTS, outputs_by_hash_seed
 SEEDS = 5  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
 PUSHED_SEEDS = {
-    0: "a planted bug is found here",
+    8: "a planted bug is found here",
     9: "closing the subscriptions that nobody uses was due again and again at the same moment",
 }
 """Seeds that are run with subscriptions too; test_many_seeds.py has more."""
