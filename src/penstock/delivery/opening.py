@@ -223,7 +223,10 @@ def checked_schema(
     try:
         known = target.known()
         if schema is not None and (not schema.fields or delivery.evolve == "add"):
-            schema = _beyond(schema, known)
+            names = {name.lower() for name in schema.names}
+            schema = _beyond(
+                schema, StructType([field for field in known.fields if field.name.lower() not in names])
+            )
         schema = _with_grown(files, delivery, schema)
         _check_expressions(spark, delivery, schema)
         target.check(schema)

@@ -14,6 +14,7 @@ from penstock.core.delivering.lake_table import (
     check_owner,
     check_partitions,
     is_in_snapshots,
+    may_try_again,
     plan_change,
     transaction_of,
 )
@@ -24,7 +25,7 @@ TABLE = (TableColumn("id", "int"), TableColumn("price", "double"), TableColumn("
 
 
 def plan(*wanted, columns=TABLE, way=None):
-    return plan_change("orders", [TableColumn(*each) for each in wanted], columns, way_to_widen=way)
+    return plan_change("orders", [TableColumn(*each) for each in wanted], columns, way_to_widen=lambda: way)
 
 
 def test_columns_that_the_table_lacks_are_added_and_narrower_ones_are_widened():
@@ -98,6 +99,12 @@ def test_the_batches_of_a_query_are_one_application_of_delta_and_others_have_the
 )
 def test_a_batch_is_found_by_its_snapshot_and_unknown_if_snapshots_are_gone(snapshots, before, answer):
     assert is_in_snapshots(snapshots, "d", "b", before) is answer
+
+
+def test_a_transaction_is_tried_again_only_if_another_one_was_faster():
+    assert may_try_again("[DELTA_METADATA_CHANGED] The metadata of the Delta table has been changed")
+    assert may_try_again("org.apache.iceberg.exceptions.CommitFailedException: metadata location changed")
+    assert not may_try_again("[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint")
 
 
 def test_the_packages_are_those_of_the_page():

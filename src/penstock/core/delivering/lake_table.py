@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -19,6 +19,16 @@ _WIDER: Final = {
     "int": ("bigint",),
     "float": ("double",),
 }
+_CONCURRENT: Final = (
+    "Concurrent",
+    "CONCURRENT",
+    "METADATA_CHANGED",
+    "PROTOCOL_CHANGED",
+    "ALREADY_EXISTS",
+    "AlreadyExists",
+    "CommitFailedException",
+)
+"""Words in errors of transactions that another one was faster than."""
 _UNREADABLE: Final = ("interval", "void", "variant", "geometry", "geography")
 """Types of a table's columns that no field of a JSON record can have."""
 
@@ -54,6 +64,11 @@ def is_wider(kind: str, other: str) -> bool:
     return kind in _WIDER.get(other, ())
 
 
+def may_try_again(error: str) -> bool:
+    """Return whether a transaction failed only because another one changed the table first."""
+    return any(word in error for word in _CONCURRENT)
+
+
 def may_name(name: str) -> bool:
     """Return whether a column of such a table may have the name."""
     return bool(name) and not _UNFIT_CHARACTERS & set(name)
@@ -69,7 +84,7 @@ def plan_change(
     wanted: Iterable[TableColumn],
     columns: Sequence[TableColumn],
     *,
-    way_to_widen: str | None,
+    way_to_widen: Callable[[], str | None],
 ) -> TableChange:
     """Return what a table lacks for rows with the wanted columns.
 
@@ -77,7 +92,7 @@ def plan_change(
         table: Name of the table, for the message.
         wanted: Columns of the rows.
         columns: Columns of the table.
-        way_to_widen: How a user allows wider types in this table; None if they are allowed.
+        way_to_widen: Returns how a user allows wider types in this table; None if they are allowed.
 
     Raises:
         OptionError: A column does not fit the table, or the table has a column that takes no null.
@@ -100,9 +115,9 @@ def plan_change(
                 f"{table}: column {column.name} is {column.kind.upper()}, and {each.kind.upper()} does not fit into it: name it "
                 f"`{column.name} {column.kind.upper()}` in the schema, or deliver into another table"
             )
-        elif way_to_widen is not None:
+        elif (way := way_to_widen()) is not None:
             raise OptionError(
-                f"{table}: column {column.name} is {column.kind.upper()} and has to become {each.kind.upper()}: {way_to_widen}"
+                f"{table}: column {column.name} is {column.kind.upper()} and has to become {each.kind.upper()}: {way}"
             )
         else:
             widened.append(TableColumn(column.name, each.kind))

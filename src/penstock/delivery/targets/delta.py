@@ -97,8 +97,11 @@ class DeltaTable:
         """Append the rows of a batch, unless it was committed."""
         del before
         application, version = transaction_of(delivery_id, label)
+        schema = self.schema()
+        # Delta fills columns that the rows lack, except partition columns.
+        has_all = {name.lower() for name in rows.columns} >= {name.lower() for name in schema.names}
         writer = (
-            aligned(rows, self.schema(), filled=self.partitions())
+            aligned(rows, schema, filled=() if has_all else self.partitions())
             .write.format("delta")
             .mode("append")
             .option("txnAppId", application)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
@@ -17,6 +20,7 @@ from penstock.core.delivering.lake_table import (
     check_partitions,
     may_name,
     may_read,
+    may_try_again,
     owner_property,
     plan_change,
 )
@@ -25,6 +29,9 @@ from penstock.delivery.files import spark_uri
 from penstock.delivery.table_rows import quoted, table_rows
 from penstock.delivery.targets.target import Placement
 from penstock.spark.schema import SCHEMA_DDL
+
+_log: Final = logging.getLogger("penstock.delivery")
+_TRIES_MAX: Final = 5
 
 
 class LakeTable(Protocol):
@@ -84,6 +91,7 @@ class LakeTarget:
         self._id = delivery_id
         self._table = table
         self._taken: frozenset[str] = frozenset()
+        self._is_owner = False
 
     def known(self) -> StructType:
         """Return the columns of the table that fields may fill."""
@@ -102,7 +110,7 @@ class LakeTarget:
         """Compare the rows' columns and the partitions with the table."""
         if not self._table.exists():
             wanted = [] if schema is None else _columns(schema, is_required=False)
-            plan_change(self._table.name, wanted, (), way_to_widen=None)
+            plan_change(self._table.name, wanted, (), way_to_widen=lambda: None)
             return
         delivery = self._delivery
         check_owner(
@@ -126,7 +134,7 @@ class LakeTarget:
             self._table.name,
             _columns(schema, is_required=False),
             _columns(self._table.schema()),
-            way_to_widen=self._table.way_to_widen(),
+            way_to_widen=self._table.way_to_widen,
         )
 
     def may_add(self, name: str) -> bool:
@@ -147,14 +155,32 @@ class LakeTarget:
         return Placement(rows=folder, before=before, staged_count=len(staged))
 
     def commit(self, manifest: Manifest) -> None:
-        """Create or change the table if it lacks columns, and append the rows."""
+        """Create or change the table if it lacks columns, and append the rows.
+
+        Another writer may change the table in between. Each step may be repeated, so all of them are.
+        """
+        for tries_left in reversed(range(_TRIES_MAX)):
+            try:
+                self._commit(manifest)
+            except (PySparkException, Py4JJavaError) as error:
+                if tries_left == 0 or not may_try_again(str(error)):
+                    raise
+                _log.warning(
+                    "%s was changed by another writer: %s", self._table.name, str(error).splitlines()[0]
+                )
+            else:
+                return
+
+    def _commit(self, manifest: Manifest) -> None:
         assert manifest.rows is not None
         rows = self._spark.read.parquet(spark_uri(manifest.rows))
         if not self._table.exists():
             self._table.create(rows.schema, [each.name for each in self._delivery.partitions])
-        owner = owner_property(self._delivery.name)
-        if self._table.property(owner) != self._id:
-            self._sql(f"SET TBLPROPERTIES ('{owner}' = '{self._id}')")
+        if not self._is_owner:
+            owner = owner_property(self._delivery.name)
+            if self._table.property(owner) != self._id:
+                self._sql(f"SET TBLPROPERTIES ('{owner}' = '{self._id}')")
+            self._is_owner = True
         change = self._plan(rows.schema)
         if change.added:
             columns = ", ".join(f"{quoted(each.name)} {each.kind}" for each in change.added)
