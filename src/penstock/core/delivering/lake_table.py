@@ -1,4 +1,4 @@
-"""Tables with transactions of their own: what a batch may change in their columns, and whether it was committed."""
+"""Tables with transactions of their own: changes of columns that a batch may make, and the search for a committed batch."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def plan_change(
     *,
     way_to_widen: Callable[[], str | None],
 ) -> TableChange:
-    """Return what a table lacks for rows with the wanted columns.
+    """Plan the changes of a table for rows with the wanted columns.
 
     Args:
         table: Name of the table, for the message.

@@ -13,7 +13,7 @@ from penstock.core.delivering.manifest import Manifest, Move
 
 
 class Placement(Struct, frozen=True):
-    """How staged rows come into a target; part of the manifest.
+    """The way of staged rows into a target; part of the manifest.
 
     Args:
         moves: Files that are moved.
@@ -62,7 +62,7 @@ class Target(Protocol):
         """
 
     def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
-        """Return how staged files come into the target.
+        """Plan the way of staged files into the target.
 
         Args:
             label: Of the batch.
