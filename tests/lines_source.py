@@ -174,7 +174,7 @@ class OtherValues(LinesReader):
 
 
 class ForgetsWhileDown(LinesReader):
-    """Its first look in a process skips the records that came while there was none."""
+    """Its first look in a process skips the records that arrived while no reader ran."""
 
     is_first = True
 

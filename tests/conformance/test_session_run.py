@@ -1,4 +1,4 @@
-"""The run in a session compares what its batches hold; a stand-in for the session says what they hold."""
+"""The run in a session compares the ids in its batches; a fake session decides which rows they have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conformance kit finds in three published streaming sources, none of which needs a service or a network.
+"""The findings of the conformance kit in three published streaming sources. None of them needs a service or a network.
 
 They are fetched from PyPI into a folder that ends with the tests; docs/conformance.md has the findings.
 """

@@ -97,7 +97,7 @@ def _attempts(task: Task, count: int) -> Answer:
 
 
 def two_drivers_agree(source: SourceUnderTest) -> None:
-    """Let an old driver run on beside the new one."""
+    """Run an old driver beside the new one."""
     with running(source) as query:
         ids = put(source, _FEW)
         query.run_batch(p.TWO_DRIVERS)
@@ -141,7 +141,7 @@ def _batch(query: Query, driver: Driver) -> Answer:
 
 
 def _plan_in_vain(query: Query, old: Driver) -> None:
-    """Let the old driver plan a batch that it cannot log; it may notice that it is the old one."""
+    """Plan a batch with the old driver, which cannot log it and may refuse."""
     try:
         query.latest(driver=old)
     except PromiseBroken:

@@ -84,7 +84,7 @@ def no_news_no_offset(source: SourceUnderTest) -> None:
 
 
 def _settle(query: Query) -> None:
-    """Run a few batches that may come without rows: a shard's end, a probe that was early."""
+    """Run a few batches, which may have no rows: a shard's end, an early probe."""
     for _ in range(_LOOKS):
         if query.look():
             query.execute()
@@ -240,7 +240,7 @@ def read_limits_are_kept(source: SourceUnderTest) -> None:
 
 
 def available_now_ends(source: SourceUnderTest) -> None:
-    """Run to the end that was fixed, while records keep coming, and again after a restart."""
+    """Run to the fixed end while records arrive, and again after a restart."""
     with running(source) as query:
         if not passes_start():
             raise NotTried("this Spark runs one batch with availableNow and asks the source nothing")

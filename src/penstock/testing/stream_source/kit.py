@@ -50,7 +50,7 @@ class StreamSourceChecks:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What a source keeps: names of promises, in the order of trial.
+    """The verdicts on a source: names of promises, in the order of trial.
 
     Attributes:
         held: Promises that were kept.

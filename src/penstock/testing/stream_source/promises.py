@@ -49,7 +49,7 @@ REST = Promise(
 MONOTONE = Promise(
     "offsets move forward",
     "`latestOffset` never returns an offset that the query has already left, also after a restart.",
-    "It logs the offset and reads backwards: rows come twice, or a negative range fails.",
+    "It logs the offset and reads backwards: rows are repeated, or a negative range fails.",
     "Runs three batches, restarts with their log, and compares each new offset with the former ones.",
 )
 ONCE = Promise(
@@ -62,19 +62,19 @@ REPLAY = Promise(
     "identical replay",
     "A batch that is read again has the same rows, with the same values.",
     "It repeats a batch after every failure, under the same batch id. A sink that knows the id keeps the first rows or the last "
-    "ones; what differs is lost or stands twice.",
+    "ones; rows that differ are lost or doubled.",
     "Reads a batch three times: in part, whole, and whole again after more records were put.",
 )
 RESTART = Promise(
     "restart at every call",
     "A query that dies after any call goes on in a new process from the offset log alone.",
-    "It starts a new process that has only the options and the logged offsets; what a reader kept in memory is gone.",
+    "It starts a new process that has only the options and the logged offsets, not the memory of the reader.",
     "Kills the reader after each call in turn, puts records while it is down, and compares the ids at the end.",
 )
 EMPTY = Promise(
     "empty range",
     "`partitions(x, x)` has no rows and changes nothing.",
-    "It calls this for a batch without news from this source, and Spark 4.0 and 4.1 at each restart: rows come twice, or the restart fails.",
+    "It calls this for a batch without news from this source, and Spark 4.0 and 4.1 at each restart: rows are repeated, or the restart fails.",
     "Calls it in a running and in a new reader, reads what it returns, then reads the next batch.",
 )
 LIMIT = Promise(

@@ -19,7 +19,7 @@ _SHOWN_MAX: Final = 5
 
 
 class Query:
-    """One query on a source, and what its checkpoint location would hold.
+    """One query on a source, with the contents of its checkpoint location.
 
     Args:
         source: The source and its place.
@@ -104,7 +104,7 @@ class Query:
         return end
 
     def plan(self, promise: Promise, limit: Any = None) -> None:
-        """Log the next batch, once there is one; the promise is broken if none comes."""
+        """Log the next batch, or report the promise as broken if there is none in time."""
         deadline_s = time.monotonic() + self.source.visible_s
         while not self.look(limit):
             if time.monotonic() > deadline_s:
@@ -137,7 +137,7 @@ class Query:
         return rows
 
     def run_until(self, count: int, promise: Promise, when: str = "") -> None:
-        """Run batches until the sink has so many rows; the promise is broken if they do not come."""
+        """Run batches until the sink has so many rows, or report the promise as broken if they are missing."""
         deadline_s = time.monotonic() + self.source.visible_s
         while len(self.rows()) < count:
             if time.monotonic() > deadline_s:
@@ -193,7 +193,7 @@ def difference(wanted: Iterable[Hashable], found: Iterable[Hashable]) -> str | N
 
 
 def compare(query: Query, ids: list[Hashable] | None, promise: Promise, when: str = "") -> None:
-    """Compare the sink with the records that were put; without known ids, only no id may come twice."""
+    """Compare the sink with the records that were put; if their ids are unknown, look for repeated ones only."""
     found = query.ids()
     wanted: Iterable[Hashable] = ids if ids is not None else set(found)
     other = difference(wanted, found)

@@ -1,4 +1,4 @@
-"""The interface through which the kit reaches a source: what its author writes."""
+"""The interface through which the kit reaches a source; the source's author implements it."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ class SourceUnderTest(ABC):
         return False
 
     def kill(self, reader: Any) -> None:  # noqa: B027 - most readers need nothing
-        """End what a reader runs in this process as a dead process would: without `stop`, without a last word to anyone."""
+        """End a reader's threads as the death of its process would: without `stop`, and without a message to the service."""

@@ -44,7 +44,7 @@ def passes_start() -> bool:
 
 
 def pickled(value: Any, what: str) -> bytes:
-    """Return a value as Spark sends it; `what` it is stands in the error."""
+    """Return a value as Spark sends it; the error names it as `what`."""
     from pyspark.serializers import CPickleSerializer
 
     try:
@@ -111,7 +111,7 @@ def struct_of(schema: StructType | str) -> StructType:
 
 
 def stream_reader(data_source: bytes, schema: StructType) -> Any:
-    """Return the reader that a new process of Spark makes; a simple reader comes in Spark's own wrapper."""
+    """Return the reader that a new process of Spark makes; a simple reader is in Spark's own wrapper."""
     from pyspark.sql.datasource_internal import _streamReader
 
     return _streamReader(unpickled(data_source), schema)
@@ -170,7 +170,7 @@ class Driver:
         ]
 
     def commit(self, end: str) -> None:
-        """Tell the source that a batch is done."""
+        """Commit a batch at the source."""
         self.reader.commit(json.loads(end))
 
     def stop(self) -> None:
