@@ -128,3 +128,35 @@ def test_a_second_request_to_end_does_not_break_off_the_farewell():
         program.stdin.flush()
         assert program.stdout.readline() == "farewell is said\n"
         assert program.wait(60) == 0
+
+
+def consumers(query):
+    arn = query.client.describe_stream_summary(StreamName=query.stream)["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
+    return [each["ConsumerName"] for each in query.client.list_stream_consumers(StreamARN=arn)["Consumers"]]
+
+
+@pytest.mark.parametrize("way", ["deregisterConsumer", "requireConsumerDeregistration"])
+def test_a_query_deregisters_its_consumer_at_its_end_if_asked(server, way):
+    query = Query(server, server.client("kinesis"), shards=1, consumerType="fan-out", consumerName="mine")
+    put(query.client, query.stream, numbered(0, 20))
+    wait_until(lambda: query.plan() is not None, "a batch")
+    query.stop()
+    assert consumers(query) == ["mine"]
+    query.given |= {way: "true"}
+    query.reader = query.fresh()
+    wait_until(lambda: query.plan() is not None, "a batch")
+    query.stop()
+    assert consumers(query) == []
+
+
+def test_a_consumer_that_cannot_be_deregistered_is_named_with_the_remedy(server, caplog):
+    query = Query(
+        server, server.client("kinesis"), shards=1, consumerType="fan-out", deregisterConsumer="true"
+    )
+    put(query.client, query.stream, numbered(0, 20))
+    wait_until(lambda: query.plan() is not None, "a batch")
+    query.client.delete_stream(StreamName=query.stream, EnforceConsumerDeletion=True)
+    query.reader.stop()
+    assert f"(penstock streams consumers {query.stream} --deregister app-{query.stream})" in caplog.text

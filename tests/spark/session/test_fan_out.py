@@ -9,7 +9,7 @@ import pytest
 from penstock.spark.monitoring.progress import report_of
 from penstock_local import LocalKinesis
 from spark_support import numbered, put
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, wait_until
 
 
 @pytest.mark.timeout(600)
@@ -32,16 +32,22 @@ def test_pushed_records_come_once_and_in_order_through_a_split_and_a_restart(job
         put(client, job.stream, numbered(count + 100, count + 200))
         run.wait_for(count + 50)
         run.query.stop()
-        run = job.start(endpointUrl=server.endpoint_url, **options)
+        run = job.start(endpointUrl=server.endpoint_url, deregisterConsumer="true", **options)
         run.wait_for(count + 200)
         run.query.stop()
         run.query.awaitTermination(DEADLINE_S)
         assert server.calls().count("RegisterStreamConsumer") == 1
+        wait_until(lambda: not consumers(client, job.stream), "the consumer to be deregistered")
     assert run.numbers() == list(range(count + 200))
     by_key = defaultdict(list)
     for row in run.rows():
         by_key[row.partitionKey].append(int(bytes(row.data)))
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+def consumers(client, stream):
+    arn = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+    return [each["ConsumerName"] for each in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
 
 
 def is_pushed(query):

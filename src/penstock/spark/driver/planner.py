@@ -334,11 +334,32 @@ class Planner:
         joined, self._joined = self._joined, None
         if not self._is_settled_at_last(joined):
             joined.query_worker.abandon()
+        else:
+            joined.query_worker.report([*joined.shards.release_finished(), *joined.shards.release_all()])
+            joined.metrics.close()
+            if not joined.query_worker.stop(STOP_S):
+                _log.warning(
+                    "not all leases could be released within %g s; they expire by themselves", STOP_S
+                )
+        if self._options.deregisters_consumer:
+            self._deregister_consumer(joined)
+
+    def _deregister_consumer(self, joined: Joined) -> None:
+        """Deregister the query's consumer, after its leases are released; a failure is a warning with the remedy."""
+        fan_out, name = self._ports.fan_out, self._options.consumer_name
+        if fan_out is None or name is None or joined.consumer_arn is None:
             return
-        joined.query_worker.report([*joined.shards.release_finished(), *joined.shards.release_all()])
-        joined.metrics.close()
-        if not joined.query_worker.stop(STOP_S):
-            _log.warning("not all leases could be released within %g s; they expire by themselves", STOP_S)
+        try:
+            fan_out.deregister_consumer(joined.stream.arn, name)
+        except PenstockError as error:
+            _log.warning(
+                "consumer %s of stream %s may still be registered, and billed (penstock streams consumers %s --deregister %s): %s",
+                name,
+                self._options.stream,
+                self._options.stream,
+                name,
+                error,
+            )
 
     def _is_settled_at_last(self, joined: Joined) -> bool:
         """Settle a done batch that is not settled yet; return False if a batch is under way or the service fails."""

@@ -57,8 +57,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "maxShardsPerDescribe": "shards are listed a thousand at a time",
     "consumerRefreshInterval": "the registered consumer is looked up before the first batch",
     "registeredConsumerIdType": "registeredConsumerId takes a name or an ARN",
-    "requireConsumerDeregistration": "the consumer stays registered, and is billed, until you deregister it (penstock streams "
-    "consumers STREAM --deregister NAME)",
     "kinesis.sink.flushWaitTimeMs": _WAITS,
     "kinesis.sink.flushWaitTimeMillis": _WAITS,
     "kniesis.executor.flushWaitTimeMillis": _WAITS,

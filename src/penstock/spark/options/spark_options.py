@@ -66,6 +66,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("consumerName", TEXT, None, "Name of the registered consumer, for `consumerType` fan-out and auto; one for each query. Default: `applicationName`. If only `consumerName` is given, it also names the application.", _SOURCE, ("kinesis.consumerName",)),
     Option("consumerNamePrefix", TEXT, None, "Prefix of the registered consumer's name, before `consumerName`.", _SOURCE),
     Option("registeredConsumerId", TEXT, None, "Name or ARN of a registered consumer, instead of `consumerName` and `consumerNamePrefix`.", _SOURCE),
+    Option("deregisterConsumer", FLAG, False, "Deregister the consumer when the query stops, which ends its cost; the next start registers it again. A killed driver leaves it registered.", _SOURCE, ("requireConsumerDeregistration",)),
     Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON by shard, in which a sequence number is the last record that is done (in streaming the shard's ancestors are done too) and `*` is the rest. With several streams: one for all, or JSON by stream.", _READ, ("initialPosition", "initialPositionInStream", "kinesis.startingPosition", "startingOffsets")),
     Option("startingTimestamp", TEXT, None, "Shorthand for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
     Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON by shard (inclusive).", _BATCH, ("endingOffsets",)),
@@ -127,6 +128,7 @@ class SourceOptions(Struct, frozen=True):
     metrics_interval_s: float
     consumer_type: str
     consumer_name: str | None
+    deregisters_consumer: bool
     shards_per_task: int | None
     partitions_max: int | None
     starting: StartingPosition
@@ -235,6 +237,7 @@ def parse_source(
             metrics_interval_s=values["metricsInterval"],
             consumer_type=values["consumerType"],
             consumer_name=_consumer_name(values, consumer or application),
+            deregisters_consumer=values["deregisterConsumer"],
             shards_per_task=values["shardsPerTask"],
             partitions_max=values["maxPartitions"],
             starting=_starting(values, "starting", StartingPosition(LATEST)),
