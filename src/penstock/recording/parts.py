@@ -93,11 +93,13 @@ class PartFolder:
 
     def close(self) -> None:
         """Release the folder for other processes."""
-        if self._writer is not None:
-            self._writer.close()
-            (self._folder / _RECORDING).unlink()
-            self._writer = None
-        os.close(self._held)
+        try:
+            if self._writer is not None:
+                self._writer.close()
+                (self._folder / _RECORDING).unlink(missing_ok=True)  # an empty folder is gone already
+                self._writer = None
+        finally:
+            os.close(self._held)
 
     def remove_if_empty(self) -> None:
         """Remove the folder if nothing would be lost with it."""
@@ -105,7 +107,7 @@ class PartFolder:
             shutil.rmtree(self._folder)
 
     def add(self, table: pa.Table) -> RecordedBatch:
-        """Write consecutive records of one shard; they are there when it returns, or not at all."""
+        """Write consecutive records of one shard, as a part and into the recording. A part is there whole, or not at all."""
         batch = describe(table, 0, 0, 0)
         with self._lock:
             self._number += 1
