@@ -10,22 +10,21 @@ from pyspark.sql.streaming import StreamingQueryManager
 from docs_blocks import blocks, run_blocks
 from penstock.spark.engine import PASSES_START
 from spark_support import numbered, put, read_batch
-from waiting import wait_until
+from waiting import DEADLINE_S, wait_until
 
-ORDERS, BILLED, COPIES = "orders", "billed", "copies"
+ORDERS, RETURNS, BILLED, COPIES = "orders", "returns", "billed", "copies"
+STREAMS = (ORDERS, RETURNS, BILLED, COPIES)
 
 
 @pytest.fixture
 def streams(kinesis, client):
-    for name in (ORDERS, BILLED, COPIES):
+    for name in STREAMS:
         kinesis.create_stream(name, shards=2)
     put(client, ORDERS, numbered(0, 100))
     yield
-    for name in (ORDERS, BILLED, COPIES):
+    for name in STREAMS:
         client.delete_stream(StreamName=name)
-    wait_until(
-        lambda: not {ORDERS, BILLED, COPIES} & set(client.list_streams()["StreamNames"]), "the deletions"
-    )
+    wait_until(lambda: not {*STREAMS} & set(client.list_streams()["StreamNames"]), "the deletions")
 
 
 @pytest.fixture
@@ -53,7 +52,9 @@ def without_comments(text):
 @pytest.mark.timeout(900)  # several queries, one after the other, on a busy machine
 def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path):
     reading, *_, writing, _, _ = run_blocks("README.md")
-    same_reading, view, of_table, runs, listening, copying, aligning, driving = run_blocks("docs/spark.md")
+    same_reading, view, of_table, runs, several, listening, copying, aligning, driving = run_blocks(
+        "docs/spark.md"
+    )
     assert without_comments(reading) == without_comments(same_reading)
 
     names = {"spark": spark}
@@ -67,6 +68,11 @@ def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path)
         assert read_batch(spark, BILLED).count() == 100
         wait_until(lambda: "penstock_records_total{query=" in metrics.render(), "the listener to hear of it")
     assert len(listeners) == 1
+
+    exec(several, names)
+    both = names["both"].writeStream.format("memory").queryName("both").trigger(availableNow=True).start()
+    assert both.awaitTermination(DEADLINE_S)
+    assert {row.streamName for row in spark.table("both").collect()} == {ORDERS}
 
     spark.sql(view)
     assert spark.sql("SELECT count(*) FROM orders").first()[0] == 100
