@@ -15,7 +15,7 @@ def verdict(kind, lines, **known):
     Args:
         kind: The checker's class.
         lines: Events; a pair of a moment and an event; or seconds that pass.
-        known: What a history has from its beginning.
+        known: Fields of the history at its beginning.
     """
     history, now_s = History(TRIM_HORIZON, **known), 0.0
     checker = kind(history, CoordinatorOptions())

@@ -61,7 +61,7 @@ class SimClock:
 
 
 class LongPoll(NamedTuple):
-    """A server's answer that comes later.
+    """An answer of a server that is sent later.
 
     Args:
         begin: Begins to wait; calls its argument with the answer.

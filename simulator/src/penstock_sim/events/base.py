@@ -111,7 +111,7 @@ def methods_of(subscriber: type[Subscriber]) -> Mapping[type[Event], str]:
         return _METHODS[subscriber]
     found: dict[type[Event], str] = {}
     for name in dir(subscriber):
-        if not name.startswith("_on_"):
+        if not name.startswith(("on_", "_on_")):
             continue
         hint = get_type_hints(getattr(subscriber, name)).get("event")
         for kind in get_args(hint) or (hint,):
