@@ -70,6 +70,10 @@ def test_a_wrong_call_is_refused_before_anything_is_read(ask, tmp_path):
         ask('SELECT * FROM "order"')
     with pytest.raises(OptionError, match="unknown connection option"):
         sql("SELECT 1", connection={"regoin": "eu-west-1"})
+    with pytest.raises(OptionError, match="time_zone=Mars/Base: "):
+        sql("SELECT 1", time_zone="Mars/Base")
+    with pytest.raises(OptionError, match="memory=much: "):
+        sql("SELECT 1", memory="much")
     (tmp_path / "no.penstock").write_bytes(b"no")
     with pytest.raises(DamagedRecording):
         sql(f"SELECT * FROM '{tmp_path / 'no.penstock'}'")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.sql.query import PlannedTable, Query
 
 DESCRIPTION = "Ask a stream questions in SQL: a SELECT over its records, run by DuckDB on this machine."
+OPTION_FLAGS: Final = {"time_zone": "--time-zone", "memory": "--memory"}
 _EXAMPLE: Final = (
     "select json->>'type', count(*) from orders where arrived > now() - interval 2 hours group by 1"
 )

@@ -113,7 +113,7 @@ class Database:
     def _configure(self, zone: str | None, memory: str) -> None:
         run = self.connection.execute
         run("SET temp_directory = $folder", {"folder": self._folder.name})
-        options = (("--memory", "memory_limit", memory), ("--time-zone", "TimeZone", zone))
+        options = (("memory", "memory_limit", memory), ("time_zone", "TimeZone", zone))
         for option, setting, value in options:
             if value is None:
                 continue
@@ -121,7 +121,7 @@ class Database:
                 run(f"SET {setting} = $value", {"value": value})
             except duckdb.Error as error:
                 reason = str(error).partition("\n")[0]
-                raise OptionError(f"{option} {value}: {reason}") from error
+                raise OptionError(f"{option}={value}: {reason}") from error
         run("SET streaming_buffer_size = '64KB'")  # the first rows of a result are there soon
         run("SET enable_external_access = false")
         run("SET lock_configuration = true")
