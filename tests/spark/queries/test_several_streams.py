@@ -206,6 +206,20 @@ def test_a_query_of_one_stream_goes_on_with_two_under_another_application(severa
         back.plan()
 
 
+def consumer_of(server, names, seen):
+    """A consumer of the streams, in the queries' application."""
+    return Consumer(
+        stream=names,
+        application=f"app-{names[0]}",
+        handler=lambda batch: seen.extend(int(record.data) for record in batch),
+        connection=server.connection(),
+        starting_position="TRIM_HORIZON",
+        lease_duration_s=2.0,
+        idle_time_between_reads_s=0.1,
+        cold_start_jitter_s=0.0,
+    )
+
+
 def test_a_consumer_of_both_streams_goes_on_where_the_query_stopped_and_the_other_way_round(
     several, server, client, names
 ):
@@ -218,16 +232,7 @@ def test_a_consumer_of_both_streams_goes_on_where_the_query_stopped_and_the_othe
     for name, first in zip(names, (ORDERS, RETURNS), strict=True):
         put(client, name, numbered(first + 20, first + 30))
     seen = []
-    consumer = Consumer(
-        stream=names,
-        application=f"app-{names[0]}",
-        handler=lambda batch: seen.extend(int(record.data) for record in batch),
-        connection=server.connection(),
-        starting_position="TRIM_HORIZON",
-        lease_duration_s=2.0,
-        idle_time_between_reads_s=0.1,
-        cold_start_jitter_s=0.0,
-    )
+    consumer = consumer_of(server, names, seen)
     thread = threading.Thread(target=consumer.run)
     thread.start()
     try:
@@ -320,6 +325,32 @@ def test_two_queries_of_one_application_share_the_shards_of_both_streams(several
     wait_until(lambda: [q.batch() for q in pair] and sum(len(q.rows) for q in pair) >= 120, "all records")
     assert sorted(pair[0].numbers() + pair[1].numbers()) == [*range(60), *range(RETURNS, RETURNS + 60)]
     assert all({row[0] for row in q.rows if row[2] % 1000 >= 20} == set(names) for q in pair)
+
+
+def test_a_query_and_a_consumer_share_the_shards_of_both_streams(several, server, client, names):
+    q, seen = several(), []
+    wait_until(lambda: [q.batch()] and len(q.table.scan().leases) == 4, "the leases")
+    consumer = consumer_of(server, names, seen)
+    thread = threading.Thread(target=consumer.run)
+    thread.start()
+    try:
+
+        def owners():
+            return Counter(row.owner for row in q.table.scan().leases)
+
+        wait_until(
+            lambda: [q.batch()] and set(owners().values()) == {2} and None not in owners(),
+            "two shards for each",
+        )
+        for name, first in zip(names, (ORDERS, RETURNS), strict=True):
+            put(client, name, numbered(first, first + 60))
+        wait_until(lambda: [q.batch()] and len(q.rows) + len(seen) >= 120, "all records")
+    finally:
+        consumer.stop()
+        thread.join()
+    assert sorted(q.numbers() + seen) == [*range(60), *range(RETURNS, RETURNS + 60)]
+    assert seen
+    assert q.rows
 
 
 def test_a_native_fleet_is_refused(several, server, client, names):

@@ -256,7 +256,7 @@ class SeveralPlanner:
     # --- joining --------------------------------------------------------------------------------------------
 
     def _join(self, known: SeveralOffset) -> None:
-        """Open every stream's planner: all are checked before the first lease is taken, and get their leases at once."""
+        """Open every stream's planner. All streams are described before the first lease is taken, and get leases at the same time."""
         if self._is_joined:
             return
         try:
