@@ -34,6 +34,9 @@ PROGRAMS = sorted(
 )
 NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
 NAMED = {
+    "penstock.batch": "a key of an Iceberg snapshot's summary",
+    "penstock.delivery": "a key of an Iceberg snapshot's summary",
+    "penstock.delivery.NAME": "a property of a table",
     "penstock.local": "deprecated",
     "penstock.recording": "a key of a file's metadata",
     "penstock.recording.crc32": "a key of a file's metadata",
