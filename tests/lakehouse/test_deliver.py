@@ -78,24 +78,30 @@ class Lake:
         )
         assert answer["FailedRecordCount"] == 0
 
-    def deliver(self, at_step=lambda _step: None, *, redelivers=False, **given):
+    def checked(self, **given):
         from penstock.core.delivering.definition import parse_delivery
-        from penstock.delivery.running import DeliveryRun, check_deliveries
+        from penstock.delivery.running import check_deliveries
+
+        values = {
+            "stream": self.stream,
+            "to": self.to,
+            "format": self.lake,
+            "state": str(self.state),
+            "options": {"fetchInterval": "0ms", "probeInterval": "200ms"},
+        }
+        return check_deliveries([parse_delivery({**values, **given})])
+
+    def preview(self, **given):
+        from penstock.delivery.preview import preview
+
+        return preview(self._spark, *self.checked(**given)[0])
+
+    def deliver(self, at_step=lambda _step: None, *, redelivers=False, **given):
+        from penstock.delivery.running import DeliveryRun
 
         reports = []
-        delivery = parse_delivery(
-            {
-                "stream": self.stream,
-                "to": self.to,
-                "format": self.lake,
-                "state": str(self.state),
-                "options": {"fetchInterval": "0ms", "probeInterval": "200ms"},
-                **given,
-            }
-        )
-        run = DeliveryRun(
-            self._spark, check_deliveries([delivery]), reports.append, at_step, is_redelivery=redelivers
-        )
+        checked = self.checked(**given)
+        run = DeliveryRun(self._spark, checked, reports.append, at_step, is_redelivery=redelivers)
         run.redeliver() if redelivers else run.run(once=True)
         return reports
 
@@ -176,6 +182,7 @@ def schema(ddl):
 def test_a_repeated_batch_is_in_the_table_once_and_columns_are_added_and_widened(lake, lake_spark, tmp_path):
     table = Table(lake, lake_spark, tmp_path, **{"partition-by": "country"})
     table.target.check(schema("id INT, country STRING"))
+    assert table.target.changes(schema("id INT, country STRING"))[0].startswith("the first batch creates")
     first = table.manifest("000000000", "SELECT 1 AS id, 'de' AS country")
     table.target.commit(first)
     table.target.commit(first)
@@ -216,6 +223,8 @@ def test_an_existing_table_gives_the_columns_and_is_filled(lake, lake_spark, tmp
     )
     assert table.target.known().names == ["Id", "at", "date", "price"]
     table.target.check(table.target.known())
+    grown = schema("Id INT, note STRING")
+    assert [each.rpartition(" gets ")[2] for each in table.target.changes(grown)] == ["a column note STRING"]
     table.target.commit(table.manifest("000000000", "SELECT 1 AS id, CURRENT_TIMESTAMP AS at"))
     assert table.rows("id, price") == [(1, None)]
     if lake == "iceberg":
@@ -264,6 +273,7 @@ def kill_at(killed):
 def test_every_record_is_a_row_or_a_dead_letter_once_whatever_step_is_killed(lake, kinesis, monkeypatch):
     layout = {"partition-by": ["date(arrived)", "id % 2 AS odd"]}
     lake.put(orders(0, 20))
+    assert lake.preview(**layout).changes[0].startswith("the first batch creates")
     lake.deliver(**layout)
     bad = [b"no JSON", b'{"id": "q"}', b'{"id": 1, "a column with blanks": 2}']
     lake.put([*orders(20, 10, note="new"), *bad])

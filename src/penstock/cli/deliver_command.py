@@ -185,6 +185,8 @@ def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
         if found.rows:
             names = list(found.rows[0])
             out.table(names, [[row[name] or "" for name in names] for row in found.rows])
+        for change in found.changes:
+            out.line(change)
         for reason in found.dead:
             out.line(f"dead letter: {reason}")
         if found.note:

@@ -37,6 +37,7 @@ class Preview(Struct, frozen=True, kw_only=True):
         rows: The first rows, as texts by column.
         dead: Reasons of dead letters among the records that were looked at.
         note: Why there are no rows; empty if there are.
+        changes: Changes of the table that the delivery will make.
     """
 
     delivery: str
@@ -48,6 +49,7 @@ class Preview(Struct, frozen=True, kw_only=True):
     rows: tuple[dict[str, str | None], ...]
     dead: tuple[str, ...]
     note: str
+    changes: tuple[str, ...] = ()
 
 
 def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> Preview:
@@ -82,10 +84,9 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     else:
         rows = records
     if schema is not None and not schema.fields:
-        return _preview(
-            delivery, rows.select(F.lit("").alias("_none")).limit(0), dead, note or "no record has a field"
-        )
-    return _preview(delivery, table_rows(rows, delivery, schema), dead, note)
+        nothing = rows.select(F.lit("").alias("_none")).limit(0)
+        return _preview(delivery, nothing, dead, note or "no record has a field", ())
+    return _preview(delivery, table_rows(rows, delivery, schema), dead, note, target.changes(schema))
 
 
 def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, str]:
@@ -103,7 +104,9 @@ def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, 
     return records, "" if records.count() else "the stream has no records there"
 
 
-def _preview(delivery: Delivery, rows: DataFrame, dead: list[str], note: str) -> Preview:
+def _preview(
+    delivery: Delivery, rows: DataFrame, dead: list[str], note: str, changes: tuple[str, ...]
+) -> Preview:
     shown: list[dict[str, Any]] = [row.asDict() for row in rows.limit(ROW_COUNT).collect()]
     return Preview(
         delivery=delivery.name,
@@ -117,4 +120,5 @@ def _preview(delivery: Delivery, rows: DataFrame, dead: list[str], note: str) ->
         ),
         dead=tuple(dead),
         note=note,
+        changes=changes,
     )

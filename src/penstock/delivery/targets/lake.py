@@ -119,6 +119,17 @@ class LakeTarget:
         check_partitions(self._table.name, delivery.partitions, self._table.partitions())
         self._plan(self._rows_schema(schema))
 
+    def changes(self, schema: StructType | None) -> tuple[str, ...]:
+        """Return the changes of the table that `commit` will make."""
+        if not self._table.exists():
+            return (f"the first batch creates {self._table.name}",)
+        change = self._plan(self._rows_schema(schema))
+        added = [f"{self._table.name} gets a column {each.name} {each.kind.upper()}" for each in change.added]
+        widened = [
+            f"column {each.name} of {self._table.name} becomes {each.kind.upper()}" for each in change.widened
+        ]
+        return (*added, *widened)
+
     def _rows_schema(self, schema: StructType | None) -> StructType:
         from penstock.delivery.json_rows import with_verdict
 

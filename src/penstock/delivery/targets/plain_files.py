@@ -39,6 +39,11 @@ class PlainFiles:
     def check(self, schema: StructType | None) -> None:
         """Accept every schema."""
 
+    def changes(self, schema: StructType | None) -> tuple[str, ...]:
+        """Return no changes: each file has its own columns."""
+        del schema
+        return ()
+
     def may_add(self, name: str) -> bool:
         """Return True: a file may have any column."""
         del name

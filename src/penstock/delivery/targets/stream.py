@@ -56,6 +56,11 @@ class StreamTarget:
         options, _ = parse_sink(self._options)
         wiring.open_kinesis(options.connection).fetch_summary(self._to)
 
+    def changes(self, schema: StructType | None) -> tuple[str, ...]:
+        """Return no changes: a stream has no columns."""
+        del schema
+        return ()
+
     def may_add(self, name: str) -> bool:
         """Return True: records are put as they are."""
         del name

@@ -49,6 +49,9 @@ class Target(Protocol):
             DeliveryFailed: The target is another delivery's, or cannot be read.
         """
 
+    def changes(self, schema: StructType | None) -> tuple[str, ...]:
+        """Return the changes of an existing target that rows of the schema need, as sentences for people."""
+
     def may_add(self, name: str) -> bool:
         """Return whether a new field may become a column."""
 
