@@ -52,9 +52,8 @@ def without_comments(text):
 @pytest.mark.timeout(900)  # several queries, one after the other, on a busy machine
 def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path):
     reading, *_, writing, _, _ = run_blocks("README.md")
-    same_reading, view, of_table, runs, several, listening, copying, aligning, driving = run_blocks(
-        "docs/spark.md"
-    )
+    same_reading, view, of_table, lasting, runs, several, listening, *rest = run_blocks("docs/spark.md")
+    copying, aligning, driving = rest
     assert without_comments(reading) == without_comments(same_reading)
 
     names = {"spark": spark}
@@ -80,6 +79,8 @@ def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path)
     table = f"orders_table_{uuid.uuid4().hex[:10]}"
     spark.sql(f"CREATE TABLE {table} USING kinesis OPTIONS (streamName 'orders')")
     assert spark.sql(of_table.replace("orders_table", table)).first()[0] == 100
+    spark.sql(lasting.replace("orders_table", table).replace("all_orders", f"all_{table}"))
+    assert spark.sql(f"SELECT count(*) FROM all_{table}").first()[0] == 100
 
     exec(copying.replace("/tmp/copies", str(tmp_path / "copies")), names)
     wait_until(lambda: names["query"].lastProgress, "the copying query to read what comes from now on")
