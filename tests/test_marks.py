@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 from pyspark.find_spark_home import _find_spark_home
 
 from marks import HERE, MARKS, marks_of
+
+_SESSION = re.compile(r"\bSparkSession\b")
 
 
 def test_every_entry_of_the_table_is_a_folder_or_a_file_with_tests_or_a_test():
@@ -24,7 +27,7 @@ def test_only_tests_with_the_mark_take_a_spark_session(request):
         if {"spark", "running_spark"} & set(item.fixturenames) and item.get_closest_marker("spark") is None
     ]
     assert takes == []
-    opened = {path for path in HERE.rglob("test_*.py") if "SparkSession" in path.read_text(encoding="utf-8")}
+    opened = {path for path in HERE.rglob("test_*.py") if _SESSION.search(path.read_text(encoding="utf-8"))}
     assert {str(path) for path in opened - {HERE / "test_marks.py"} if "spark" not in marks_of(path)} == set()
 
 

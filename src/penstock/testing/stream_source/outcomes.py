@@ -19,8 +19,8 @@ class PromiseBroken(AssertionError):  # noqa: N818 - a failed test, not an error
 
     def __init__(self, promise: Promise, seen: str) -> None:
         super().__init__(f"\n  promise: {promise.text}\n  seen:    {seen}\n  Spark:   {promise.consequence}")
-        self.promise = promise.name
-        self.seen = seen
+        self.promise: str = promise.name
+        self.seen: str = seen
 
 
 class NotStarted(Exception):  # noqa: N818 - the cause is the error
