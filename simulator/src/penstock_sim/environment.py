@@ -9,9 +9,10 @@ import hashlib
 import heapq
 import math
 import random
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -32,8 +33,7 @@ from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.fibers import Fibers
 from penstock_sim.kcl3_rows import SimKcl3Rows
 from penstock_sim.plan import EPOCH_MS, FaultPlan, Scenario
-from penstock_sim.stream import SimRecord, SimStream
-from penstock_sim.stream_set import StreamSet
+from penstock_sim.stream import SimRecord, SimShard, SimStream
 from penstock_sim.table import SimTable
 
 _RECORD_BYTES: Final = 200
@@ -62,6 +62,22 @@ class AcceptedSubscription(NamedTuple):
     take_over: Callable[[], None]
 
 
+class Streams(Protocol):
+    """The streams of a world as its services see them; implemented by `StreamSet`."""
+
+    def open(self) -> SimStream:
+        """Create the streams of the beginning; return the first."""
+
+    def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
+        """Find the shard that a call or an iterator names, and its stream."""
+
+    def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:
+        """Return why the service takes no such position, or None."""
+
+    def iterator_life_s(self) -> float:
+        """Return how long an iterator is valid."""
+
+
 class Environment:
     """The services and the time of one run.
 
@@ -70,7 +86,7 @@ class Environment:
         listener: Called with every history entry.
     """
 
-    streams: StreamSet
+    streams: Streams
     """Set before the environment is made."""
 
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
@@ -93,6 +109,7 @@ class Environment:
         self.kcl3 = SimKcl3Rows(self, None if scenario.kcl3 is None else scenario.kcl3.begins)
         self.subscriptions: dict[tuple[str, str], AcceptedSubscription] = {}
         """The one that was accepted last, by registered consumer and shard."""
+        self._lives: Counter[str] = Counter()
         self.met: Counter[str] = Counter()
         """Counts of each fault, refusal and decision."""
         self.stream = self.streams.open()
@@ -111,6 +128,15 @@ class Environment:
         self.table.exists = False
         self.application = f"application-{len(self.former_tables)}"
         self.table = self._new_table()
+
+    def next_life(self, name: str) -> int:
+        """Return the number of the next life under a name."""
+        self._lives[name] += 1
+        return self._lives[name]
+
+    @abstractmethod
+    def on_worker_gone(self, worker: Any, how: str) -> None:
+        """Record that a process has ended; another of the same name may start."""
 
     @property
     def retention_hours(self) -> float:

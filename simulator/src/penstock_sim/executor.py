@@ -39,7 +39,7 @@ from penstock_sim.virtual_threads import VirtualThreads
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock_sim.world import World
+    from penstock_sim.environment import Environment
 
 
 class ShardRows(Struct, frozen=True):
@@ -68,7 +68,7 @@ class ReadAttempt(TaskAttempt, eq=False, kw_only=True):
 class SimExecutor(SparkExecutor[ReadAttempt]):
     """One process that runs tasks."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Environment, name: str) -> None:
         super().__init__(world, name)
         self._kinesis = SimKinesis(self, "task ", world.stream, STREAM)
         self._iterators = IteratorCache()

@@ -43,7 +43,7 @@ from penstock_sim.plan import WITH_LEADER, WITH_REPORTS, Kcl3Plan
 from penstock_sim.worker import UTILISATION, SimWorker
 
 if TYPE_CHECKING:
-    from penstock_sim.world import World
+    from penstock_sim.environment import Environment
 
 _BALANCED_EVERY: Final = 3
 """`varianceBalancingFrequency`: so many rounds of the leader from one balancing to the next."""
@@ -56,7 +56,7 @@ _LOCK_RENEWALS: Final = 4.0
 class Kcl3Worker(SimWorker):
     """One process of the Java KCL, version 3, native."""
 
-    def __init__(self, world: World, name: str, plan: Kcl3Plan) -> None:
+    def __init__(self, world: Environment, name: str, plan: Kcl3Plan) -> None:
         self._plan = plan
         super().__init__(world, name)
         self.leadership = Leadership(self, plan.lock_s, is_native=not plan.migrates)

@@ -11,7 +11,7 @@ from penstock_sim.fibers import Fiber, Fibers
 
 if TYPE_CHECKING:
     from penstock.runtime.loop import Loop
-    from penstock_sim.world import World
+    from penstock_sim.environment import Environment
 
 
 class SimProcess:
@@ -22,7 +22,7 @@ class SimProcess:
         name: Its worker id.
     """
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Environment, name: str) -> None:
         self.world = world
         self.name = name
         self.on_gone: Callable[[SimProcess, str], None] = world.on_worker_gone

@@ -38,6 +38,7 @@ from penstock_sim.plan import STREAM, ProducerPlan
 from penstock_sim.process import SimProcess
 
 if TYPE_CHECKING:
+    from penstock_sim.environment import Environment
     from penstock_sim.stream import SimShard, SimStream
     from penstock_sim.world import World
 
@@ -55,7 +56,7 @@ class SimPuts:
         stream: The stream to put into; None for the world's.
     """
 
-    def __init__(self, world: World, stream: SimStream | None = None) -> None:
+    def __init__(self, world: Environment, stream: SimStream | None = None) -> None:
         self._world = world
         self._stream = world.stream if stream is None else stream
 
@@ -181,7 +182,7 @@ class SimProducer(SimProcess):
         puts: The service.
     """
 
-    def __init__(self, world: World, name: str, plan: ProducerPlan, puts: SimPuts) -> None:
+    def __init__(self, world: Environment, name: str, plan: ProducerPlan, puts: SimPuts) -> None:
         super().__init__(world, name)
         self._plan = plan
         self._clock = SimClock(self)

@@ -56,7 +56,7 @@ from penstock_sim.stream import SimStream
 from penstock_sim.virtual_threads import VirtualThreads
 
 if TYPE_CHECKING:
-    from penstock_sim.world import World
+    from penstock_sim.environment import Environment
 
 
 class QueryLog(Struct):
@@ -148,7 +148,7 @@ class SimQuery(SparkDriver):
 
     def __init__(
         self,
-        world: World,
+        world: Environment,
         name: str,
         *,
         log: QueryLog,

@@ -33,6 +33,7 @@ from penstock_sim.virtual_threads import VirtualThreads
 
 if TYPE_CHECKING:
     from penstock.ports.queues import EntryResult, Queues, ReceivedRecord
+    from penstock_sim.environment import Environment
     from penstock_sim.world import World
 
 _CALL_THREADS: Final = 4
@@ -97,7 +98,7 @@ class _SimQueues:
 class _EndCounts(NoMetrics):
     """Counts the ends of deliveries among the situations."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Environment) -> None:
         self._world = world
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
@@ -135,7 +136,7 @@ class SimQueueWorker(SimProcess):
         service: The queue.
     """
 
-    def __init__(self, world: World, name: str, plan: QueuePlan, service: QueueService) -> None:
+    def __init__(self, world: Environment, name: str, plan: QueuePlan, service: QueueService) -> None:
         super().__init__(world, name)
         self.is_hung = False
         self._clock = SimClock(self)

@@ -41,8 +41,8 @@ from penstock_sim.events.reading import (
 )
 
 if TYPE_CHECKING:
+    from penstock_sim.environment import Environment
     from penstock_sim.worker import SimWorker
-    from penstock_sim.world import World
 
 PAGE_RECORDS: Final = 50
 _NO_HANDLER: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
@@ -78,7 +78,7 @@ class SimReader:
         self._wake_s = math.inf
 
     @property
-    def _world(self) -> World:
+    def _world(self) -> Environment:
         return self.worker.world
 
     @property
@@ -235,7 +235,7 @@ class SimReader:
 class _HashRanges:
     """Which hash keys a shard owns, as the stream's listing has them."""
 
-    def __init__(self, world: World, place: str) -> None:
+    def __init__(self, world: Environment, place: str) -> None:
         self._found = world.streams.locate(place)
 
     def fetch(self) -> HashRange | None:

@@ -23,7 +23,7 @@ from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, Sin
 from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
 
 if TYPE_CHECKING:
-    from penstock_sim.world import World
+    from penstock_sim.environment import Environment
 
 _Item = TypeVar("_Item")
 
@@ -61,7 +61,7 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
 
     def __init__(
         self,
-        world: World,
+        world: Environment,
         name: str,
         *,
         plan: SinkPlan,

@@ -32,7 +32,7 @@ from penstock_sim.spark_job import JobFailed, OnEnd
 from penstock_sim.spark_processes import LogConflict, SparkDriver
 
 if TYPE_CHECKING:
-    from penstock_sim.world import World
+    from penstock_sim.environment import Environment
 
 _TRIGGER_MAX_S: Final = 3.0
 
@@ -76,7 +76,14 @@ class SimSinkQuery(SparkDriver):
     """
 
     def __init__(
-        self, world: World, name: str, *, plan: SinkPlan, log: SinkLog, files: dict[str, bytes], **more: Any
+        self,
+        world: Environment,
+        name: str,
+        *,
+        plan: SinkPlan,
+        log: SinkLog,
+        files: dict[str, bytes],
+        **more: Any,
     ) -> None:
         super().__init__(world, name, **more)
         self.log = log

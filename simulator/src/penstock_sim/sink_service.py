@@ -29,9 +29,9 @@ from penstock_sim.producer import SimPuts
 from penstock_sim.sink_rows import text_of
 
 if TYPE_CHECKING:
+    from penstock_sim.environment import Environment
     from penstock_sim.process import SimProcess
     from penstock_sim.stream import SimStream
-    from penstock_sim.world import World
 
 LETTERS: Final = "letters"
 """The stream, and the folder, of dead letters."""
@@ -77,7 +77,7 @@ class AttemptPlace(Struct, frozen=True):
 class SinkPuts(SimPuts):
     """The service's side of one attempt's calls to one stream."""
 
-    def __init__(self, world: World, plan: SinkPlan, target: SinkStream, attempt: AttemptPlace) -> None:
+    def __init__(self, world: Environment, plan: SinkPlan, target: SinkStream, attempt: AttemptPlace) -> None:
         super().__init__(world, target.stream)
         self._sink_plan = plan
         self._target = target
@@ -138,7 +138,7 @@ class SinkPuts(SimPuts):
             self._world.record(RecordsStored(f"{name}/{shard_id}", numbers[0], texts, is_read))
 
 
-def refusal(world: World, target: SinkStream) -> PenstockError | None:
+def refusal(world: Environment, target: SinkStream) -> PenstockError | None:
     """Return the error of any call to a stream at this moment, or None."""
     if world.is_denied("stream"):
         return AccessDenied(f"{world.denial}: stream {target.name}", code=world.denial, resource=target.name)

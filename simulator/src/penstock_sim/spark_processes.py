@@ -22,6 +22,7 @@ from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob, TaskFailed
 
 if TYPE_CHECKING:
+    from penstock_sim.environment import Environment
     from penstock_sim.fibers import Fiber
     from penstock_sim.world import World
 
@@ -82,7 +83,7 @@ _Attempt = TypeVar("_Attempt", bound=TaskAttempt)
 class SparkExecutor(SimProcess, Generic[_Attempt]):
     """One process that runs tasks."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Environment, name: str) -> None:
         super().__init__(world, name)
         self.attempts: dict[_Attempt, None] = {}
 
@@ -129,7 +130,7 @@ class SparkDriver(SimProcess):
         executors: Returns the processes that run its tasks now.
     """
 
-    def __init__(self, world: World, name: str, executors: Callable[[], list[Any]]) -> None:
+    def __init__(self, world: Environment, name: str, executors: Callable[[], list[Any]]) -> None:
         super().__init__(world, name)
         self._executors = executors
         self.main: Fiber | None = None

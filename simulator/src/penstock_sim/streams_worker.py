@@ -29,7 +29,7 @@ from penstock_sim.plan import StreamsPlan
 from penstock_sim.worker import SimWorker
 
 if TYPE_CHECKING:
-    from penstock_sim.world import World
+    from penstock_sim.environment import Environment
 
 _FIRST_CHECK_S: Final = 1.0
 
@@ -68,7 +68,7 @@ class StreamsWorker(SimWorker):
 
     def __init__(
         self,
-        world: World,
+        world: Environment,
         name: str,
         streams: Sequence[ConsumedStream],
         service: Kinesis,

@@ -74,7 +74,7 @@ from penstock_sim.reader import SimReader
 from penstock_sim.table import without_request
 
 if TYPE_CHECKING:
-    from penstock_sim.world import World
+    from penstock_sim.environment import Environment
 
 UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""
@@ -83,7 +83,7 @@ UTILISATION: Final = 40.0
 class SimWorker(SimProcess):
     """One process."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Environment, name: str) -> None:
         super().__init__(world, name)
         run_name = name_run(name, f"{self.life:08x}") if self.writes_its_run else ""
         self.coordinator = Coordinator(name, self.coordinator_options(), run_name)

@@ -6,7 +6,6 @@ again, and in the liveness phase the fleet must settle, read everything and stay
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -47,8 +46,7 @@ class World(Environment):
         listener: Callable[[HistoryEntry], None],
         streams: Callable[[World], StreamSet] = StreamSet,
     ) -> None:
-        self._lives: Counter[str] = Counter()
-        self.streams = streams(self)
+        self.streams: StreamSet = streams(self)
         self.actors: list[Actors] = [self.streams]
         """The kinds of processes beside plain workers, and the streams, each with its own faults."""
         super().__init__(scenario, listener)
@@ -199,11 +197,6 @@ class World(Environment):
             if worker is not None:
                 return worker
         return SimWorker(self, name)
-
-    def next_life(self, name: str) -> int:
-        """Return the number of the next life under a name."""
-        self._lives[name] += 1
-        return self._lives[name]
 
     def is_done(self) -> bool:
         """Whether nothing of the plan is left to happen."""

@@ -195,7 +195,8 @@ class StreamsSituations(SituationFinder):
         return set(map(stream_id_of, self.history.rows))
 
     def _name_of(self, stream_id: str) -> str:
-        return self.history.streams[stream_id].name
+        name: str = self.history.streams[stream_id].name
+        return name
 
     def _former(self, name: str, stream_id: str) -> set[str]:
         """Return the other streams that have, or had, a stream's name."""
