@@ -72,6 +72,7 @@ FAILED_BEFORE = {
     215: "an unread record left the stream between two pages, and the second one was taken for the tip",
     608: "a claim that a copy's driver had made was promoted, because its batch had the number of an own one",
     1432: "a checker counted the task of a driver that had ended before the checkpoint location was set back",
+    4182: "a batch was repeated after the lease of its finished shard had been deleted, as the query had warned",
     31252: "a task read without a claim while its lease was deleted, and the driver skipped records behind its end",
     31292: "a query created the lease of a merged shard when the table was lost, and the shards up to its other parent, which another "
     "query was reading, were skipped",

@@ -132,7 +132,7 @@ class OnceEach(Checker):
 
     A new owner begins at the checkpoint. A query that gets a shard back begins after the claim of its last batch, if that is
     further on. A worker that begins again under its name counts as another one. A query emits the batches that
-    it commits.
+    it commits. If a batch is done while its shard has no lease, the query has warned that its records are read again.
     """
 
     invariant = "Q2"
@@ -146,6 +146,7 @@ class OnceEach(Checker):
         self._lives: dict[tuple[str, str], str] = {}
         """By shard, the latest life of each name."""
         self._committed: set[tuple[str, int]] = set()
+        self._without_lease: set[str] = set()
 
     def _on_location_restored(self, event: LocationRestored) -> None:
         """Forget the claims of batches that the location has no record of: their records are read again."""
@@ -154,7 +155,9 @@ class OnceEach(Checker):
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write, after = event.write, event.after
         if after is None:
+            self._without_lease.add(write.key)
             return
+        self._without_lease.discard(write.key)
         reader = after.reader
         is_new = reader is not None and reader != self._reader.get(write.key, reader)
         if is_new or isinstance(write, Reset):
@@ -187,6 +190,8 @@ class OnceEach(Checker):
     def _on_batch_committed(self, event: BatchCommitted) -> None:
         self._committed.add((event.query, event.batch))
         for key, rows in event.results:
+            if rows and key in self._without_lease:
+                self._add_begin(key, self.history.shards[key].sequences.index(rows[0]))
             self._emit(event.query, event.batch, key, rows)
 
     def _on_records_handled(self, event: RecordsHandled) -> None:
