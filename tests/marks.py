@@ -23,6 +23,9 @@ MARKS: dict[str, tuple[str, ...]] = {
     "consumer/test_lost_lease_locations.py": ("slow",),
     "consumer/test_processes.py": ("slow",),
     "contract/ports/test_every_write.py": ("slow",),
+    "contract/ports/test_lease_table.py::test_a_row_without_a_sub_sequence_number_counts_as_one_with_0": (
+        "slow",
+    ),
     "core/leases/test_fleet_moves.py::test_nine_workers_that_join_one_move_no_more_in_other_draws": ("slow",),
     "days": ("slow",),
     "days/spark": ("spark", "slow"),

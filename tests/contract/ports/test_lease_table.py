@@ -68,7 +68,7 @@ def test_every_row_is_read_as_it_was_written(dynamo):
 def test_each_write_over_some_rows_does_what_the_pure_rule_does(dynamo):
     """A part of the pairs: each write meets several rows, each row several writes of each kind."""
     pairs = [
-        (row, write) for i, row in enumerate(ROWS) for j, write in enumerate(WRITES) if (i + j) % 11 == 0
+        (row, write) for i, row in enumerate(ROWS) for j, write in enumerate(WRITES) if (i + j) % 31 == 0
     ]
     assert differences(dynamo, pairs) == []
 
