@@ -69,6 +69,8 @@ class Lake:
         kinesis.create_stream(self.stream, shards=2)
 
     def sql(self, text):
+        if self.lake == "iceberg" and self._spark.catalog.tableExists(self.table):
+            self._spark.catalog.refreshTable(self.table)  # the deliveries have sessions of their own
         return self._spark.sql(text.format(table=self.table))
 
     def put(self, lines):
