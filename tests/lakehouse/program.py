@@ -93,6 +93,8 @@ class Recipe:
                 if TOO_BUSY not in str(error):
                     raise
                 self.revive()
+            if lake == "iceberg":
+                spark.catalog.refreshTable(name)  # the query writes in a session of its own
             quiet_count = quiet_count + 1 if spark.table(name).count() >= count else 0
         columns = ("shardId", "sequenceNumber", "subSequenceNumber", "partitionKey")
         rows = spark.table(name).selectExpr(*columns, "cast(data as string)").collect()
