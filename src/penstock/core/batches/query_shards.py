@@ -543,6 +543,12 @@ class QueryShards:
             lease_table=lease_table,
         )
 
+    def probe_again(self) -> None:
+        """Let each shard without news be probed at once: its last probe does not count any more."""
+        for state in self.states.values():
+            if not state.has_news and not state.is_finished:
+                state.is_probed, state.due_s = False, float("-inf")
+
     def on_batch_start(self) -> None:
         """Handle the start of a batch: no shard is added or removed until the next `settle`."""
         self._settled_batch = None

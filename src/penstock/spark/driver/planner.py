@@ -192,6 +192,8 @@ class Planner:
         """Begin to search for records to read; the arguments are those of `latest`."""
         self._done, self._known = start, start.known_batches
         joined = self._join(start)
+        if may_be_only:  # a shard that was at its tip before this call may have records since
+            joined.shards.probe_again()
         is_patient = may_be_only or self._until_ms is not None
         wait_s = self._available_now_wait_s if is_patient else self._options.probe_interval_s
         return Search(start, joined, may_be_only, is_patient, wait_s, self._clock.monotonic_s() + wait_s)
