@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.core.batches.offsets import INITIAL_OFFSET, parse_offset
+from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
 from penstock.spark.engine import (
     BatchStarts,
     SupportsTriggerAvailableNow,
@@ -50,20 +50,63 @@ class ShardPartition(InputPartition):
         self.tasks = tuple(tasks)
 
 
-class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream as a streaming source. `penstock.core.batches.claims` makes replays identical."""
+class AnyOffset(Protocol):
+    """The offset of one stream, or of several."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._planner: Planner | None = None
-        self._starts = BatchStarts(INITIAL_OFFSET.to_json())
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as Spark logs it."""
 
-    def _opened(self) -> Planner:
+
+class AnyPlanner(Protocol):
+    """The planner of one stream, or of several; its offsets are those of its reader."""
+
+    def prepare_available_now(self) -> None:
+        """Fix the moment up to which the query reads."""
+
+    def latest(self, start: Any, *, with_limits: bool, may_be_only: bool) -> Any:
+        """Return the next batch's offset, or `start` itself."""
+
+    def report(self) -> dict[str, Any] | None:
+        """Return the figures for the query's progress."""
+
+    def stop(self) -> None:
+        """End threads, and release idle leases."""
+
+
+_P = TypeVar("_P", bound=AnyPlanner)
+
+
+class PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_P]):
+    """Spark's calls in the process beside the driver, answered by a planner that is opened on first use.
+
+    Args:
+        shared: The options that count for the whole query.
+    """
+
+    _initial: ClassVar[AnyOffset]
+    _noun: ClassVar = "stream"
+
+    def __init__(self, shared: SourceOptions) -> None:
+        self._shared = shared
+        self._planner: _P | None = None
+        self._starts = BatchStarts(self._initial.to_json())
+
+    def _open(self) -> _P:
+        """Open the planner."""
+        raise NotImplementedError
+
+    def _parse(self, document: dict[str, Any]) -> Any:
+        """Return the planner's offset."""
+        raise NotImplementedError
+
+    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a batch that is not empty."""
+        raise NotImplementedError
+
+    def _opened(self) -> _P:
         if self._planner is None:
-            from penstock.spark.driver.planner_opening import open_planner
-
             exit_on_termination()
-            self._planner = open_planner(self._options)
+            self._planner = self._open()
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,11 +117,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first batch: the same every time."""
-        return INITIAL_OFFSET.to_json()
+        return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one batch's limit for Spark. If the options have two, Penstock still keeps both."""
-        return limit_of(self._options.record_count_max, self._options.bytes_max)
+        return limit_of(self._shared.record_count_max, self._shared.bytes_max)
 
     @explained
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -110,45 +153,60 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(
         self, start: dict[str, Any], *, with_limits: bool = True, may_be_only: bool = False
     ) -> dict[str, Any]:
-        begin = parse_offset(start)
+        begin = self._parse(start)
         following = self._opened().latest(begin, with_limits=with_limits, may_be_only=may_be_only)
         return start if following is begin else following.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the lag per shard for the query's progress."""
+        """Return the lag of each shard for the query's progress."""
         return None if self._planner is None else self._planner.report()
 
     @explained
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ShardPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the batch's tasks."""
         self._starts.on_partitions(start, end)
-        if start == end:
-            return []
-        return [ShardPartition(tasks) for tasks in self._opened().tasks(parse_offset(end))]
+        return [] if start == end else self._tasks(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the next plan settles the batch, whether Spark calls this or not."""
 
     def stop(self) -> None:
         """End threads and release idle leases."""
-        if self._starts.planned_count == 1 and not self._options.is_unlimited:
+        if self._starts.planned_count == 1 and not self._shared.is_unlimited:
             _log.warning(
-                "stream %s: this run ends after one batch, of at most maxRecordsPerTrigger or maxBytesPerTrigger. With "
+                "%s %s: this run ends after one batch, of at most maxRecordsPerTrigger or maxBytesPerTrigger. With "
                 "trigger(availableNow=True) this Spark runs one batch only: leave the limits out to read everything in it, or "
                 "start the query again for the rest",
-                self._options.stream,
+                self._noun,
+                self._shared.stream,
             )
         if self._planner is not None:
             self._planner.stop()
             self._planner = None
 
-    # --- in an executor -----------------------------------------------------------------------------------
+
+class KinesisStreamReader(PlannedReader["Planner"]):
+    """A stream as a streaming source. `penstock.core.batches.claims` makes replays identical."""
+
+    _initial = INITIAL_OFFSET
+
+    def _open(self) -> Planner:
+        from penstock.spark.driver.planner_opening import open_planner
+
+        return open_planner(self._shared)
+
+    def _parse(self, document: dict[str, Any]) -> StreamOffset:
+        return parse_offset(document)
+
+    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        del start
+        return [ShardPartition(tasks) for tasks in self._opened().tasks(parse_offset(end))]
 
     @explained_rows
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
-        """Read each shard's part of a batch and claim its end."""
+        """Read each shard's part of a batch and claim its end, in an executor."""
         try:
-            yield from rows_of(partition.tasks, self._options, query_id())
+            yield from rows_of(partition.tasks, self._shared, query_id())
         finally:
             freeze_once()
 
