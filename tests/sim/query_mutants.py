@@ -24,7 +24,7 @@ from penstock.core.reading import shard_reader
 from penstock.core.reading.reader_steps import Failed, Finished
 from penstock.core.reading.resume import MissingRecord
 from penstock.core.reading.shard_reader import ShardReader
-from penstock.spark.driver import batch_settling, joining, lease_recreation, planner, startup_checks
+from penstock.spark.driver import batch_settling, batch_tasks, joining, lease_recreation, startup_checks
 from penstock.spark.driver.news_polling import NewsPoller
 from penstock.spark.driver.query_worker import QueryWorker
 from penstock.spark.tasks import arrow_records, claimed_read, page_limits
@@ -393,7 +393,7 @@ QUERY_MUTANTS = (
         joining,
         "find_unknown_claims",
         finds_no_unknown_claims,
-        also=((batch_settling, "find_unknown_claims", finds_no_unknown_claims),),
+        also=((query_shards, "find_unknown_claims", finds_no_unknown_claims),),
     ),
     Mutant(
         "a claim of another history counts as one's own",
@@ -408,7 +408,7 @@ QUERY_MUTANTS = (
         "what was claimed before a restore is another driver's",
         SPARK,
         2759,
-        batch_settling.BatchSettler,
+        QueryShards,
         "_is_new",
         finds_every_claim_new,
         needs=lambda scenario: scenario.faults.restores_per_min,
@@ -470,7 +470,7 @@ QUERY_MUTANTS = (
         is_always_a_loss,
     ),
     Mutant(
-        "a task does not know the tip", "this query: quiet streams", 0, planner, "ShardTask", knows_no_tip
+        "a task does not know the tip", "this query: quiet streams", 0, batch_tasks, "ShardTask", knows_no_tip
     ),
     Mutant(
         "a vanished shard ends the query",

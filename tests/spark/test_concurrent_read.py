@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from penstock.core.batches.task_slots import SHARDS_PER_TASK_MAX
+from penstock.core.batches.task_plan import SHARDS_PER_TASK_MAX
 from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.tasks.concurrent_read import PAGES_HELD_MAX, read_concurrently
 from waiting import wait_until

@@ -236,6 +236,7 @@ class SimQuery(SparkDriver):
                 end = log.offset(index)
             else:
                 self._wait_for_trigger()
+                planner.join(done)
                 end = planner.latest(done)
                 self._count_settled(done)
                 is_news = end is not done
@@ -270,7 +271,10 @@ class SimQuery(SparkDriver):
 
     def _run_batch(self, index: int, done: StreamOffset, end: StreamOffset) -> None:
         world = self.world
-        groups = [] if end == done else self._planner.tasks(end)
+        groups = []
+        if end != done:
+            self._planner.join(end)
+            groups = self._planner.tasks(end)
         self.read_now = tuple(end.shares())
         world.record(BatchStarted(self.who, end.batch, self.read_now))
         self._on_batch(self)

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange, hash_partition_key, parse_hash_key
 from penstock.core.position import Position, Sentinel
-from penstock.core.shard import Shard
+from penstock.core.shard import ChildShard, Shard
 from penstock.errors import StreamChanged
 
 _UNKNOWN_START: Final = "0"  # of a Shard that was not made from a listing
@@ -63,6 +63,26 @@ def cover_of(ranges: Iterable[HashRange]) -> Cover:
 def covers(ranges: Iterable[HashRange], whole: HashRange) -> bool:
     """Whether every hash key of a range is in one of some ranges."""
     return not any(hole.overlaps(whole) for hole in cover_of(ranges).holes)
+
+
+def find_children(childless: Iterable[str], listing: Iterable[Shard]) -> dict[str, tuple[ChildShard, ...]]:
+    """Return the children of the shards for which a listing is complete.
+
+    A listing may lag. It counts if the children cover their parent, or if the parent has left the stream.
+
+    Args:
+        childless: Ids of the ended shards.
+        listing: The stream's shards.
+    """
+    listed = {shard.shard_id: shard for shard in listing}
+    found = {}
+    for key in childless:
+        children = [shard for shard in listed.values() if key in shard.parents]
+        if key not in listed or covers((child.hash_range for child in children), listed[key].hash_range):
+            found[key] = tuple(
+                ChildShard(child.shard_id, child.parents, child.hash_range) for child in children
+            )
+    return found
 
 
 def _extend(spans: list[tuple[int, int]], start: int, end: int) -> None:

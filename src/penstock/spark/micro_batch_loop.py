@@ -108,13 +108,14 @@ class MicroBatches:
             self._running.release()
 
     def _run(self, planner: Planner, write: Write, *, available_now: bool) -> None:
-        number, offset = -1, INITIAL_OFFSET
+        number, offset, is_done = -1, INITIAL_OFFSET, True
         last = self._log.last()
         if last is not None:
             number, document, is_done = last
             offset = parse_offset(document)
-            if not is_done:
-                self._run_batch(planner, number, offset, write)
+        planner.join(offset)
+        if not is_done:
+            self._run_batch(planner, number, offset, write)
         if available_now:
             planner.prepare_available_now()
         while not self._stop.is_set():

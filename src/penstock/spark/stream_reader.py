@@ -63,6 +63,9 @@ class AnyPlanner(Protocol):
     def prepare_available_now(self) -> None:
         """Fix the moment up to which the query reads."""
 
+    def join(self, known: Any) -> None:
+        """Join the application; later calls have no effect."""
+
     def latest(self, start: Any, *, with_limits: bool, may_be_only: bool) -> Any:
         """Return the next batch's offset, or `start` itself."""
 
@@ -109,6 +112,12 @@ class PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic
             self._planner = self._open()
         return self._planner
 
+    def _joined(self, known: Any) -> _P:
+        """Return the planner, which has joined the application; `known` is the last offset that Spark has logged."""
+        planner = self._opened()
+        planner.join(known)
+        return planner
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickle plain values only: threads and connections stay where they are."""
         return {**self.__dict__, "_planner": None}
@@ -154,7 +163,7 @@ class PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic
         self, start: dict[str, Any], *, with_limits: bool = True, may_be_only: bool = False
     ) -> dict[str, Any]:
         begin = self._parse(start)
-        following = self._opened().latest(begin, with_limits=with_limits, may_be_only=may_be_only)
+        following = self._joined(begin).latest(begin, with_limits=with_limits, may_be_only=may_be_only)
         return start if following is begin else following.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -200,7 +209,8 @@ class KinesisStreamReader(PlannedReader["Planner"]):
 
     def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         del start
-        return [ShardPartition(tasks) for tasks in self._opened().tasks(parse_offset(end))]
+        offset = parse_offset(end)
+        return [ShardPartition(tasks) for tasks in self._joined(offset).tasks(offset)]
 
     @explained_rows
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition

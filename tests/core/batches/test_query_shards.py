@@ -14,7 +14,7 @@ from penstock.core.batches.query_shards import (
 )
 from penstock.core.batches.recreation import find_missing, find_skipped
 from penstock.core.batches.rewind import plan_rewind
-from penstock.core.batches.task_split import plan_tasks
+from penstock.core.batches.task_plan import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.batches.offsets import SHARE_BYTES_MIN, StreamOffset, parse_offset
 from penstock.core.batches.several_offsets import INITIAL_SEVERAL, SeveralOffset, parse_several
-from penstock.core.batches.stream_split import in_turn, split_limits, split_total
+from penstock.core.batches.stream_split import Limits, in_turn, split_limits, split_total
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PositionError
@@ -112,7 +112,7 @@ def test_the_parts_sum_up_to_the_limit_and_none_is_empty(total, waiting, least):
     waiting=WAITING,
 )
 def test_both_limits_hold_for_the_same_streams(records, size, waiting):
-    parts = split_limits(records, size, waiting)
+    parts = split_limits(Limits(records, size), waiting)
     assert parts
     assert records is None or sum(part for part, _ in parts.values()) == records
     assert size is None or sum(part for _, part in parts.values()) == size

@@ -28,6 +28,7 @@ from penstock.core.batches.claims import (
     BatchStart,
     ClaimNote,
     StartReason,
+    find_unknown_claims,
     may_promote,
     resolve_start,
 )
@@ -36,7 +37,7 @@ from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
-from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark
 from penstock.core.leases.lease_writes import Promote
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
@@ -82,6 +83,10 @@ class ShardState(Struct):
     unread_since_ms: int | None = None
     is_probed: bool = False
     is_foreign: bool = False
+
+    def is_wanted(self, until_ms: int | None) -> bool:
+        """Whether records are there to read that arrived before a moment; None: whenever."""
+        return self.has_news and (until_ms is None or self.arrival_ms is None or self.arrival_ms < until_ms)
 
     @property
     def tip(self) -> TipMark | None:
@@ -175,7 +180,7 @@ class QueryShards:
 
     Args:
         worker: The query's worker id.
-        last_batch: Batches up to this number were used before, whatever the offset says.
+        last_batch: Batches up to this number were claimed before the query began, whatever the offset says.
     """
 
     def __init__(self, worker: str, last_batch: int = 0) -> None:
@@ -193,7 +198,7 @@ class QueryShards:
         self._not_held: dict[str, Lease] = {}
         """Rows that name this query as the reader, from when the last batch was settled, of shards without a StartReader yet."""
         self.unverified: set[str] = set()
-        self._last_batch = last_batch
+        self._last_batch = self._last_claimed_before = last_batch
 
     @property
     def is_settled(self) -> bool:
@@ -203,6 +208,11 @@ class QueryShards:
     def is_settled_for(self, batch: int) -> bool:
         """Whether this batch is the one that was settled last."""
         return self._settled_batch == batch
+
+    @property
+    def unanswered(self) -> list[str]:
+        """The shards that neither have new records nor were probed yet."""
+        return sorted(key for key, state in self.states.items() if not state.has_news and not state.is_probed)
 
     @property
     def held(self) -> frozenset[str]:
@@ -276,6 +286,19 @@ class QueryShards:
     def seen_claim(self, key: str) -> tuple[int, str] | None:
         """Return the shard's own claim that was seen last, as (batch, run), or None."""
         return self._seen.get(key)
+
+    def claims_of_another_driver(
+        self, rows: Iterable[Lease], known: KnownBatches
+    ) -> list[tuple[str, BatchClaim]]:
+        """Return the claims in the query's name of batches that its checkpoint location has no record of, by shard."""
+        unknown = find_unknown_claims(rows, self.worker, known)
+        return [(row.key, claim) for row, claim in unknown if self._is_new(claim, self.seen_claim(row.key))]
+
+    def _is_new(self, claim: BatchClaim, seen: tuple[int, str] | None) -> bool:
+        """Return whether a claim was made since the query began, or since it got the shard."""
+        # Older ones are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent
+        # read may return claims that were removed.
+        return claim.batch > self._last_claimed_before and claim.identity != seen
 
     def rows_to_read(self, start: StreamOffset) -> list[str]:
         """Return the shards whose leases are read to settle a batch: those that it read, and those added since."""

@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from penstock.core.batches.offsets import SHARE_BYTES_MIN
+
+
+class Limits(NamedTuple):
+    """The limits of one batch; None: none.
+
+    Args:
+        record_count_max: User records.
+        bytes_max: Bytes of user data.
+    """
+
+    record_count_max: int | None = None
+    bytes_max: int | None = None
+
+
+NO_LIMITS: Final = Limits()
 
 
 def in_turn(stream_ids: Sequence[str], batch_count: int) -> list[str]:
@@ -47,19 +63,16 @@ def split_total(total: int | None, waiting: Mapping[str, int], *, least: int = 1
     return parts
 
 
-def split_limits(
-    record_count_max: int | None, bytes_max: int | None, waiting: Mapping[str, int]
-) -> dict[str, tuple[int | None, int | None]]:
-    """Split the limits of a batch; return records and bytes of each stream that the batch reads.
+def split_limits(limits: Limits, waiting: Mapping[str, int]) -> dict[str, Limits]:
+    """Split the limits of a batch; return the part of each stream that the batch reads.
 
     Args:
-        record_count_max: User records, or None.
-        bytes_max: Bytes of user data, or None.
+        limits: Of the batch.
         waiting: As for `split_total`.
     """
-    records = split_total(record_count_max, waiting)
+    records = split_total(limits.record_count_max, waiting)
     sizes = split_total(
-        bytes_max, {stream_id: waiting[stream_id] for stream_id in records}, least=SHARE_BYTES_MIN
+        limits.bytes_max, {stream_id: waiting[stream_id] for stream_id in records}, least=SHARE_BYTES_MIN
     )
-    records = split_total(record_count_max, {stream_id: waiting[stream_id] for stream_id in sizes})
-    return {stream_id: (records[stream_id], sizes[stream_id]) for stream_id in sizes}
+    records = split_total(limits.record_count_max, {stream_id: waiting[stream_id] for stream_id in sizes})
+    return {stream_id: Limits(records[stream_id], sizes[stream_id]) for stream_id in sizes}

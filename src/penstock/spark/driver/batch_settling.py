@@ -11,21 +11,20 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, Share, StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, UnexpectedStart
-from penstock.core.leases.lease import BatchClaim, Lease
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Promote, Refused
-from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, NotFound, ServiceError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.lease_table import LeaseTable
 from penstock.runtime.threads import Threads, map_on
+from penstock.spark.driver.batch_tasks import PlannedBatch
+from penstock.spark.driver.joining import Joined
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.startup_checks import refuse_sharing_in_one_query, scan_leases
 from penstock.spark.options.spark_options import SourceOptions
@@ -40,18 +39,6 @@ _PROMOTE_AFTER_S_MAX: Final = 5.0
 _NOTHING: Final = Share(record_count_max=0)
 
 
-class PlannedBatch(Struct, frozen=True):
-    """The batch that this driver planned last.
-
-    Args:
-        end: Its offset.
-        planned_ms: Moment of the plan, by the service's clock.
-    """
-
-    end: StreamOffset
-    planned_ms: int
-
-
 class BatchSettler:
     """Settles one query's batches. Called by one thread.
 
@@ -63,7 +50,7 @@ class BatchSettler:
         threads: Source of its threads.
         read: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
             of the query, or None while no task has claimed.
-        tasks_of: Returns the tasks of a batch.
+        tasks_of: Returns the task of each shard of a batch.
     """
 
     def __init__(
@@ -75,7 +62,7 @@ class BatchSettler:
         clock: Clock,
         threads: Threads,
         read: Callable[[ShardTask, str | None], Iterable[Any]],
-        tasks_of: Callable[[PlannedBatch, QueryShards], Iterator[ShardTask]],
+        tasks_of: Callable[[PlannedBatch, Joined], Iterator[ShardTask]],
     ) -> None:
         self._options = options
         self._recreation = recreation
@@ -95,15 +82,12 @@ class BatchSettler:
         self._waiting: dict[Promote, float] = {}
         """The promotions that there are, and the moment since when."""
         self._has_warned_of_unread = False
-        self.last_unknown_batch = -1
-        """The last claimed batch that the checkpoint location has no record of."""
 
     def settle(
         self,
         start: StreamOffset,
         planned: PlannedBatch | None,
-        shards: QueryShards,
-        stream: StreamIdentity,
+        joined: Joined,
         *,
         is_last: bool = False,
     ) -> Settlement:
@@ -112,8 +96,7 @@ class BatchSettler:
         Args:
             start: The done batch's offset.
             planned: The batch that this driver planned last, or None.
-            shards: The query's.
-            stream: The stream that is read.
+            joined: The query.
             is_last: The query ends, so no further shard is read.
 
         Raises:
@@ -121,6 +104,7 @@ class BatchSettler:
             OptionError: Two sources of the query share the stream's shards.
             Unavailable: With `is_last`: a shard's end is not claimed.
         """
+        shards = joined.shards
         keys_read = None if self._full_scans_left > 0 else shards.rows_to_read(start)
         rows = self.fetch_leases(keys_read)
         if keys_read is not None and not rows.keys() >= set(keys_read):
@@ -128,9 +112,9 @@ class BatchSettler:
             keys_read, rows = None, self.fetch_leases(None)
         if keys_read is None:
             self._full_scans_left -= 1
-            if self._recreation.recreate_lost(rows, start, stream):
+            if self._recreation.recreate_lost(rows, start, joined.stream):
                 rows = self.fetch_leases(None)
-        self.refuse_another_driver(start.known_batches, shards, rows)
+        refuse_another_driver(start.known_batches, shards, rows.values())
         unclaimed = shards.unclaimed(start, rows)
         if unclaimed and is_last:
             raise Unavailable(
@@ -140,7 +124,7 @@ class BatchSettler:
         # Remember the rows before claiming: the driver's own tasks, like those on executors, must have the claim of each row.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
-            self._claim_ends(start, planned, shards, unclaimed, recreated)
+            self._claim_ends(start, planned, joined, unclaimed, recreated)
             rows |= self.fetch_leases(unclaimed)
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), keys_read)
         if unclaimed:  # these claims are the driver's and do not show the size of the cluster
@@ -178,8 +162,9 @@ class BatchSettler:
         except NotFound:  # the whole table was deleted
             return {}
 
-    def recreate_lost_leases(self, shards: QueryShards, stream: StreamIdentity) -> None:
+    def recreate_lost_leases(self, joined: Joined) -> None:
         """Create deleted leases again at the query's positions; leases that other workers ended stay ended."""
+        shards = joined.shards
         lost = shards.lost_positions()
         rows = self.fetch_leases(lost)
         deleted = {key: mark for key, mark in lost.items() if key not in rows}
@@ -188,36 +173,13 @@ class BatchSettler:
             nothing = Limit(None, None, ())  # no batch is under way, so none is repeated
             known = StreamOffset(worker=shards.worker, shards=places, limit=nothing)
             marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
-            self._recreation.recreate_lost(self.fetch_leases(None), known, stream, marks)
-
-    def refuse_another_driver(
-        self, known: KnownBatches, shards: QueryShards, rows: Mapping[str, Lease]
-    ) -> None:
-        """Raise an error if a batch was claimed in the query's name that its checkpoint location has no record of.
-
-        Raises:
-            AnotherDriver: There is such a claim.
-        """
-        for row, claim in find_unknown_claims(rows.values(), shards.worker, known):
-            if self._is_new(claim, shards.seen_claim(row.key)):
-                which = "batch" if claim.batch > known.last else "another batch"
-                raise AnotherDriver(
-                    f"shard {row.key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch "
-                    f"{known.last}: another query works from the same checkpoint location, or from a copy of it. Make sure that "
-                    "one query at a time uses it"
-                )
-
-    def _is_new(self, claim: BatchClaim, seen: tuple[int, str] | None) -> bool:
-        """Return whether a claim was made since the query began, or since it got the shard."""
-        # Older ones are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent
-        # read may return claims that were removed.
-        return claim.batch > self.last_unknown_batch and claim.identity != seen
+            self._recreation.recreate_lost(self.fetch_leases(None), known, joined.stream, marks)
 
     def _claim_ends(
         self,
         start: StreamOffset,
         planned: PlannedBatch | None,
-        shards: QueryShards,
+        joined: Joined,
         unclaimed: Collection[str],
         recreated: Container[str],
     ) -> None:
@@ -235,7 +197,7 @@ class BatchSettler:
                 ", ".join(sorted(unclaimed)[:5]),
             )
             batch = PlannedBatch(start, self._clock.wall_ms())
-            tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, shards)]
+            tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, joined)]
         else:
             self._warn_of_unread(start, unclaimed)
             # Records that arrived after the plan belong to the next batch.
@@ -243,7 +205,7 @@ class BatchSettler:
                 replace(task, share=_NOTHING)
                 if task.shard_id in recreated
                 else _up_to(task, planned.planned_ms)
-                for task in self._tasks_of(planned, shards)
+                for task in self._tasks_of(planned, joined)
             ]
         tasks = [task for task in tasks if task.shard_id in unclaimed]
         for _ in map_on(self._pool, self._condition(), self._claim_end, tasks):
@@ -304,6 +266,20 @@ class BatchSettler:
     def close(self) -> None:
         """End the threads after their calls."""
         self._pool.close()
+
+
+def refuse_another_driver(known: KnownBatches, shards: QueryShards, rows: Iterable[Lease]) -> None:
+    """Raise an error if a batch was claimed in the query's name that its checkpoint location has no record of.
+
+    Raises:
+        AnotherDriver: There is such a claim.
+    """
+    for key, claim in shards.claims_of_another_driver(rows, known):
+        which = "batch" if claim.batch > known.last else "another batch"
+        raise AnotherDriver(
+            f"shard {key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch {known.last}: "
+            "another query works from the same checkpoint location, or from a copy of it. Make sure that one query at a time uses it"
+        )
 
 
 def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:

@@ -1,4 +1,4 @@
-"""Figures of a query: its report in Spark's progress, and its metrics."""
+"""Figures of a query: its report in Spark's progress, its metrics, and the part of the stream that may be unread."""
 
 from __future__ import annotations
 
@@ -56,3 +56,15 @@ def measure(joined: Joined, done: Settlement) -> None:
     for shard_id, state in joined.shards.states.items():
         if state.millis_behind_latest is not None:
             metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
+
+
+def describe_unread(joined: Joined, stream: str, wait_s: float) -> str:
+    """Return the text of an error: after some seconds it is still uncertain whether the whole stream is read."""
+    query_worker, unanswered = joined.query_worker, joined.shards.unanswered
+    unread = query_worker.describe_unread() or "its leases did not come to rest"
+    first = f"no answer from {', '.join(unanswered[:5])}" if unanswered else unread
+    why = "; ".join((first, *query_worker.problems))
+    return (
+        f"stream {stream}: for {wait_s:g} s it could not be made sure that everything is read "
+        f"({why}; {query_worker.stats.held_leases} leases held): all batches so far are done, start the query again for the rest"
+    )

@@ -23,7 +23,7 @@ from penstock.core.batches.rewind import goes_back
 from penstock.core.leases.lease import Lease, name_run
 from penstock.core.shard import StreamSummary
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import AccessDenied
+from penstock.errors import AccessDenied, PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import FanOut
 from penstock.ports.kcl3_tables import Kcl3Tables
@@ -92,7 +92,6 @@ class Joined(Struct, frozen=True):
         retention_ms: The stream's retention.
         query_worker: The query's worker: its lease loop runs.
         shards: The query's shards, none yet.
-        last_unknown_batch: The last claimed batch that the checkpoint location has no record of, or -1.
         consumer_arn: The registered consumer under which the query's tasks subscribe, or None.
         metrics: The query's metrics.
     """
@@ -102,7 +101,6 @@ class Joined(Struct, frozen=True):
     retention_ms: int
     query_worker: QueryWorker
     shards: QueryShards
-    last_unknown_batch: int
     consumer_arn: str | None
     metrics: ClosableMetrics
 
@@ -130,6 +128,24 @@ def join(
     for step in joining.steps():
         step()
     return joining.start(run)
+
+
+def deregister_consumer(ports: DriverPorts, options: SourceOptions, joined: Joined) -> None:
+    """Deregister the query's consumer if the options ask for it, after its leases are released; a failure is a warning."""
+    fan_out, name = ports.fan_out, options.consumer_name
+    if not options.deregisters_consumer or fan_out is None or name is None or joined.consumer_arn is None:
+        return
+    try:
+        fan_out.deregister_consumer(joined.stream.arn, name)
+    except PenstockError as error:
+        _log.warning(
+            "consumer %s of stream %s may still be registered, and billed (penstock streams consumers %s --deregister %s): %s",
+            name,
+            options.stream,
+            options.stream,
+            name,
+            error,
+        )
 
 
 def draw_name(chance: Chance) -> str:
@@ -320,7 +336,6 @@ class Joining:
             retention_ms=self.summary.retention_ms,
             query_worker=query_worker,
             shards=shards,
-            last_unknown_batch=self.last_unknown_batch,
             consumer_arn=self.consumer_arn,
             metrics=metrics,
         )

@@ -7,6 +7,7 @@ thread, takes them between two batches.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -29,6 +30,7 @@ from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.threads import Threads
 from penstock.spark.options.spark_options import SourceOptions
 
+_log: Final = logging.getLogger("penstock.spark")
 STOP_S: Final = 10.0
 """Longest time in which a query that ends releases its leases."""
 _HEARTBEAT_THREADS: Final = 4
@@ -159,6 +161,17 @@ class QueryWorker:
     def wait_until_at_rest(self, timeout_s: float) -> bool:
         """Wait until this query has every lease that it can have for now; return False after the timeout."""
         return self._wait_for(lambda: self._is_at_rest, timeout_s)
+
+    def await_leases(self, timeout_s: float) -> None:
+        """Wait until this query has every lease that it can have for now; log a warning after the timeout."""
+        if not self.wait_until_at_rest(timeout_s):
+            why = "".join(f"; {problem}" for problem in self.problems)
+            _log.warning(
+                "worker %s has not got its leases within %g s; it goes on without%s",
+                self.worker,
+                timeout_s,
+                why,
+            )
 
     def stop(self, timeout_s: float) -> bool:
         """Release this query's leases and end the thread; return False if that took longer than the timeout.

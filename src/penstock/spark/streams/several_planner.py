@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.several_offsets import SeveralOffset
-from penstock.core.batches.stream_split import in_turn, split_limits, split_total
+from penstock.core.batches.stream_split import NO_LIMITS, Limits, in_turn, split_limits, split_total
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_other_mode
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.lease import stream_name_of
@@ -28,7 +28,7 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics
 from penstock.spark.driver.joining import name_new_worker
-from penstock.spark.driver.planner import Limits, Planner, Search
+from penstock.spark.driver.planner import Planner, Search
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.streams.several_report import add_reports, without_batch
@@ -118,6 +118,20 @@ class SeveralPlanner:
         for stream in self._streams.values():
             stream.planner.prepare_available_now()
 
+    def join(self, known: SeveralOffset) -> None:
+        """Open every stream's planner; later calls have no effect.
+
+        All streams are described before the first lease is taken, and get leases at the same time.
+        """
+        if self._is_joined:
+            return
+        try:
+            self._open_streams(known)
+        except PenstockError:
+            self._stop_streams()
+            raise
+        self._is_joined = True
+
     def latest(
         self, start: SeveralOffset, *, with_limits: bool = True, may_be_only: bool = False
     ) -> SeveralOffset:
@@ -131,7 +145,6 @@ class SeveralPlanner:
         Raises:
             PenstockError: A stream cannot be planned; the message names it.
         """
-        self._join(start)
         searches: dict[str, Search] = {}
         for stream_id, stream in self._streams.items():
             with naming(stream.name):
@@ -150,7 +163,6 @@ class SeveralPlanner:
             OptionError: The batch reads a stream that is not in the list any more, and failOnDataLoss is on.
             StreamChanged: The batch reads a stream that was deleted and created again.
         """
-        self._join(end)
         read = end.read_between(start)
         self._check_read(read, end)
         read = tuple(stream_id for stream_id in read if stream_id in self._streams)
@@ -212,7 +224,7 @@ class SeveralPlanner:
             if not going_on or (has_found and not may_be_only):
                 return
             wake_s = min(search.wake_s for search in going_on.values()) - self._ports.clock.monotonic_s()
-            next(iter(going_on.values())).wait(min(_LOOK_S, wake_s))
+            self._streams[next(iter(going_on))].planner.wait(min(_LOOK_S, wake_s))
 
     def _plan(
         self, start: SeveralOffset, searches: Mapping[str, Search], *, with_limits: bool
@@ -222,14 +234,12 @@ class SeveralPlanner:
         waiting = {
             stream_id: len(searches[stream_id].wanted) for stream_id in order if searches[stream_id].wanted
         }
-        limits = (self._shared.record_count_max, self._shared.bytes_max) if with_limits else (None, None)
+        limits = Limits(self._shared.record_count_max, self._shared.bytes_max) if with_limits else NO_LIMITS
         planned = {}
-        for stream_id, (record_count_max, bytes_max) in split_limits(*limits, waiting).items():
+        for stream_id, part in split_limits(limits, waiting).items():
             stream = self._streams[stream_id]
             with naming(stream.name):
-                planned[stream_id] = stream.planner.plan(
-                    searches[stream_id], Limits(record_count_max, bytes_max)
-                )
+                planned[stream_id] = stream.planner.plan(searches[stream_id], part)
         return planned
 
     def _check_read(self, read: Sequence[str], end: SeveralOffset) -> None:
@@ -254,17 +264,6 @@ class SeveralPlanner:
             _log.warning("%s; going on without its records (failOnDataLoss=false)", text)
 
     # --- joining --------------------------------------------------------------------------------------------
-
-    def _join(self, known: SeveralOffset) -> None:
-        """Open every stream's planner. All streams are described before the first lease is taken, and get leases at the same time."""
-        if self._is_joined:
-            return
-        try:
-            self._open_streams(known)
-        except PenstockError:
-            self._stop_streams()
-            raise
-        self._is_joined = True
 
     def _open_streams(self, known: SeveralOffset) -> None:
         identities = self._describe()

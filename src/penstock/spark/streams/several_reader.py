@@ -61,9 +61,10 @@ class SeveralStreamsReader(PlannedReader["SeveralPlanner"]):
         return parse_several(document)
 
     def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        known = parse_several(end)
         return [
             StreamPartition(stream.place, tasks)
-            for stream in self._opened().tasks(parse_several(start), parse_several(end))
+            for stream in self._joined(known).tasks(parse_several(start), known)
             for tasks in stream.tasks
         ]
 

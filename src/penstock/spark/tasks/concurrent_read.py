@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from penstock.core.batches.task_slots import SHARDS_PER_TASK_MAX
+from penstock.core.batches.task_plan import SHARDS_PER_TASK_MAX
 from penstock.runtime.threads import Threads
 
 if TYPE_CHECKING:

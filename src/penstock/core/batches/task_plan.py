@@ -1,13 +1,18 @@
-"""The number of tasks of a batch if no option sets it: as many as the cluster runs at once.
+"""The tasks of a batch: how many, and which shards each reads.
 
-Spark does not pass the number of cores to a source in Python. But a claim names the process that made it, and Spark has a
-Python process for each running task. So a batch with more tasks than processes shows how many tasks run at once. After a
-batch that had a process for each task, more tasks are tried.
+If no option sets the number, a batch has as many tasks as the cluster runs at once. Spark does not pass the number of cores
+to a source in Python. But a claim names the process that made it, and Spark has a Python process for each running task. So a
+batch with more tasks than processes shows how many tasks run at once. After a batch that had a process for each task, more
+tasks are tried.
+
+Busy shards get a task each, quiet ones share one.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Mapping
 from typing import Final
 
 SHARDS_PER_TASK_MAX: Final = 32
@@ -47,3 +52,25 @@ class TaskSlots:
             self._batches_until_trial -= 1
         else:
             self._slot_count = 2 * task_count
+
+
+def plan_tasks(weights: Mapping[str, int], task_count: int) -> list[list[str]]:
+    """Assign shards to tasks: heaviest first, each to the task with the least weight so far.
+
+    Args:
+        weights: Shard id to the bytes of its last batch; equal weights if they are not known.
+        task_count: How many tasks, at least 1 if there are shards.
+
+    Returns:
+        Shard ids by task; every shard once, no task empty. Equal arguments give equal results.
+    """
+    if task_count >= len(weights):
+        return [[shard] for shard in sorted(weights)]
+    tasks: list[list[str]] = [[] for _ in range(task_count)]
+    # Of tasks with equal bytes, the one with fewer shards takes the next: an empty shard costs calls too.
+    loads = [(0, 0, place) for place in range(task_count)]
+    for shard in sorted(weights, key=lambda key: (-weights[key], key)):
+        load, held, place = heapq.heappop(loads)
+        tasks[place].append(shard)
+        heapq.heappush(loads, (load + weights[shard], held + 1, place))
+    return [task for task in tasks if task]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.batches.task_slots import TaskSlots
+from penstock.core.batches.task_plan import TaskSlots
 
 
 def run(slots, core_count, shard_count):

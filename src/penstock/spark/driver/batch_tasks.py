@@ -1,0 +1,119 @@
+"""The tasks of a query's batches: how many a batch has, which shards each reads, and from where.
+
+Only a batch's offset decides which records its tasks read, so a replay reads the same ones. The rest may differ between two
+executions of a batch: which shards share a task, and whether a task may subscribe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.batches.claims import Execution
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.query_shards import QueryShards, Settlement
+from penstock.core.batches.subscription_turns import SubscriptionTurns
+from penstock.core.batches.task_plan import TaskSlots, plan_tasks
+from penstock.ports.clock import Clock
+from penstock.spark.driver.joining import Joined
+from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.tasks.shard_task import ShardTask
+
+
+class PlannedBatch(Struct, frozen=True):
+    """The batch that this driver planned last.
+
+    Args:
+        end: Its offset.
+        planned_ms: Moment of the plan, by the service's clock.
+    """
+
+    end: StreamOffset
+    planned_ms: int
+
+
+class BatchTasks:
+    """Plans the tasks of one query. Called by one thread.
+
+    Args:
+        options: The source's options.
+        clock: Time.
+        run: The name of this run of the driver.
+    """
+
+    def __init__(self, options: SourceOptions, clock: Clock, run: str) -> None:
+        self._options = options
+        self._clock = clock
+        self._run = run
+        self._slots = TaskSlots()
+        self._turns = SubscriptionTurns()
+        self._weights: dict[str, int] = {}
+        self._task_counts: dict[int, int] = {}  # of the batch that was planned last
+
+    def plan(self, batch: PlannedBatch, joined: Joined, partitions_max: int | None) -> list[list[ShardTask]]:
+        """Return the shards of each task of a batch.
+
+        Args:
+            batch: The batch.
+            joined: The query.
+            partitions_max: The most tasks of this batch; None: as the options have it.
+        """
+        by_shard = {task.shard_id: self._with_turn(task) for task in self.of_shards(batch, joined)}
+        self._turns.keep_only(joined.shards.held)
+        weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
+        split = plan_tasks(
+            weights, self._task_count(len(weights), partitions_max or self._options.partitions_max)
+        )
+        self._task_counts = {batch.end.batch: len(split)}
+        return [[by_shard[shard_id] for shard_id in task] for task in split]
+
+    def of_shards(self, batch: PlannedBatch, joined: Joined) -> Iterator[ShardTask]:
+        """Yield a task for each shard that a batch reads."""
+        end, shards = batch.end, joined.shards
+        for shard_id, share in end.shares().items():
+            state = shards.states.get(shard_id)
+            position = end.shards[shard_id]
+            is_at_start = state is not None and state.position == position
+            yield ShardTask(
+                shard_id=shard_id,
+                execution=Execution(
+                    end.worker,
+                    end.batch,
+                    self._run,
+                    position,
+                    shards.seen_claim(shard_id),
+                    end.known_batches.planner_of(end.batch),
+                ),
+                share=share,
+                until_ms=end.until_ms,
+                planned_ms=batch.planned_ms,
+                tip_ms=end.tips.get(
+                    shard_id, state.tip_seen_ms if state is not None and is_at_start else None
+                ),
+                is_foreign=state is not None and is_at_start and state.is_foreign,
+                retention_ms=joined.retention_ms,
+                stream=joined.stream,
+                deaggregates=end.deaggregates,
+                consumer_arn=joined.consumer_arn,
+            )
+
+    def on_settled(self, batch: int, settlement: Settlement, shards: QueryShards) -> None:
+        """Handle a batch that is done: its claims show the cluster's size and the weight of each shard."""
+        task_count = self._task_counts.get(batch)
+        if task_count is not None and settlement.processes:
+            self._slots.on_batch_done(task_count, len(settlement.processes))
+        self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
+
+    def _with_turn(self, task: ShardTask) -> ShardTask:
+        if task.consumer_arn is None:
+            return task
+        return replace(task, subscribe_after_s=self._turns.plan(task.shard_id, self._clock.monotonic_s()))
+
+    def _task_count(self, shard_count: int, partitions_max: int | None) -> int:
+        options = self._options
+        count = self._slots.plan_count(shard_count)
+        if options.shards_per_task is not None:
+            count = -(-shard_count // options.shards_per_task)
+        return count if partitions_max is None else min(count, partitions_max)
