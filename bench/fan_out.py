@@ -228,7 +228,7 @@ class Drain:
         """Receive bytes."""
         if isinstance(news, Pushed):
             self.count += 1
-            self.stream.ask()
+            self.stream.request()
             return
         if isinstance(news, Broken):
             self.failure = news.error
@@ -277,7 +277,7 @@ def measure_subscriptions(name: str, record_count: int, count: int, seconds: flo
     event = frame_of(record_count)
     with subscribed(event, count) as drains:
         for drain in drains:
-            drain.stream.ask()
+            drain.stream.request()
         time.sleep(0.5)
         began, began_s = sum(drain.count for drain in drains), time.process_time()
         time.sleep(seconds)

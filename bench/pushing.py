@@ -180,7 +180,7 @@ class Drain:
         if isinstance(news, Pushed):
             self.records += len(news.page.records)
             self.events += bool(news.page.records)
-            self.stream.ask()
+            self.stream.request()
         elif isinstance(news, Opened):
             self.is_open.set()
         elif isinstance(news, Broken):
@@ -227,7 +227,7 @@ def measure_server() -> list[dict[str, Any]]:
                 wait_until(drain.is_open.is_set, consumer)
                 if drain.failure is not None:
                     raise SystemExit(f"{consumer}: {drain.failure}")
-                drain.stream.ask()
+                drain.stream.request()
             began_s = cpu_s_of(server.pid)
             put_all()
             wait_until(

@@ -102,7 +102,7 @@ class Subscribed:
     is_silent: bool = False
     event_count: int = 0
 
-    def ask(self):
+    def request(self):
         assert not self.is_asked, "asked twice for one event"
         self.is_asked = True
         self.service.time.at(0.01, self.send)

@@ -134,7 +134,7 @@ class Query:
         """The query's shards whose answer is under way, and since when."""
         planner = self.reader._planner
         held = planner._joined.shards.held
-        return {shard: asked_s for shard, asked_s in planner._poller._asked.items() if shard in held}
+        return {shard: asked_s for shard, asked_s in planner._poller._probes.items() if shard in held}
 
     def next_plan(self, *shards):
         """The next offset, asked for until there is one that names these shards: none may be due for a probe just now."""

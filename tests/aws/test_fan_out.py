@@ -47,7 +47,7 @@ class Subscriber:
         return found
 
     def ask(self) -> int:
-        self.stream.ask()
+        self.stream.request()
         return int(self.next(Pushed).page.next_iterator)
 
 
@@ -77,7 +77,7 @@ def with_events(*parts: bytes, ends: bool = True):
 def broken(serve, answer) -> Exception:
     """Return the error of a subscription that is asked for one event."""
     subscriber = Subscriber(serve(answer).url)
-    subscriber.stream.ask()
+    subscriber.stream.request()
     found = subscriber.told.get(timeout=TIMEOUT_S)
     return (subscriber.next(Broken) if isinstance(found, Opened) else found).error
 
@@ -124,7 +124,7 @@ def test_an_exception_between_events_comes_behind_those_before_it(serve):
     subscriber = Subscriber(serve(with_events(event(1), taken, ends=False)).url)
     subscriber.next(Opened)
     assert subscriber.ask() == 1
-    subscriber.stream.ask()
+    subscriber.stream.request()
     error = subscriber.next(Broken).error
     assert isinstance(error, ResourceBusy)
     assert "another active subscription exists" in str(error)
@@ -142,7 +142,7 @@ def test_a_wrong_checksum_breaks_the_stream_behind_what_was_whole(serve):
     subscriber = Subscriber(peer.url)
     subscriber.next(Opened)
     assert subscriber.ask() == 1
-    subscriber.stream.ask()
+    subscriber.stream.request()
     assert "checksum" in str(subscriber.next(Broken).error)
     wait_until(lambda: peer.exchanges[0].is_reset)
 
@@ -210,7 +210,7 @@ def test_of_what_nobody_asks_for_a_window_is_received_and_other_streams_go_on(se
 def test_an_event_that_is_larger_than_the_window_comes_whole(serve):
     subscriber = Subscriber(serve(with_events(event(1, bytes(3_000_000)), event(2))).url)
     subscriber.next(Opened)
-    subscriber.stream.ask()
+    subscriber.stream.request()
     assert len(subscriber.next(Pushed).page.records[0].data) == 3_000_000
     assert subscriber.ask() == 2
 
@@ -221,7 +221,7 @@ def test_what_is_closed_is_reset_and_told_nothing_more(serve):
     subscriber.next(Opened)
     assert subscriber.ask() == 1
     subscriber.stream.close()
-    subscriber.stream.ask()
+    subscriber.stream.request()
     wait_until(lambda: peer.exchanges[0].is_reset)
     assert subscriber.told.empty()
 

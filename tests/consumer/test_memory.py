@@ -17,7 +17,7 @@ from penstock.consumer.unread import deaggregate_page, unread_bytes
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.reading.delivery import ShardDelivery
-from penstock.core.reading.delivery_calls import LANE_MEMORY_BYTES, DeliveryOptions
+from penstock.core.reading.delivery_calls import QUEUE_MEMORY_BYTES, DeliveryOptions
 from penstock.errors import Throttled
 
 SHARD = "shardId-000000000000"
@@ -91,7 +91,7 @@ def test_an_empty_record_counts_and_so_does_a_key_of_its_own():
     first, second = empty_records(2)
     machine.add([first], 0)
     one_bytes = machine.waiting_bytes
-    assert one_bytes == first.memory_bytes + LANE_MEMORY_BYTES
+    assert one_bytes == first.memory_bytes + QUEUE_MEMORY_BYTES
     machine.add([second], 0)  # the same key: the same queue
     assert machine.waiting_bytes == one_bytes + second.memory_bytes
     while (call := machine.take_call(0.0)) is not None:

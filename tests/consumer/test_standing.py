@@ -293,7 +293,7 @@ def test_a_healthy_worker_says_when_it_last_renewed_and_looked():
     world = World(shard_count=2)
     worker = world.worker("a")
     assert not health(worker).is_ready
-    assert health(worker).table_look_age_s is None
+    assert health(worker).table_scan_age_s is None
     world.put(10)
     world.run(60)
     found = health(worker)
@@ -303,7 +303,7 @@ def test_a_healthy_worker_says_when_it_last_renewed_and_looked():
         ("1", "reading", 0),
     ]
     assert 0 <= found.renewal_age_s < LEASE_S / 2
-    assert 0 <= found.table_look_age_s <= 1.2 * ROUND_S
+    assert 0 <= found.table_scan_age_s <= 1.2 * ROUND_S
     assert found.to_document()["shards"][0]["state"] == "reading"
 
 

@@ -32,7 +32,7 @@ class TinyStream:
     is_silent: bool = False
     held_until_s: float = 0.0
 
-    def ask(self) -> None:
+    def request(self) -> None:
         assert not self.is_asked, "asked twice for one event"
         self.is_asked = True
 

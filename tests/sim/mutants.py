@@ -413,7 +413,7 @@ MUTANTS = (
         "batch-wise dead-letter queues",
         18,
         ShardDelivery,
-        "_give_up",
+        "_halve_or_send",
         _whole_calls_to_dead_letters,
     ),
     Mutant(

@@ -376,7 +376,7 @@ class Rig:
 
         def is_settled():
             self.probe()
-            return self.poller._asked.keys() == set(still_asked)
+            return self.poller._probes.keys() == set(still_asked)
 
         wait_until(is_settled, "the answers under way")
 

@@ -80,8 +80,8 @@ def test_an_event_is_awaited_without_a_page_in_hand_and_dated_before_one_is_free
         yield
         held.pop()
 
-    ask = stream.ask
-    stream.ask = lambda: (asked.append(bool(held)), ask())
+    request = stream.request
+    stream.request = lambda: (asked.append(bool(held)), request())
     query.process.hold_page = wait_for_a_page
     query.service.put(10)
     put_ms = time.wall_ms()

@@ -95,11 +95,11 @@ class SimSubscription:
         self._shard = stream.shards[key[1]]
         self._index = 0
         self._sent_s = 0.0
-        self._is_over = self._is_asked = self._is_silent = False
+        self._is_over = self._is_requested = self._is_silent = False
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request the next event, once."""
-        self._is_asked = True
+        self._is_requested = True
         self._world.schedule(self._world.now + self._world.latency_s(), self._send)
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class SimSubscription:
 
     def _send(self) -> None:
         world = self._world
-        if self._is_over or self._is_silent or not self._is_asked or not self._process.is_alive:
+        if self._is_over or self._is_silent or not self._is_requested or not self._process.is_alive:
             return
         luck = 1.0 if world.is_healed else world.chance.random()
         if luck < _SILENT + _BROKEN + _ENDED:
@@ -173,7 +173,7 @@ class SimSubscription:
         if not records and not is_last and world.now < self._sent_s + _HEARTBEAT_S:
             world.schedule(world.now + _LOOK_S, self._send)
             return
-        self._is_asked, self._sent_s = False, world.now
+        self._is_requested, self._sent_s = False, world.now
         behind_ms = 0
         if after < len(self._shard.sequences):
             behind_ms = max(1, world.now_ms() - self._shard.arrivals_ms[after])

@@ -209,7 +209,7 @@ class SimQuery(SparkDriver):
     def watch_loop(self, loop: Loop[Any]) -> None:
         """Record the coordinator's reports, and the shards that it gets and loses."""
         if isinstance(loop, LeaseLoop):
-            loop.observe = self._observe
+            loop.trace = self._observe
 
     def _observe(self, what: Event | Effect) -> None:
         match what:

@@ -58,7 +58,7 @@ class _Part(Struct, frozen=True):
 
 
 class CloudWatchQueries:
-    """Fetches metrics with GetMetricData, which CloudWatch bills by the metrics that are asked for. Thread-safe.
+    """Fetches metrics with GetMetricData, which CloudWatch bills by the requested metrics. Thread-safe.
 
     Args:
         options: Where and as whom.

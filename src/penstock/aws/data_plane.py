@@ -166,7 +166,7 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
     body = response["body"]
     length = headers.get("content-length")
     if length is not None and "content-encoding" not in headers and int(length) != len(body):
-        raise ResponseParserError(f"the answer was cut off: {len(body)} of {length} bytes came")
+        raise ResponseParserError(f"the answer was cut off: {len(body)} of {length} bytes arrived")
     if body or (shape is not None and shape.members):
         try:
             msgspec.json.decode(body, type=msgspec.Raw)

@@ -102,12 +102,12 @@ class Receiver:
         self.unreturned_bytes = 0
         self.ahead_ms: int | None = None
         self._report = report
-        self._is_asked = False
+        self._is_requested = False
         self._has_ended = False
 
-    def ask(self) -> None:
+    def request_event(self) -> None:
         """Pass the next event on, as soon as there is one."""
-        self._is_asked = True
+        self._is_requested = True
         self.pass_on()
 
     def report(self, outcome: Outcome) -> None:
@@ -138,7 +138,7 @@ class Receiver:
                 self.report(_refusal_of(self.status, self.frames.drain()))
             return
         try:
-            while self._is_asked and not self.is_over:
+            while self._is_requested and not self.is_over:
                 frame = self.frames.take()
                 if frame is None:
                     break
@@ -146,7 +146,7 @@ class Receiver:
         except BrokenFrameError as error:
             self._fail(str(error))
             return
-        if self._has_ended and not self.is_over and (self._is_asked or not len(self.frames)):
+        if self._has_ended and not self.is_over and (self._is_requested or not len(self.frames)):
             left_bytes = len(self.frames)
             self.report(
                 Lost(f"it ended inside a frame, {left_bytes} bytes into it") if left_bytes else Ended()
@@ -158,7 +158,7 @@ class Receiver:
         match headers.get(":message-type"):
             case "event":
                 if headers.get(":event-type") == "SubscribeToShardEvent":
-                    self._is_asked = False
+                    self._is_requested = False
                     self._on_event(frame)
             case "exception":
                 message = _document(frame.payload).get("message", "")
@@ -187,13 +187,13 @@ class Receiver:
 
     def _return_window(self) -> None:
         # Unrequested events stay in the window.
-        kept_bytes = 0 if self._is_asked else len(self.frames)
+        kept_bytes = 0 if self._is_requested else len(self.frames)
         freed_bytes = self.unreturned_bytes - kept_bytes
         if self.connection is not None and (
-            freed_bytes >= STREAM_WINDOW_BYTES // 8 or (self._is_asked and freed_bytes)
+            freed_bytes >= STREAM_WINDOW_BYTES // 8 or (self._is_requested and freed_bytes)
         ):
             self.unreturned_bytes -= freed_bytes
-            self.connection.give_back(self, freed_bytes)
+            self.connection.return_window(self, freed_bytes)
 
 
 class EventConnection(asyncio.Protocol):
@@ -363,7 +363,7 @@ class EventConnection(asyncio.Protocol):
         self._h2.reset_stream(number, ErrorCodes.CANCEL)
         self._flush()
 
-    def give_back(self, receiver: Receiver, freed_bytes: int) -> None:
+    def return_window(self, receiver: Receiver, freed_bytes: int) -> None:
         """Open a stream's window by so many bytes."""
         if self.is_open and receiver.number in self._receivers:
             self._h2.increment_flow_control_window(freed_bytes, receiver.number)

@@ -153,9 +153,9 @@ class OpenStream:
         self._loop = loop
         self._receiver = receiver
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request the next event, once."""
-        self._loop.call_soon_threadsafe(self._receiver.ask)
+        self._loop.call_soon_threadsafe(self._receiver.request_event)
 
     def close(self) -> None:
         """End it; nothing is reported any more."""

@@ -230,7 +230,7 @@ class _Reader:
             self._check_time()
             size = self._connection.recv_into(view[at:])
             if not size:
-                raise ConnectionError(f"the answer was cut off: {at} of {count} bytes came")
+                raise ConnectionError(f"the answer was cut off: {at} of {count} bytes arrived")
             at += size
         self._left = b""
         return bytes(body)

@@ -45,7 +45,7 @@ class Health:
         worker_id: In the lease table.
         shards: Those whose leases it holds.
         renewal_age_s: Time since the lease that was renewed longest ago was renewed; None when none is held.
-        table_look_age_s: Time since the lease table was last seen as a whole; None when it never was.
+        table_scan_age_s: Time since the lease table was last seen as a whole; None when it never was.
     """
 
     is_healthy: bool
@@ -56,7 +56,7 @@ class Health:
     worker_id: str
     shards: tuple[ShardHealth, ...] = ()
     renewal_age_s: float | None = None
-    table_look_age_s: float | None = None
+    table_scan_age_s: float | None = None
 
     @property
     def stopped(self) -> dict[str, str]:
@@ -84,9 +84,9 @@ class WorkerSnapshot(Struct, frozen=True):
         is_stopping: Whether a stop was asked for.
         shards: Their states.
         renewal_age_s: Of the lease that was renewed longest ago.
-        table_look_age_s: Since the last scan; None before the first one.
+        table_scan_age_s: Since the last scan; None before the first one.
         running_s: Since the start.
-        table_look_due_s: A scan that is older than this is overdue.
+        table_scan_due_s: A scan that is older than this is overdue.
         lease_duration_s: A renewal that is older than this is overdue.
         failing: The calls about leases that keep failing, a sentence each.
     """
@@ -96,9 +96,9 @@ class WorkerSnapshot(Struct, frozen=True):
     is_stopping: bool
     shards: Sequence[ShardHealth]
     renewal_age_s: float | None
-    table_look_age_s: float | None
+    table_scan_age_s: float | None
     running_s: float
-    table_look_due_s: float
+    table_scan_due_s: float
     lease_duration_s: float
     failing: tuple[str, ...] = ()
 
@@ -112,15 +112,15 @@ def judge(snapshot: WorkerSnapshot, stream: str, application: str, worker_id: st
         is_ready=is_working
         and not snapshot.failing
         and all(shard.read_failure is None for shard in snapshot.shards)
-        and snapshot.table_look_age_s is not None
-        and snapshot.table_look_age_s <= snapshot.table_look_due_s,
+        and snapshot.table_scan_age_s is not None
+        and snapshot.table_scan_age_s <= snapshot.table_scan_due_s,
         problems=tuple(problems),
         stream=stream,
         application=application,
         worker_id=worker_id,
         shards=tuple(snapshot.shards),
         renewal_age_s=snapshot.renewal_age_s,
-        table_look_age_s=snapshot.table_look_age_s,
+        table_scan_age_s=snapshot.table_scan_age_s,
     )
 
 
@@ -154,7 +154,7 @@ def _problems(snapshot: WorkerSnapshot) -> list[str]:
     problems += snapshot.failing
     if snapshot.renewal_age_s is not None and snapshot.renewal_age_s >= snapshot.lease_duration_s:
         problems.append(f"a lease was not renewed for {snapshot.renewal_age_s:.0f} s")
-    unread_s = snapshot.running_s if snapshot.table_look_age_s is None else snapshot.table_look_age_s
-    if unread_s > snapshot.table_look_due_s and not snapshot.is_stopping:
+    unread_s = snapshot.running_s if snapshot.table_scan_age_s is None else snapshot.table_scan_age_s
+    if unread_s > snapshot.table_scan_due_s and not snapshot.is_stopping:
         problems.append(f"the lease table could not be read for {unread_s:.0f} s")
     return problems

@@ -349,11 +349,11 @@ class Worker:
                 is_stopping=self._is_stopping,
                 shards=sorted(shards, key=lambda shard: shard.shard_id),
                 renewal_age_s=None if renewed_s is None or has_ended else round(now_s - renewed_s, 3),
-                table_look_age_s=None
+                table_scan_age_s=None
                 if leases.table_scanned_s is None
                 else round(now_s - leases.table_scanned_s, 3),
                 running_s=now_s - self._started_s,
-                table_look_due_s=_ROUNDS_OVERDUE * leases.round_s + self._options.lease_duration_s,
+                table_scan_due_s=_ROUNDS_OVERDUE * leases.round_s + self._options.lease_duration_s,
                 lease_duration_s=self._options.lease_duration_s,
                 failing=leases.failing,
             ),

@@ -57,7 +57,7 @@ StreamNews: TypeAlias = Opened | Pushed | Ended | Broken
 class EventStream(Protocol):
     """One connection of a subscription. Safe to use from several threads; nothing waits."""
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request the next event, once. Without a request, a window's worth is received and no more."""
 
     def close(self) -> None:

@@ -198,7 +198,7 @@ class LeaseLoop(Loop[Event]):
         self._machine_lock = threading.RLock()
         self._table_scanned_s: float | None = None
         self.readers: Readers | None = None
-        self.observe: Callable[[Event | Effect], None] | None = None
+        self.trace: Callable[[Event | Effect], None] | None = None
         """Called with every event before the machine gets it, and with every effect before it begins: a trace."""
         self.on_unusable_table: Callable[[PenstockError], None] | None = None
         """Called if the table cannot be used: not a lease table, of another stream, denied before the first scan, or at a location that
@@ -239,11 +239,11 @@ class LeaseLoop(Loop[Event]):
         if isinstance(event, _READER_ENDS):
             self._unhandled_ends.discard((event.key, event.epoch))
         is_audit = False
-        if self.observe is not None:
-            self.observe(event)
+        if self.trace is not None:
+            self.trace(event)
         for effect in self._coordinator.handle(event, self._clock.monotonic_s(), self._chance.random()):
-            if self.observe is not None:
-                self.observe(effect)
+            if self.trace is not None:
+                self.trace(effect)
             if isinstance(effect, AuditReaders):
                 is_audit = True
             else:

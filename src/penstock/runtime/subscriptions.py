@@ -64,7 +64,7 @@ class _Entry(Struct, eq=False):
     number: int = 0
     stream: EventStream | None = None
     scheduled_s: float = math.inf
-    is_asked: bool = False  # an event may be requested before the stream is open
+    is_requested: bool = False  # an event may be requested before the stream is open
 
 
 class _Begin(Struct, frozen=True):
@@ -234,12 +234,12 @@ class Subscriptions(Loop[_Event]):
         for effect in effects:
             match effect:
                 case Connect(number, start):
-                    entry.number, entry.stream, entry.is_asked = number, None, False
+                    entry.number, entry.stream, entry.is_requested = number, None, False
                     self._pool.submit(partial(self._connect, key, entry, number, start))
                 case Ask():
-                    entry.is_asked = True
+                    entry.is_requested = True
                     if entry.stream is not None:
-                        entry.stream.ask()
+                        entry.stream.request()
                 case Reset():
                     if entry.stream is not None:
                         entry.stream.close()
@@ -306,5 +306,5 @@ def _keep(entry: _Entry, event: _Connected) -> None:
         event.stream.close()  # it was reset while it was made
         return
     entry.stream = event.stream
-    if entry.is_asked:
-        event.stream.ask()
+    if entry.is_requested:
+        event.stream.request()

@@ -26,7 +26,7 @@ def test_a_dry_run_prints_json_lines(kinesis, stream, capsys):
     assert status == 0
     event = json.loads(out)
     assert (event["action"], event["done"], event["shards"]) == ("split", False, 4)
-    assert "4 shards, at least 5 are asked for" in event["text"]
+    assert "4 shards, at least 5 are required" in event["text"]
 
 
 def test_shards_are_split_up_to_the_least(kinesis, stream, capsys, tmp_path):

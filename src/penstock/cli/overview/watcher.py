@@ -52,7 +52,7 @@ class WatchOptions:
     Args:
         stream: The stream of applications whose leases do not name it.
         silent_after_s: An owner that has not renewed its lease for so long counts as silent.
-        lag_count_max: At most so many shards of an application are asked for their lag in one snapshot; the others have
+        lag_count_max: Shards of an application whose lag one snapshot fetches, at most; the others have
             their turn in the next.
         limits: Thresholds of problems.
     """

@@ -25,7 +25,7 @@ class EndedShards:
         """Add a shard that is read to its end."""
         self._parents[key] = parents
 
-    def positions(
+    def take_listed(
         self, logged: Mapping[str, Position], held: Mapping[str, frozenset[str]]
     ) -> dict[str, Position]:
         """Return the ended shards that the next offset lists, and forget the others.

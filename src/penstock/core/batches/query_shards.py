@@ -556,7 +556,7 @@ class QueryShards:
             worker=start.worker or self.worker,
             stream_arn=stream.arn,
             stream_created_ms=stream.created_ms,
-            shards=self._ended.positions(start.shards, parents)
+            shards=self._ended.take_listed(start.shards, parents)
             | {key: state.position for key, state in self.states.items()},
             until_ms=until_ms,
             limit=Limit(record_count_max, bytes_max, tuple(ordered[turn:] + ordered[:turn])),

@@ -124,7 +124,7 @@ def describe_refusal(why: FleetRefusal, table: str, detail: str) -> str:
             )
         case FleetRefusal.UNREADABLE:
             return (
-                f"KCL 3 workers stood at lease table {table}, and whether a leader assigns its leases cannot be read "
+                f"KCL 3 workers have used lease table {table}, and whether a leader assigns its leases cannot be read "
                 f"({detail}): allow dynamodb:GetItem on {table} and on the tables {table}-CoordinatorState and "
                 f"{table}-WorkerMetricStats, or give this worker an application of its own"
             )

@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from penstock.core.backoff import Backoff
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery_calls import (
-    LANE_MEMORY_BYTES,
+    QUEUE_MEMORY_BYTES,
     Call,
     CallKind,
     DeliveredRecord,
@@ -98,7 +98,7 @@ class ShardDelivery(Generic[R]):
         self._ids = count(1)
         self._under_way: dict[int, _Piece[R]] = {}
         self._queues: dict[Hashable, _KeyQueue[R]] = {}
-        self._queue_bytes = LANE_MEMORY_BYTES if options.concurrency > 1 else 0
+        self._queue_bytes = QUEUE_MEMORY_BYTES if options.concurrency > 1 else 0
         self._ready: deque[Hashable] = deque()
         self._paused: list[tuple[float, int, Hashable]] = []
         self._lifecycle: dict[CallKind, Literal["due", "under way", "done"]] = {}
@@ -324,7 +324,7 @@ class ShardDelivery(Generic[R]):
         if piece.attempt <= self.options.retries_max:
             return self._repeat(piece, now_s, chance)
         if piece.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
-            return self._give_up(piece, error)
+            return self._halve_or_send(piece, error)
         self.waiting_bytes -= self._memory_of(piece.records)
         return self._stop(self._describe(piece, error), error)
 
@@ -518,7 +518,7 @@ class ShardDelivery(Generic[R]):
             heapq.heappush(self._paused, (at_s, next(self._ids), piece.key))
         return Repeat(at_s, piece.attempt)
 
-    def _give_up(self, piece: _Piece[R], error: BaseException) -> Halve | SendToDeadLetter:
+    def _halve_or_send(self, piece: _Piece[R], error: BaseException) -> Halve | SendToDeadLetter:
         queue = self._queues[piece.key]
         size = len(piece.records)
         self._ready.append(piece.key)

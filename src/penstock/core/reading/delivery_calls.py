@@ -18,7 +18,7 @@ FailurePolicy: TypeAlias = Literal["stop_shard", "stop_worker", "dead_letter"]
 RECORD_MEMORY_BYTES: Final = 400
 """Memory of a record besides its payload and key, from the page to the call's return: its tuple, numbers and
 moment, its place in a queue. Measured: 140 bytes in an aggregate that shares keys, 240 with keys of its own, 380 plain."""
-LANE_MEMORY_BYTES: Final = 1_600
+QUEUE_MEMORY_BYTES: Final = 1_600
 """Memory of a partition key's queue, if keys run in parallel; measured."""
 
 

@@ -273,7 +273,7 @@ class Resharder:
         if count < limits.shards_min:
             place = max(range(count), key=lambda each: (usage.uses[each], view.shards[each].hash_range.size))
             return self._halve(
-                view, place, f"{count} {_shards(count)}, at least {limits.shards_min} are asked for"
+                view, place, f"{count} {_shards(count)}, at least {limits.shards_min} are required"
             )
         hottest = max(usage.fit, key=lambda place: usage.uses[place], default=None)
         if hottest is not None and (usage.uses[hottest] > limits.high or usage.mean > limits.target):
@@ -299,7 +299,7 @@ class Resharder:
         limits, count, peak = self._limits, len(view.shards), view.peak
         fits = Hold(f"{usage.summary}: its size fits{usage.hint}")
         if count > limits.shards_max:
-            why, fill_max = f"{count} shards, at most {limits.shards_max} are asked for", 1.0
+            why, fill_max = f"{count} shards, at most {limits.shards_max} are allowed", 1.0
             fit: Collection[int] = range(count)
         else:
             why, fill_max, fit = usage.summary, limits.low, usage.fit

@@ -113,7 +113,7 @@ class NewsPoller:
         self._pool = threads.pool("penstock-probe", _THREADS_MAX)
         self._answered = threads.condition()
         self._answers: deque[_Answer] = deque()
-        self._asked: dict[str, float] = {}  # start of each probe under way, by shard
+        self._probes: dict[str, float] = {}  # start of each probe under way, by shard
         self._begun: dict[str, float] = {}  # of those, the ones that the pool has started
         self._failing: dict[str, _Failing] = {}
         self._read_cost_s = read_cost_s
@@ -147,13 +147,13 @@ class NewsPoller:
             for key, state in current.items()
             if not state.has_news
             and not state.is_finished
-            and key not in self._asked
+            and key not in self._probes
             and state.due_s <= now_s
             and self._has_room(key, state, now_s)
         ]
         for key, state in due:
             state.due_s = self._paces[key].on_probe(now_s, self._interval_s)
-            self._asked[key] = now_s
+            self._probes[key] = now_s
             self._submit(key, state)
         for key in self._paces.keys() - current.keys():
             del self._paces[key], self._paced[key]
@@ -262,16 +262,16 @@ class NewsPoller:
         if any(state.has_news for state in current.values()):
             give_up_s = with_news_s
         while True:
-            left_s = give_up_s - self._clock.monotonic_s() if awaited & self._asked.keys() else 0.0
+            left_s = give_up_s - self._clock.monotonic_s() if awaited & self._probes.keys() else 0.0
             answer = self._next_answer(left_s)
             if answer is None:
                 break
-            self._asked.pop(answer.shard_id, None)
+            self._probes.pop(answer.shard_id, None)
             self._begun.pop(answer.shard_id, None)
             self._on_answer(answer, current)
             if answer.state.has_news:
                 give_up_s = with_news_s
-        for key in self._asked.keys() & current.keys():
+        for key in self._probes.keys() & current.keys():
             current[key].due_s = self._clock.monotonic_s() + self._interval_s
 
     def _next_answer(self, timeout_s: float) -> _Answer | None:
@@ -325,7 +325,7 @@ class NewsPoller:
         for key in self._failing.keys() - current.keys():
             del self._failing[key]
         since = {key: failing.since_s for key, failing in self._failing.items() if not current[key].has_news}
-        for key in self._asked.keys() & current.keys():
+        for key in self._probes.keys() & current.keys():
             begun_s = self._begun.get(key)
             if begun_s is not None:
                 since[key] = min(since.get(key, begun_s), begun_s)

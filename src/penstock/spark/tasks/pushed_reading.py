@@ -180,7 +180,7 @@ class PushedReading:
             return
         now_s = self._clock.monotonic_s()
         if now_s - subscription.begun_s >= UNANSWERED_S:
-            subscription.give_up()
+            subscription.end_unanswered()
         why = subscription.end
         if why is None:
             return

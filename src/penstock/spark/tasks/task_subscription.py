@@ -70,7 +70,7 @@ class TaskSubscription:
         except PenstockError as error:
             self._on_error(error)
 
-    def give_up(self) -> None:
+    def end_unanswered(self) -> None:
         """End it if the service has not answered yet."""
         with self._changed:
             if not self._is_open and self._end is None:
@@ -84,7 +84,7 @@ class TaskSubscription:
     def fetch(self, patience_s: float) -> RecordPage | None:
         """Return the next event; None if none arrived in time, or the subscription has ended."""
         if self._page is None and self._end is None and self._stream is not None:
-            self._stream.ask()
+            self._stream.request()
         with self._changed:
             self._changed.wait_for(lambda: self._page is not None or self._end is not None, patience_s)
             page, self._page = self._page, None
