@@ -33,6 +33,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "days/test_interrupted_put.py": (),
     "days/test_piped_producer.py": (),
     "delivery/test_many_kills.py": ("slow",),
+    "delivery/test_killed_deliveries.py": ("spark", "slow"),
     "delivery/test_deliver.py": ("spark", "slow"),
     "demo/test_demo.py": ("spark", "slow"),
     "distributions": ("slow",),
