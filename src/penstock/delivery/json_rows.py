@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from penstock.core.delivering.json_fields import explain, infer_columns
+from penstock.core.delivering.json_fields import SECONDS_MAX, explain, infer_columns
+from penstock.core.delivering.new_names import NewNames
 
 SAMPLE_COUNT: Final = 1000
 """Records of a batch whose new fields are looked at in one round."""
@@ -17,10 +28,15 @@ _CORRUPT: Final = "_penstock_corrupt"
 _RECORD: Final = "_penstock_record"
 _END: Final = "_penstock_end"
 _OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+_STRICT: Final = {"allowNonNumericNumbers": "false"}  # JSON has no NaN
 VERDICT: Final = "_penstock_verdict"
 """The column of each row's verdict."""
 FITS: Final = "fits"
 UNKNOWN: Final = "unknown field"
+_CONFLICT: Final = "conflict"
+_TWICE: Final = "field twice"
+_VERDICTS: Final = (UNKNOWN, _CONFLICT, _TWICE)
+"""Verdicts whose reason is found by a look at the record; others are reasons."""
 _UNCHANGED: Final = (
     "streamName",
     "shardId",
@@ -43,7 +59,7 @@ def with_verdict(batch: DataFrame, schema: StructType) -> DataFrame:
     # Spark refuses a struct without fields. Without columns every field is an unknown one anyway.
     record = schema if schema.fields else columns_of(f"{_RECORD}_none STRING")
     outer = StructType([StructField(_RECORD, record), *columns_of(f"{_END} INT, {_CORRUPT} STRING").fields])
-    parsed = F.from_json(wrapped, outer, _OPTIONS)
+    parsed = F.from_json(wrapped, outer, {**_OPTIONS, **_STRICT})
     rows = batch.withColumn("_penstock_parsed", parsed).withColumn("_penstock_keys", F.json_object_keys(text))
     known = F.array(*(F.lit(name) for name in schema.names)).cast("array<string>")
     is_whole = (
@@ -53,14 +69,19 @@ def with_verdict(batch: DataFrame, schema: StructType) -> DataFrame:
         & (F.size(F.json_object_keys(wrapped)) == 2)
         & F.expr("is_valid_utf8(CAST(data AS STRING))")
     )
+    sound = _is_sound(F.col(f"_penstock_parsed.{_RECORD}"), schema)
+    if sound is not None:
+        is_whole = is_whole & sound
     is_unknown = F.size(F.array_except("_penstock_keys", known)) > 0
+    is_twice = F.size(F.array_distinct("_penstock_keys")) != F.size("_penstock_keys")
     for path, names in _structs(schema):
         inner = F.json_object_keys(F.get_json_object(text, path))
         beyond = F.array_except(inner, F.array(*(F.lit(name) for name in names)).cast("array<string>"))
         is_unknown = is_unknown | (F.coalesce(F.size(beyond), F.lit(0)) > 0)
+        is_twice = is_twice | (F.coalesce(F.size(inner) - F.size(F.array_distinct(inner)), F.lit(0)) > 0)
     verdict = (
-        F.when(F.col("_penstock_keys").isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit("conflict"))
-        .when(F.size(F.array_distinct("_penstock_keys")) != F.size("_penstock_keys"), F.lit("field twice"))
+        F.when(F.col("_penstock_keys").isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit(_CONFLICT))
+        .when(is_twice, F.lit(_TWICE))
         .when(is_unknown, F.lit(UNKNOWN))
         .otherwise(F.lit(FITS))
     )
@@ -82,10 +103,13 @@ def fields_of(schema: StructType) -> list[Column]:
     return [F.col("_penstock_fields").getField(name).alias(name) for name in schema.names]
 
 
-def new_columns(verdicts: DataFrame, schema: StructType) -> dict[str, str]:
+def new_columns(verdicts: DataFrame, schema: StructType, names: NewNames) -> dict[str, str]:
     """Return the new columns of the records with unknown fields, by name."""
-    rows = verdicts.where(F.col(VERDICT) == UNKNOWN).select("data").limit(SAMPLE_COUNT).collect()
-    return infer_columns((bytes(row.data).decode() for row in rows), schema.names)
+    refused = [*(name.lower() for name in schema.names), *names.taken, ""]
+    # Records whose unknown fields can become no columns must not fill the sample.
+    may_grow = F.exists("_penstock_keys", lambda key: ~F.lower(key).isin(refused))
+    rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & may_grow).select("data").limit(SAMPLE_COUNT).collect()
+    return infer_columns((bytes(row.data).decode() for row in rows), schema.names, names.refusal)
 
 
 def extended(schema: StructType, columns: Mapping[str, str]) -> StructType:
@@ -94,17 +118,25 @@ def extended(schema: StructType, columns: Mapping[str, str]) -> StructType:
     return StructType([*schema.fields, *added])
 
 
-def dead_letters(rows: DataFrame, schema: StructType, delivery: str, label: str) -> DataFrame:
-    """Return dead letters as they are written, from source rows that fit no row of the table."""
+def reason_of(schema: StructType, names: NewNames) -> Column:
+    """Return the reason why a source row fits no row of the table: its verdict, if that is a reason."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
 
-    def reason_of(data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
-        return explain(bytes(data or b""), types)
+    def read(data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
+        return explain(bytes(data or b""), types, names.refusal)
 
+    verdict = F.col(VERDICT)
+    return F.when(verdict.isin(*_VERDICTS), F.udf(read, "string")("data")).otherwise(verdict)
+
+
+def dead_letters(
+    rows: DataFrame, schema: StructType, names: NewNames, delivery: str, label: str
+) -> DataFrame:
+    """Return dead letters as they are written, from source rows that fit no row of the table."""
     return rows.select(
         F.lit(delivery).alias("delivery"),
         F.lit(label).alias("batch"),
-        F.udf(reason_of, "string")("data").alias("reason"),
+        reason_of(schema, names).alias("reason"),
         *_UNCHANGED,
         F.unix_micros("approximateArrivalTimestamp").alias("arrivedMicros"),
         F.date_format(
@@ -128,6 +160,41 @@ def source_rows(letters: DataFrame) -> DataFrame:
         F.timestamp_micros("arrivedMicros").alias("approximateArrivalTimestamp"),
         F.unbase64("data").alias("data"),
     )
+
+
+def _is_sound(value: Column, kind: Any) -> Column | None:
+    """Return whether a parsed value is as it was written; None if it always is.
+
+    Spark makes numbers beyond a DOUBLE infinite, dates of a moment in milliseconds, and maps with a key twice, which readers refuse.
+    """
+    if isinstance(kind, DoubleType | FloatType):
+        sound = F.abs(value) != float("inf")
+    elif isinstance(kind, TimestampType):
+        sound = F.unix_seconds(value) < SECONDS_MAX
+    elif isinstance(kind, ArrayType):
+        if _is_sound(F.lit(None), kind.elementType) is None:
+            return None
+        sound = F.forall(value, lambda each: _all_sound(each, kind.elementType))
+    elif isinstance(kind, MapType):
+        keys = F.map_keys(value)
+        sound = F.size(keys) == F.size(F.array_distinct(keys))
+        if _is_sound(F.lit(None), kind.valueType) is not None:
+            sound = sound & F.forall(F.map_values(value), lambda each: _all_sound(each, kind.valueType))
+    elif isinstance(kind, StructType):
+        parts = [_is_sound(value.getField(each.name), each.dataType) for each in kind.fields]
+        found = [each for each in parts if each is not None]
+        if not found:
+            return None
+        sound = functools.reduce(operator.and_, found)
+    else:
+        return None
+    return F.coalesce(sound, F.lit(True))
+
+
+def _all_sound(value: Column, kind: Any) -> Column:
+    sound = _is_sound(value, kind)
+    assert sound is not None
+    return sound
 
 
 def _structs(schema: StructType, path: str = "$") -> list[tuple[str, list[str]]]:

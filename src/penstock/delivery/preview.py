@@ -10,13 +10,14 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from penstock import wiring
 from penstock.core.delivering.definition import Delivery
-from penstock.core.delivering.json_fields import explain, infer_columns
+from penstock.core.delivering.json_fields import infer_columns
+from penstock.core.delivering.new_names import new_names
 from penstock.core.position import LATEST
 from penstock.core.starting import parse_starting
 from penstock.delivery import json_rows
 from penstock.delivery.files import open_files
 from penstock.delivery.opening import batch_options, checked_schema, earlier_record, time_zone_of
-from penstock.delivery.table_rows import check_columns, table_rows
+from penstock.delivery.table_rows import check_columns, table_rows, unseen_columns, with_verdict
 from penstock.delivery.table_writer import settle_session
 from penstock.delivery.targets.opening import open_target
 from penstock.spark.options.spark_options import SourceOptions
@@ -67,19 +68,20 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     records, note = _first_records(spark, delivery)
     settle_session(spark, delivery)
     dead: list[str] = []
+    names = new_names(delivery, target.unreadable())
     if schema is not None:
         texts = [bytes(row.data) for row in records.collect()]
         if delivery.evolve == "add" or not schema.fields:
             readable = (text.decode(errors="replace") for text in texts)
-            found = infer_columns(readable, schema.names)
-            schema = json_rows.extended(
-                schema, {name: kind for name, kind in found.items() if target.may_add(name)}
-            )
+            columns = infer_columns(readable, schema.names, names.refusal)
+            if columns and not schema.fields:
+                columns |= unseen_columns(delivery, columns)
+            schema = json_rows.extended(schema, columns)
             check_columns(delivery, schema)
-        types = {field.name: field.dataType.simpleString() for field in schema.fields}
-        rows = json_rows.with_verdict(records, schema)
-        unfit = rows.where(F.col(json_rows.VERDICT) != json_rows.FITS).select("data").limit(ROW_COUNT)
-        dead = [explain(bytes(row.data), types) for row in unfit.collect()]
+        rows = with_verdict(records, delivery, schema)
+        unfit = rows.where(F.col(json_rows.VERDICT) != json_rows.FITS)
+        reason = json_rows.reason_of(schema, names).alias("reason")
+        dead = [row.reason for row in unfit.select(reason).limit(ROW_COUNT).collect()]
         rows = rows.where(F.col(json_rows.VERDICT) == json_rows.FITS)
     else:
         rows = records

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from collections.abc import Collection
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
@@ -10,6 +13,8 @@ from penstock.core.delivering.definition import METADATA, Delivery
 from penstock.delivery import json_rows
 from penstock.errors import OptionError
 from penstock.spark.schema import COLUMNS
+
+_WHOLE: Final = "_penstock_row"
 
 
 def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
@@ -24,10 +29,63 @@ def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -
         hidden = {name.lower() for name in schema.names}
         beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
         arrived = arrived.select(*beside, *metadata, *json_rows.fields_of(schema))
+    there = {name.lower() for name in names}
     parts = [
-        F.expr(each.expression).alias(each.name) for each in delivery.partitions if each.name not in names
+        F.expr(each.expression).alias(each.name)
+        for each in delivery.partitions
+        if each.name.lower() not in there
     ]
     return arrived.select(*(F.col(quoted(name)) for name in names), *parts)
+
+
+def with_verdict(batch: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
+    """Return the source's rows with the parsed record and a verdict: whether it fits the schema and the partitions.
+
+    A partition column must have a value if the fields that it is computed from have one, and no empty text, which readers of folders
+    take for null.
+    """
+    if schema is None:
+        return batch.withColumn(json_rows.VERDICT, F.lit(json_rows.FITS))
+    rows = json_rows.with_verdict(batch, schema)
+    if not delivery.partitions or not schema.fields or delivery.format == "stream":
+        return rows
+    hidden = {name.lower() for name in schema.names}
+    whole = F.struct(*(F.col(name) for name in rows.columns)).alias(_WHOLE)
+    arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
+    beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
+    columns = {name.lower(): F.col(quoted(name)) for name in (*arrived.columns, *schema.names)}
+    known = arrived.select(whole, *beside, *json_rows.fields_of(schema))
+    verdict = F.col(f"{_WHOLE}.{json_rows.VERDICT}")
+    for part in delivery.partitions:
+        value = F.expr(part.expression)
+        given = [
+            _field_of(columns[first.lower()], rest, schema[first].dataType if first in schema.names else None)
+            for first, _, rest in (each.partition(".") for each in part.names)
+            if first.lower() in columns
+        ]
+        is_lost = value.isNull()
+        for each in given:
+            is_lost = is_lost & each.isNotNull()
+        refusal = f"partition column {part.name}: "
+        verdict = F.when(verdict != json_rows.FITS, verdict).when(
+            is_lost, F.lit(f"{refusal}{part.expression} has no value for this record")
+        )
+        if delivery.format != "iceberg":
+            is_empty = value.cast("string") == ""
+            verdict = verdict.when(is_empty, F.lit(f"{refusal}an empty text cannot be the name of a folder"))
+        verdict = verdict.otherwise(F.lit(json_rows.FITS))
+    return known.select(
+        *(F.col(f"{_WHOLE}.{name}") for name in rows.columns if name != json_rows.VERDICT),
+        verdict.alias(json_rows.VERDICT),
+    )
+
+
+def _field_of(column: Column, path: str, kind: Any) -> Column:
+    for name in path.split("."):
+        if not isinstance(kind, StructType) or name not in kind.names:
+            break
+        column, kind = column.getField(name), kind[name].dataType
+    return column
 
 
 def check_columns(delivery: Delivery, schema: StructType | None) -> None:
@@ -49,6 +107,13 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
                 f"partition-by={each.expression}: the table has a column {seen[each.name.lower()]} already; name the partition "
                 f"column otherwise, for instance `{each.expression} AS {each.name}_part`"
             )
+
+
+def unseen_columns(delivery: Delivery, columns: Collection[str]) -> dict[str, str]:
+    """Return the fields that partitions are made of and no record of the sample has, as texts."""
+    there = {name.lower() for name in (*columns, *COLUMNS, "arrived")}
+    fields = {each.field for each in delivery.partitions if each.field is not None}
+    return {name: "STRING" for name in sorted(fields) if name.lower() not in there}
 
 
 def quoted(name: str) -> str:

@@ -14,10 +14,11 @@ from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.manifest import Identity, Manifest, Move, batch_label, plan_moves
+from penstock.core.delivering.new_names import new_names
 from penstock.delivery import json_rows
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, spark_uri
-from penstock.delivery.table_rows import check_columns
+from penstock.delivery.table_rows import check_columns, unseen_columns, with_verdict
 from penstock.delivery.targets.target import Target
 
 _ROUNDS_MAX: Final = 10
@@ -78,6 +79,7 @@ class TableWriter:
         self._files = files
         self._schema = schema
         self._target = target
+        self._new_names = new_names(delivery, target.unreadable())
         self._report = report
         self._at_step = at_step
         self.store = BatchStore(files, delivery.state, target.commit)
@@ -128,10 +130,10 @@ class TableWriter:
         self, batch: DataFrame, label: str, removes: tuple[str, ...]
     ) -> tuple[Manifest, tuple[str, ...], int | None]:
         delivery = self._delivery
-        added = [*self._grow(_with_verdict(batch, self._schema))] if self._is_unknown else []
+        added = [*self._grow(with_verdict(batch, delivery, self._schema))] if self._is_unknown else []
         for _ in range(_ROUNDS_MAX):
             folder = self.store.new_staging(label)
-            verdicts = _with_verdict(batch, self._schema)
+            verdicts = with_verdict(batch, delivery, self._schema)
             seen = self._write_rows(verdicts, f"{folder}/rows")
             columns = self._grow(verdicts) if seen["unknown"] else ()
             if not columns:
@@ -146,7 +148,9 @@ class TableWriter:
         if seen["dead"]:
             self._at_step("dead letters")
             assert self._schema is not None
-            letters = json_rows.dead_letters(verdicts.where(~is_row), self._schema, delivery.name, label)
+            letters = json_rows.dead_letters(
+                verdicts.where(~is_row), self._schema, self._new_names, delivery.name, label
+            )
             letters.coalesce(1).write.json(spark_uri(f"{folder}/dead"))
             letters_moved = plan_moves(
                 delivery.name,
@@ -205,9 +209,10 @@ class TableWriter:
             taken = {name.lower() for name in self._schema.names}
             columns = {name: kind for name, kind in added.items() if name.lower() not in taken}
             self._schema = json_rows.extended(self._schema, columns)
-        found = json_rows.new_columns(verdicts, self._schema)
-        columns = {name: kind for name, kind in found.items() if self._target.may_add(name)}
+        columns = json_rows.new_columns(verdicts, self._schema, self._new_names)
         if columns:
+            if self._is_unknown:
+                columns |= unseen_columns(self._delivery, columns)
             self._schema = json_rows.extended(self._schema, columns)
             check_columns(self._delivery, self._schema)
             save_schema(self._files, self._delivery, self._schema)
@@ -230,12 +235,6 @@ def save_schema(files: Files, delivery: Delivery, schema: StructType) -> None:
     files.replace(schema_place(delivery), schema.json().encode())
 
 
-def _with_verdict(batch: DataFrame, schema: StructType | None) -> DataFrame:
-    if schema is None:
-        return batch.withColumn(json_rows.VERDICT, F.lit(json_rows.FITS))
-    return json_rows.with_verdict(batch, schema)
-
-
 def settle_session(spark: SparkSession, delivery: Delivery) -> None:
     """Set the Spark options that a delivery's files need. Each batch has a session of its own."""
     conf = spark.conf
@@ -244,6 +243,8 @@ def settle_session(spark: SparkSession, delivery: Delivery) -> None:
     conf.set("spark.sql.adaptive.enabled", "true")
     conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(delivery.file_bytes))
     conf.set("spark.sql.caseSensitive", "false")
+    # A partition expression that has no value for a record must not end the delivery; `with_verdict` looks for it.
+    conf.set("spark.sql.ansi.enabled", "false")
     # This rule would remove the observation, and with it the counts, from a batch in which no record fits.
     conf.set("spark.sql.adaptive.optimizer.excludedRules", _PROPAGATES_EMPTY)
 

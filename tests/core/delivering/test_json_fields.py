@@ -50,7 +50,7 @@ def test_columns_are_bounded():
         (b'{"id": 1.5}', "field id: number 1.5 does not fit BIGINT"),
         (b'{"ok": 1}', "field ok: number 1 does not fit BOOLEAN"),
         (b'{"inner": [1]}', "field inner: array does not fit STRUCT<A:INT>"),
-        (b'{"ID": 1}', "field ID is no column; column id differs in case"),
+        (b'{"ID": 1}', "field ID is no column: column id differs in case"),
         (b'{"note": 1}', "field note is no column"),
         (
             b'{"at": "no moment"}',

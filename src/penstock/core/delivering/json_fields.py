@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
+
+from penstock.core.safe_text import text_of
 
 COLUMNS_MAX: Final = 1000
 """Columns of a table; a record with further fields is a dead letter."""
 _LONG_MAX: Final = 2**63 - 1
+SECONDS_MAX: Final = 253_402_300_800
+"""Begin of the year 10000. Spark reads a number as seconds, so one of milliseconds is beyond it."""
 _WHOLE: Final = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 
 
-def infer_columns(texts: Iterable[str], known: Collection[str]) -> dict[str, str]:
+def _none(name: str) -> str | None:
+    del name
+    return None
+
+
+def infer_columns(
+    texts: Iterable[str], known: Collection[str], refusal: Callable[[str], str | None] = _none
+) -> dict[str, str]:
     """Return the new columns of records, in order of their names.
 
     Objects and arrays become their JSON text, so that nothing in them is lost when they change. So do fields of several kinds.
@@ -21,6 +33,7 @@ def infer_columns(texts: Iterable[str], known: Collection[str]) -> dict[str, str
     Args:
         texts: Records; those that are no JSON objects are skipped.
         known: Columns that there are. A field that differs from one of them only in case becomes no column.
+        refusal: Returns why a new field becomes no column; None if it may.
 
     Returns:
         Type of Spark by field: BIGINT, DOUBLE, BOOLEAN or STRING.
@@ -32,7 +45,7 @@ def infer_columns(texts: Iterable[str], known: Collection[str]) -> dict[str, str
         if not isinstance(record, dict):
             continue
         for name, value in record.items():
-            if name and name not in known:
+            if name and name not in known and refusal(name) is None:
                 found.setdefault(name, set()).add(_kind_of(value))
     columns: dict[str, str] = {}
     for name in sorted(found):
@@ -49,7 +62,7 @@ def _kind_of(value: Any) -> str:
         return "BOOLEAN"
     if isinstance(value, int):
         return "BIGINT" if -_LONG_MAX <= value <= _LONG_MAX else "STRING"
-    return "DOUBLE" if isinstance(value, float) else "STRING"
+    return "DOUBLE" if isinstance(value, float) and _is_finite(value) else "STRING"
 
 
 def _merged(kinds: set[str]) -> str:
@@ -58,19 +71,24 @@ def _merged(kinds: set[str]) -> str:
     return next(iter(kinds)) if len(kinds) == 1 else "STRING"
 
 
-def explain(data: bytes, types: Mapping[str, str]) -> str:
+def explain(data: bytes, types: Mapping[str, str], refusal: Callable[[str], str | None] = _none) -> str:
     """Return why a record fits no row.
 
     Args:
         data: The record.
         types: Spark's simple type by column.
+        refusal: Returns why a new field becomes no column; None if it may.
     """
+    return text_of(_explain(data, types, refusal))
+
+
+def _explain(data: bytes, types: Mapping[str, str], refusal: Callable[[str], str | None] = _none) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         return f"not UTF-8: byte {error.start}"
     try:
-        pairs = json.loads(text, object_pairs_hook=_Pairs)
+        pairs = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse)
     except RecursionError:
         return "not JSON: nested too deeply"
     except ValueError as error:
@@ -78,7 +96,7 @@ def explain(data: bytes, types: Mapping[str, str]) -> str:
     if not isinstance(pairs, _Pairs):
         return f"a JSON {_name_of(pairs)} instead of an object"
     return (
-        _explain_fields(pairs, types)
+        _explain_fields(pairs, types, refusal)
         or "a value does not fit its column, or an object in it has a field without one"
     )
 
@@ -87,7 +105,9 @@ class _Pairs(list[tuple[str, Any]]):
     """An object of JSON with its fields as written."""
 
 
-def _explain_fields(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
+def _explain_fields(
+    pairs: _Pairs, types: Mapping[str, str], refusal: Callable[[str], str | None]
+) -> str | None:
     counts = Counter(name for name, _ in pairs)
     for name, value in pairs:
         if counts[name] > 1:
@@ -97,13 +117,18 @@ def _explain_fields(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
     for name, _ in pairs:
         if name not in types:
             near = next((each for each in types if each.lower() == name.lower()), None)
-            return f"field {name} is no column{'' if near is None else f'; column {near} differs in case'}"
+            reason = refusal(name) if near is None else f"column {near} differs in case"
+            return f"field {name} is no column{'' if reason is None else f': {reason}'}"
     return None
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
 
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
 
@@ -115,11 +140,20 @@ def _may_fit(value: Any, kind: str) -> bool:
     if kind in _WHOLE:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _WHOLE[kind]
     if kind.startswith(("double", "float", "decimal")):
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
+    if kind.startswith("timestamp"):
+        return not isinstance(value, int | float) or abs(value) < SECONDS_MAX
     wanted = {"boolean": bool, "struct": _Pairs, "map": _Pairs, "array": list}.get(kind.partition("<")[0])
     if wanted is list:
         return isinstance(value, list) and not isinstance(value, _Pairs)
     return wanted is None or isinstance(value, wanted)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def _name_of(value: Any) -> str:

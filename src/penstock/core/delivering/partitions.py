@@ -16,6 +16,9 @@ _NAMED: Final = re.compile(
     r"(?P<expression>.*\S)\s+as\s+(?P<name>[A-Za-z_][A-Za-z0-9_]*)", re.IGNORECASE | re.DOTALL
 )
 
+_TEXT: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
+_NAME: Final = re.compile(r"`([^`]+)`|(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?!\w)(?!\s*\()")
+
 
 class PartitionColumn(Struct, frozen=True):
     """One partition column.
@@ -32,6 +35,19 @@ class PartitionColumn(Struct, frozen=True):
     def is_plain(self) -> bool:
         """Whether the column is one that the row has anyway."""
         return self.expression == self.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in the expression that may be columns, with the fields of structs behind dots."""
+        found = _NAME.findall(_TEXT.sub("''", self.expression))
+        return tuple(dict.fromkeys(quoted or plain for quoted, plain in found))
+
+    @property
+    def field(self) -> str | None:
+        """The only column that the expression can mean: that of `country` or `date(created)`; None for others."""
+        if _COLUMN.fullmatch(self.expression) or _CALL.fullmatch(self.expression):
+            return self.names[0].partition(".")[0]
+        return None
 
 
 def parse_partitions(texts: Iterable[str]) -> tuple[PartitionColumn, ...]:

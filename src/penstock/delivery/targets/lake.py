@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from py4j.protocol import Py4JJavaError
@@ -90,7 +90,7 @@ class LakeTarget:
         self._delivery = delivery
         self._id = delivery_id
         self._table = table
-        self._taken: frozenset[str] = frozenset()
+        self._unreadable: dict[str, str] = {}
         self._is_owner = False
 
     def known(self) -> StructType:
@@ -101,9 +101,10 @@ class LakeTarget:
         others |= {f"_{name}".lower() for name in self._delivery.metadata}
         fields = [each for each in self._table.schema().fields if each.name.lower() not in others]
         readable = [each for each in fields if may_read(each.dataType.simpleString()) and may_name(each.name)]
-        self._taken = frozenset(
-            {each.name.lower() for each in fields} - {each.name.lower() for each in readable}
-        )
+        names = {each.name for each in readable}
+        self._unreadable = {
+            each.name: each.dataType.simpleString() for each in fields if each.name not in names
+        }
         return StructType(readable)
 
     def check(self, schema: StructType | None) -> None:
@@ -148,9 +149,9 @@ class LakeTarget:
             way_to_widen=self._table.way_to_widen,
         )
 
-    def may_add(self, name: str) -> bool:
-        """Return whether the format takes the name, and no other column of the table has it."""
-        return may_name(name) and name.lower() not in self._taken
+    def unreadable(self) -> Mapping[str, str]:
+        """Return the type by name of the table's columns that no field can fill."""
+        return self._unreadable
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Write the rows as Parquet, whatever the table's layout."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -44,10 +44,9 @@ class PlainFiles:
         del schema
         return ()
 
-    def may_add(self, name: str) -> bool:
-        """Return True: a file may have any column."""
-        del name
-        return True
+    def unreadable(self) -> Mapping[str, str]:
+        """Return no columns."""
+        return {}
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Write the rows as they will be in the table."""

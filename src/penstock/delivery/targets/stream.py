@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -61,10 +61,9 @@ class StreamTarget:
         del schema
         return ()
 
-    def may_add(self, name: str) -> bool:
-        """Return True: records are put as they are."""
-        del name
-        return True
+    def unreadable(self) -> Mapping[str, str]:
+        """Return no columns."""
+        return {}
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Keep the records, in the files of the tasks that read them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -52,8 +52,8 @@ class Target(Protocol):
     def changes(self, schema: StructType | None) -> tuple[str, ...]:
         """Return the changes of an existing target that rows of the schema need, as sentences for people."""
 
-    def may_add(self, name: str) -> bool:
-        """Return whether a new field may become a column."""
+    def unreadable(self) -> Mapping[str, str]:
+        """Return the type by name of the columns of an existing target that no field of a record can fill."""
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Write rows that fit into a folder beside the target.

@@ -1,0 +1,63 @@
+"""Names of new fields that no column of a table may have, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from unicodedata import category
+
+from msgspec import Struct
+
+from penstock.core.delivering.definition import METADATA, Delivery
+from penstock.core.delivering.lake_table import may_name
+
+_SOURCE: Final = frozenset(name.lower() for name in (*METADATA, *METADATA.values(), "data"))
+_LAKES: Final = ("delta", "iceberg")
+
+
+class NewNames(Struct, frozen=True):
+    """The rule for names of new columns. Executors get a copy of it.
+
+    Args:
+        taken: Reason by name in lower case.
+        is_lake: Whether the format refuses some characters.
+    """
+
+    taken: dict[str, str]
+    is_lake: bool = False
+
+    def refusal(self, name: str) -> str | None:
+        """Return why a new field becomes no column; None if it may become one."""
+        if not name or any(category(each) in ("Cc", "Cs") for each in name):
+            return "a column needs a name, without control characters or lone surrogates"
+        if self.is_lake and not may_name(name):
+            return "a column of this format has no blank, dot, backquote or any of ,;{}()= in its name"
+        return self.taken.get(name.lower())
+
+
+def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:
+    """Return the rule of a delivery.
+
+    A column that the layout computes keeps its name. A field hides the source's column of the same name in expressions, so a new
+    field with the name of one that an expression reads would change the meaning of the partitions.
+
+    Args:
+        delivery: The definition.
+        unreadable: Type by name of the table's columns that no field can fill.
+    """
+    taken = {
+        name.lower(): f"the table's column of this name is {kind.upper()}, which no field of JSON can be"
+        for name, kind in unreadable.items()
+    }
+    for part in delivery.partitions:
+        for name in {each.partition(".")[0].lower() for each in part.names} & _SOURCE:
+            taken[name] = (
+                f"partition-by={part.expression} reads the source's column of this name; a field that is to take its place has "
+                "to be in the schema"
+            )
+    for part in delivery.partitions:
+        if not part.is_plain:
+            taken[part.name.lower()] = f"partition-by={part.expression} makes a column of this name"
+    for name in delivery.metadata:
+        taken[f"_{name}".lower()] = "metadata makes a column of this name"
+    return NewNames(taken, delivery.format in _LAKES)

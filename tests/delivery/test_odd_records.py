@@ -1,0 +1,117 @@
+"""Records that no column fits: each is a dead letter with its reason, and the others of its batch are rows."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from penstock.core.delivering.definition import parse_delivery
+
+ARRIVED = dt.datetime(2026, 11, 25, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def write(running_spark, tmp_path):
+    """Delivers batches of records into a table, without a stream."""
+    from penstock.delivery.files import open_files
+    from penstock.delivery.opening import parse_schema
+    from penstock.delivery.running import check_deliveries
+    from penstock.delivery.table_writer import TableWriter, batch_label
+    from penstock.delivery.targets.opening import open_target
+    from penstock.spark.schema import SCHEMA_DDL
+
+    def run(*batches, **given):
+        text = {"stream": "orders", "to": f"{tmp_path}/orders", **given}
+        delivery, _ = check_deliveries([parse_delivery(text)])[0]
+        writer = TableWriter(
+            delivery,
+            open_files(running_spark, delivery.state),
+            parse_schema(running_spark, delivery),
+            open_target(running_spark, delivery, ""),
+            report=lambda _batch: None,
+        )
+        for number, records in enumerate(batches):
+            row = {"streamName": "orders", "shardId": "shardId-000000000000", "subSequenceNumber": 0}
+            row |= {"partitionKey": "p", "approximateArrivalTimestamp": ARRIVED}
+            rows = [
+                row | {"sequenceNumber": str(1000 * number + at), "data": record.encode()}
+                for at, record in enumerate(records)
+            ]
+            writer.write(running_spark.createDataFrame(rows, SCHEMA_DDL), batch_label(number))
+        return f"{delivery.to}/**/*.parquet", Path(delivery.dead_letter_folder)
+
+    return run
+
+
+def read(table, columns):
+    return duckdb.sql(
+        f"SELECT {columns} FROM read_parquet('{table}', union_by_name=true, hive_partitioning=true) ORDER BY id"
+    ).fetchall()
+
+
+def reasons(folder):
+    letters = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return {base64.b64decode(each["data"]).decode(): each["reason"] for each in letters}
+
+
+def test_a_new_field_with_the_name_of_a_computed_column_does_not_end_the_delivery(write):
+    layout = {"partition-by": ["date(arrived) AS arrived_date", "date(created)"], "metadata": ["arrived"]}
+    bad = {
+        '{"id": 2, "arrived_date": "x"}': "field arrived_date is no column: partition-by=date(arrived) makes a column of this name",
+        '{"id": 3, "Arrived_Date": "x"}': "field Arrived_Date is no column: partition-by=date(arrived) makes a column of this name",
+        '{"id": 4, "_arrived": "x"}': "field _arrived is no column: metadata makes a column of this name",
+        '{"id": 5, "arrived": "x"}': "field arrived is no column: partition-by=date(arrived) reads the source's column of this name; "
+        "a field that is to take its place has to be in the schema",
+        '{"id": 6, "created": "garbage"}': "partition column date: date(created) has no value for this record",
+        '{"id": 7, "\\ud800": 1}': "field \\ud800 is no column: a column needs a name, without control characters or lone surrogates",
+    }
+    good = ['{"id": 8, "note": "new", "sequenceNumber": "s", "data": 1, "a.b `c`": 2}']
+    table, letters = write(['{"id": 1}'], [*bad, *good], **layout)
+    assert reasons(letters) == bad
+    day = ARRIVED.date()
+    assert read(table, 'id, arrived_date, date, note, sequenceNumber, data, "a.b `c`"') == [
+        (1, day, None, None, None, None, None),
+        (8, day, None, "new", "s", 1, 2),
+    ]
+
+
+def test_no_value_changes_on_its_way_into_a_column(write):
+    columns = "id BIGINT, n DOUBLE, t TIMESTAMP, s STRUCT<a: BIGINT>, m MAP<STRING, INT>, l ARRAY<MAP<STRING, DOUBLE>>, country STRING"
+    bad = [
+        '{"id": 1, "n": 1e400}',
+        '{"id": 2, "n": NaN}',
+        '{"id": 3, "n": "NaN"}',
+        '{"id": 4, "t": 1767225600000}',
+        '{"id": 5, "s": {"a": 1, "a": 2}}',
+        '{"id": 6, "m": {"k": 1, "k": 2}}',
+        '{"id": 7, "l": [{"k": 1e400}]}',
+        '{"id": 8, "country": ""}',
+        '{"id": 99999999999999999999999}',
+        '{"id": 9, "s": [1]}',
+    ]
+    good = [
+        '{"id": 10, "t": "2026-01-01T02:00:00+02:00"}',
+        '{"id": 11, "t": "2026-01-01 00:00:00"}',
+        '{"id": 12, "t": 1767225600}',
+        '{"id": 13, "n": 1e300, "m": {"k": 1, "K": 2}, "country": "a/b=c"}',
+    ]
+    table, letters = write([*bad, *good], schema=columns, **{"partition-by": "country"})
+    found = reasons(letters)
+    assert sorted(found) == sorted(bad)
+    assert found[bad[0]] == "field n: number inf does not fit DOUBLE"
+    assert found[bad[1]] == "not JSON: NaN is no number"
+    assert found[bad[3]] == "field t: number 1767225600000 does not fit TIMESTAMP"
+    assert found[bad[7]] == "partition column country: an empty text cannot be the name of a folder"
+    moment = 1767225600.0
+    assert read(table, "id, epoch(t)") == [(10, moment), (11, moment), (12, moment), (13, None)]
+    assert read(table, "id, n, country")[-1] == (13, 1e300, "a/b=c")
+
+
+def test_a_partition_column_that_no_record_has_yet_is_a_text(write):
+    table, _ = write(['{"id": 1}'], ['{"id": 2, "country": "de"}'], **{"partition-by": "country"})
+    assert read(table, "id, country") == [(1, None), (2, "de")]
