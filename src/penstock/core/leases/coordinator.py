@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Final, assert_never
 
 from msgspec.structs import replace
@@ -111,7 +110,7 @@ from penstock.core.leases.pending_writes import (
     PendingWrites,
 )
 from penstock.core.leases.stream_check import DamagedRows, StreamCheck
-from penstock.core.leases.stream_leases import StreamLeases, describe_unread, streams_of
+from penstock.core.leases.stream_leases import streams_of
 from penstock.core.leases.table_scans import RowFetches, TableScans
 from penstock.core.leases.twin_watch import TwinWatch
 
@@ -220,9 +219,7 @@ class Coordinator:
 
     def describe_unread(self, now_s: float) -> str | None:
         """Return why some part of the streams may have no living reader, or None if every part has one."""
-        return describe_unread(
-            self.view,
-            (stream.syncer for stream in self._streams.values()),
+        return self._streams.describe_unread(
             self.worker,
             now_s,
             takes_free=self.options.has_room(len(self.held_leases)),
@@ -266,7 +263,7 @@ class Coordinator:
             case ScanFailed(problem):
                 self._watch_calls(now_s)
                 if self._scans.on_scan_failed(problem, now_s):
-                    self._on_table_missing()
+                    self._streams.on_table_missing()
             case WriteDone():
                 self._on_write(event, now_s)
             case LeaseFetched(key, lease):
@@ -277,7 +274,7 @@ class Coordinator:
                 self._acquisitions.on_fetch_ended(key, now_s)
             case ListingDone():
                 self._damaged_rows.report_new(shard.shard_id for shard in event.shards)
-                self._on_listing(event, self._streams[event.stream_id], now_s)
+                self._on_listing(event, now_s)
             case ListingFailed():
                 self._streams[event.stream_id].listing.fail(now_s)
             case CheckpointRequested():
@@ -328,7 +325,7 @@ class Coordinator:
             self._twins.on_row(lease)
             for parent in self.view.unknown_parents(lease):
                 self._row_fetches.request(parent, now_s)
-        self._begin_comparing(
+        self._streams.begin_comparing(
             self._stream_check.on_scan(leases, held=self.held_leases, is_whole=False), now_s
         )
         self._refuse_foreign(now_s)
@@ -351,30 +348,12 @@ class Coordinator:
     def _own_keys(self) -> frozenset[str]:
         return frozenset(held.key for held in self.held_leases).union(self._acquisitions.requested())
 
-    def _begin_comparing(self, stream_ids: Iterable[str], now_s: float) -> None:
-        for stream_id in stream_ids:
-            listing = self._streams[stream_id].listing
-            if listing.may_begin(now_s):
-                listing.begin(ListingPurpose.COMPARE)
-
-    def _on_listing(self, event: ListingDone, stream: StreamLeases, now_s: float) -> None:
-        stream.listing.end()
-        match event.purpose:
-            case ListingPurpose.FIRST_LEASES:
-                stream.syncer.on_first_listing(event)
-            case ListingPurpose.COMPARE:
-                self._stream_check.compare(event.stream_id, event.shards, event.moment_ms, now_s)
-                self._refuse_foreign(now_s)
-                stream.syncer.on_shards_listed(event.shards)
-                self._scans.request()
-            case ListingPurpose.FILL_HOLE:
-                stream.syncer.on_shards_listed(event.shards)
-                stream.syncer.on_fill_listing(event)
-            case ListingPurpose.FIND_VANISHED:
-                stream.syncer.on_shards_listed(event.shards)
-                stream.cleanup.on_listing(event.shards, now_s)
-            case _:
-                assert_never(event.purpose)
+    def _on_listing(self, event: ListingDone, now_s: float) -> None:
+        self._streams[event.stream_id].on_listing(event, now_s)
+        if event.purpose is ListingPurpose.COMPARE:
+            self._stream_check.compare(event.stream_id, event.shards, event.moment_ms, now_s)
+            self._refuse_foreign(now_s)
+            self._scans.request()
 
     # --- rounds ---------------------------------------------------------------------------------------
 
@@ -383,9 +362,7 @@ class Coordinator:
         self._watch_calls(now_s)
         is_watch = self._scans.is_watch
         self._scans.on_scan_done()
-        known = self._last_known()
-        for stream in self._streams.values():
-            stream.syncer.remember_answers(stream.leases(known))
+        self._streams.remember_answers(self._last_known())
         event = replace(scan, leases=self._keep_own(scan.leases))
         missing = self.view.on_scan(
             event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part
@@ -402,7 +379,7 @@ class Coordinator:
             self._twins.on_row(lease)
             self.held_leases.on_row_scanned(lease, now_s, event.began_s)
         if not self._stop.is_begun:
-            self._begin_comparing(to_compare, now_s)
+            self._streams.begin_comparing(to_compare, now_s)
         if is_watch:
             self._run_watch(now_s)
         elif not self._stop.is_begun:
@@ -447,15 +424,12 @@ class Coordinator:
         5. Begin this worker's moves of the balance.
         """
         existing = {lease.key for lease in event.leases} | self.view.damaged.keys()
-        started = [stream for stream in self._streams.values() if self._has_rows(stream, existing)]
+        started = self._streams.started(existing, now_s)
         if not started:
             self._table_stats = CoordinatorStats(ended_leases=len(self.view))
-        for stream in self._streams.values():
-            if stream not in started:
-                stream.syncer.on_no_rows(now_s)
-        if not started or any(stream.syncer.restore_if_gone(existing, now_s) for stream in started):
+        if not started or started.restore_if_gone(existing, now_s):
             return NOTHING_TO_MOVE
-        self._remember(started, now_s)
+        started.remember(self._last_known(), now_s)
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
@@ -463,34 +437,15 @@ class Coordinator:
         self._live = frozenset(live)
         self._membership.on_live_workers(live)
         self._scans.on_whole_table(live)
-        self._sync_streams(started, live, now_s)
-        return self._balance(fleet, now_s)
-
-    def _sync_streams(self, started: Iterable[StreamLeases], live: AbstractSet[str], now_s: float) -> None:
-        """Create missing leases and delete finished ones, stream by stream."""
-        workers = sorted(live)
-        # This worker itself creates the missing leases of parents for which its own leases wait. Other workers may not miss
-        # such a parent: they saw that it left the stream, or they are Java workers, which do not check parents.
         blocks_reading = self.view.missing_parents() & self.held_leases.parents_of_waiting()
         needed = self.held_leases.missing_parents() | blocks_reading
-        for stream in started:
-            if stream.syncer.on_round(now_s, workers, stream.keys(needed)):
-                stream.cleanup.on_round(now_s, workers)
-        if any(stream.syncer.wants_scan for stream in started):
+        if started.sync(sorted(live), needed, now_s):
             self._scans.request_next_round(now_s, are_rare=self._membership.finds_by_index)
-
-    def _has_rows(self, stream: StreamLeases, existing: AbstractSet[str]) -> bool:
-        """Return whether a stream was started before: it has leases, or unreadable rows that were leases when last seen."""
-        return any(key in self.view for key in stream.keys(existing))
-
-    def _remember(self, streams: Iterable[StreamLeases], now_s: float) -> None:
-        known = self._last_known()
-        for stream in streams:
-            stream.syncer.remember(stream.leases(known), now_s)
+        return self._balance(fleet, now_s)
 
     def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the watched part: reacquire own leases and take unread ones."""
-        self._remember(self._streams.values(), now_s)
+        self._streams.remember(self._last_known(), now_s)
         self._acquisitions.on_rows(event.leases, now_s)
         part = fleet_of(self.view, now_s, self.worker, self.view.watched)
         self._scans.on_part(part, now_s)
@@ -531,8 +486,7 @@ class Coordinator:
         self._scans.schedule_next(now_s, scan_s, is_whole=is_whole, is_moving=bool(plan.moves))
         if self._membership.finds_by_index:
             self._scans.schedule(now_s + LED_SCAN_ROUNDS * self.round_s)
-        waits_s = [stream.syncer.cold_until_s for stream in self._streams.values()]
-        cold_until_s = min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+        cold_until_s = self._streams.cold_until_s
         if cold_until_s is not None and not self._stop.is_begun:
             # Only a scan of the whole table shows that a stream still has no leases.
             self._scans.request_by(max(cold_until_s, now_s + 0.01 * self.round_s))
@@ -584,13 +538,13 @@ class Coordinator:
                 self._on_acquisition(pending, reason, outcome, now_s)
             case ForFirstLease():
                 self._on_row_of(outcome, pending.write.key, now_s)
-                self._stream_of(pending).syncer.on_first_created(outcome)
+                self._streams.of(pending.write.key).syncer.on_first_created(outcome)
             case ForMissingLease():
                 self._on_row_of(outcome, pending.write.key, now_s)
-                self._stream_of(pending).syncer.on_created(pending, purpose, outcome)
+                self._streams.of(pending.write.key).syncer.on_created(pending, purpose, outcome)
             case ForCleanup(reason):
                 self._on_row_of(outcome, pending.write.key, now_s)
-                self._stream_of(pending).cleanup.on_deleted(pending.write.key, reason, outcome)
+                self._streams.of(pending.write.key).cleanup.on_deleted(pending.write.key, reason, outcome)
             case ForLateCheckpoint(position):
                 self._on_row_of(outcome, pending.write.key, now_s)
                 self._late_checkpoints.on_answer(pending.write.key, position, outcome, now_s)
@@ -599,14 +553,7 @@ class Coordinator:
 
     def _on_not_done(self, outcome: NotDone) -> None:
         if outcome.problem is Problem.TABLE_MISSING and self._scans.on_table_missing():
-            self._on_table_missing()
-
-    def _stream_of(self, pending: PendingWrite) -> StreamLeases:
-        return self._streams[self.options.stream_id_of(pending.write.key)]
-
-    def _on_table_missing(self) -> None:
-        for stream in self._streams.values():
-            stream.syncer.on_table_missing()
+            self._streams.on_table_missing()
 
     def _on_row_of(self, outcome: WriteOutcome, key: str, now_s: float) -> None:
         row = row_of(outcome)

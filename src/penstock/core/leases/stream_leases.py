@@ -15,58 +15,16 @@ from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, Topic
-from penstock.core.leases.coordinator_events import ListingPurpose, WriteOutcome
+from penstock.core.leases.coordinator_events import ListingDone, ListingPurpose, WriteOutcome
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease, stream_id_of
-from penstock.core.leases.lease_view import LeaseView, OwnerState, Rows, StreamRows
+from penstock.core.leases.lease_view import OwnerState, Rows, StreamRows
 from penstock.core.leases.lease_writes import Applied
 from penstock.core.leases.pending_writes import ForCleanup
 from penstock.core.leases.required_leases import DeletionReason, find_vanished, plan_deletions
 from penstock.core.leases.shard_syncer import ListingUnderWay, ShardSyncer
 from penstock.core.shard import Shard
-
-
-def describe_unread(
-    view: LeaseView, syncers: Iterable[ShardSyncer], me: str, now_s: float, *, takes_free: bool, is_led: bool
-) -> str | None:
-    """Return why some part of the stream may have no living reader, or None.
-
-    An owner counts as living only after this worker has seen it renew its lease: at its start, a worker counts every
-    owner as alive.
-
-    Args:
-        view: The last known rows of the lease table.
-        syncers: The shard syncers of the streams.
-        me: This worker's id. Leases with this id as their reader have a reader.
-        now_s: Monotonic seconds.
-        takes_free: Whether this worker has room for free leases.
-        is_led: Whether a leader assigns the leases, including those of dead workers.
-    """
-    gap = _describe_gap(view, syncers)
-    if gap is not None or is_led:
-        return gap
-    for lease, state, _ in view.with_owner_states(now_s, view.watched):
-        if state is OwnerState.ENDED or lease.reader == me:
-            continue
-        if state is OwnerState.ALIVE:
-            if not view.was_renewed(lease.key):
-                return f"{lease.reader} has not renewed the lease of shard {lease.key} yet"
-        elif takes_free and not view.waits_for_parents(lease):
-            return f"shard {lease.key} has no reader yet"
-    return None
-
-
-def _describe_gap(view: LeaseView, syncers: Iterable[ShardSyncer]) -> str | None:
-    """Return which part of the stream has no readable lease, or None."""
-    for syncer in syncers:
-        for hole in syncer.find_open_holes():
-            return f"no lease covers the hash keys {hole.start}..{hole.end}"
-        for key in view.damaged.keys() & syncer.ranges.keys():
-            return f"the row of lease {key} cannot be read: {view.damaged[key]}"
-    missing = view.missing_parents()
-    return f"the lease of shard {min(missing)} is missing, and its child waits for it" if missing else None
-
 
 _REST_DURATIONS: Final = 3  # lease durations that a finished lease is kept unchanged
 _DELETIONS_PER_ROUND: Final = 100
@@ -168,15 +126,154 @@ class StreamLeases(Struct, frozen=True, eq=False):
             return leases
         return {key: lease for key, lease in leases.items() if stream_id_of(key) == self.stream_id}
 
+    def on_listing(self, event: ListingDone, now_s: float) -> None:
+        """Handle a listing of the stream's shards."""
+        self.listing.end()
+        if event.purpose is ListingPurpose.FIRST_LEASES:
+            self.syncer.on_first_listing(event)
+            return
+        self.syncer.on_shards_listed(event.shards)
+        if event.purpose is ListingPurpose.FILL_HOLE:
+            self.syncer.on_fill_listing(event)
+        elif event.purpose is ListingPurpose.FIND_VANISHED:
+            self.cleanup.on_listing(event.shards, now_s)
 
-def streams_of(context: CoordinatorContext) -> dict[str, StreamLeases]:
-    """Return the coordinator's parts for each stream that the worker reads, by stream id."""
+
+class Streams:
+    """The parts of a coordinator for the streams that the worker reads, or for some of them. Not thread-safe.
+
+    Args:
+        context: Shared by the parts of the coordinator.
+        streams: The parts, by stream id.
+    """
+
+    def __init__(self, context: CoordinatorContext, streams: Mapping[str, StreamLeases]) -> None:
+        self._context = context
+        self._view = context.view
+        self._streams = streams
+
+    def __bool__(self) -> bool:
+        return bool(self._streams)
+
+    def __getitem__(self, stream_id: str) -> StreamLeases:
+        return self._streams[stream_id]
+
+    def of(self, key: str) -> StreamLeases:
+        """Return the stream of a lease."""
+        return self._streams[self._context.options.stream_id_of(key)]
+
+    def on_table_missing(self) -> None:
+        """Handle that the table does not exist."""
+        for stream in self._streams.values():
+            stream.syncer.on_table_missing()
+
+    def remember_answers(self, known: Mapping[str, Lease]) -> None:
+        """Remember rows that were seen since the last scan, before the next one replaces them."""
+        for stream in self._streams.values():
+            stream.syncer.remember_answers(stream.leases(known))
+
+    def remember(self, known: Mapping[str, Lease], now_s: float) -> None:
+        """Remember the rows of a scan."""
+        for stream in self._streams.values():
+            stream.syncer.remember(stream.leases(known), now_s)
+
+    def begin_comparing(self, stream_ids: Iterable[str], now_s: float) -> None:
+        """List the shards of streams whose rows must be compared with them."""
+        for stream_id in stream_ids:
+            listing = self._streams[stream_id].listing
+            if listing.may_begin(now_s):
+                listing.begin(ListingPurpose.COMPARE)
+
+    def started(self, existing: AbstractSet[str], now_s: float) -> Streams:
+        """Return the streams that were started before, and list the shards of the others for their first leases.
+
+        A started stream has leases, or unreadable rows that were leases when last seen.
+
+        Args:
+            existing: Keys of all rows.
+            now_s: Monotonic seconds.
+        """
+        found = {}
+        for stream_id, stream in self._streams.items():
+            if any(key in self._view for key in stream.keys(existing)):
+                found[stream_id] = stream
+            else:
+                stream.syncer.on_no_rows(now_s)
+        return Streams(self._context, found)
+
+    def restore_if_gone(self, existing: AbstractSet[str], now_s: float) -> bool:
+        """Create the leases of a deleted table again; return whether that has begun."""
+        return any(stream.syncer.restore_if_gone(existing, now_s) for stream in self._streams.values())
+
+    def sync(self, workers: Sequence[str], needed: AbstractSet[str], now_s: float) -> bool:
+        """Create missing leases and delete finished ones, stream by stream.
+
+        Args:
+            workers: Live workers, this one included.
+            needed: Parents without a lease that this worker's leases wait for. It creates them itself: other workers may
+                not miss such a parent, because they saw that it left the stream, or are Java workers, which do not check.
+            now_s: Monotonic seconds.
+
+        Returns:
+            Whether a scan must confirm a possible hole.
+        """
+        for stream in self._streams.values():
+            if stream.syncer.on_round(now_s, workers, stream.keys(needed)):
+                stream.cleanup.on_round(now_s, workers)
+        return any(stream.syncer.wants_scan for stream in self._streams.values())
+
+    @property
+    def cold_until_s(self) -> float | None:
+        """When the first leases of a stream without leases may be created; None if every stream has leases."""
+        waits_s = (stream.syncer.cold_until_s for stream in self._streams.values())
+        return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+
+    def describe_unread(self, me: str, now_s: float, *, takes_free: bool, is_led: bool) -> str | None:
+        """Return why some part of the streams may have no living reader, or None.
+
+        An owner counts as living only after this worker has seen it renew its lease: at its start, a worker counts every
+        owner as alive.
+
+        Args:
+            me: This worker's id. Leases with this id as their reader have a reader.
+            now_s: Monotonic seconds.
+            takes_free: Whether this worker has room for free leases.
+            is_led: Whether a leader assigns the leases, including those of dead workers.
+        """
+        view, gap = self._view, self._describe_gap()
+        if gap is not None or is_led:
+            return gap
+        for lease, state, _ in view.with_owner_states(now_s, view.watched):
+            if state is OwnerState.ENDED or lease.reader == me:
+                continue
+            if state is OwnerState.ALIVE:
+                if not view.was_renewed(lease.key):
+                    return f"{lease.reader} has not renewed the lease of shard {lease.key} yet"
+            elif takes_free and not view.waits_for_parents(lease):
+                return f"shard {lease.key} has no reader yet"
+        return None
+
+    def _describe_gap(self) -> str | None:
+        """Return which part of the streams has no readable lease, or None."""
+        view = self._view
+        for stream in self._streams.values():
+            for hole in stream.syncer.find_open_holes():
+                return f"no lease covers the hash keys {hole.start}..{hole.end}"
+            for key in view.damaged.keys() & stream.syncer.ranges.keys():
+                return f"the row of lease {key} cannot be read: {view.damaged[key]}"
+        missing = view.missing_parents()
+        return (
+            f"the lease of shard {min(missing)} is missing, and its child waits for it" if missing else None
+        )
+
+
+def streams_of(context: CoordinatorContext) -> Streams:
+    """Return the coordinator's parts for each stream that the worker reads."""
     streams = {}
     for stream_id in context.options.stream_ids:
         rows = StreamRows(context.view, stream_id) if stream_id else context.view
         own = replace(context, options=context.options.of_stream(stream_id))
         listing = ListingUnderWay(own.turn, stream_id, _PAUSE_ROUNDS * own.options.interval_s)
         syncer = ShardSyncer(own, rows, listing)
-        cleanup = LeaseCleanup(own, rows, listing)
-        streams[stream_id] = StreamLeases(stream_id, listing, syncer, cleanup)
-    return streams
+        streams[stream_id] = StreamLeases(stream_id, listing, syncer, LeaseCleanup(own, rows, listing))
+    return Streams(context, streams)
