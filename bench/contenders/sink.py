@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from program import Figures, Meter, run, twice
-from spark_session import register, session
+from spark_session import register, session, task_times_s
 
 DATA_BYTES = 1024
+QUOTA_DATA_BYTES = 300
+QUOTA_TASKS = 4
+BOTO3_PAUSE_S = 0.1
 
 
 def frame(spark: Any, record_count: int) -> Any:
@@ -140,6 +144,73 @@ def empty_sink(stream: str, turn: int, record_count: int) -> Figures:
         return written_twice(record_count, write)
 
 
+# --- near the quota ---------------------------------------------------------------------------------------------
+
+
+def quota_rows(spark: Any, record_count: int) -> Any:
+    """Return rows with a key of their own, for one task each slot."""
+    rows = spark.range(0, record_count, numPartitions=QUOTA_TASKS).selectExpr(
+        "cast(id as string) as partitionKey", f"rpad(cast(id as string), {QUOTA_DATA_BYTES}, 'x') as data"
+    )
+    rows.count()
+    return rows
+
+
+def quota_figures(spark: Any, record_count: int, shard_count: int, write: Callable[[], object]) -> Figures:
+    """Write twice in a session; return the time, the share of the quota and how unlike the tasks were."""
+
+    def measured(time_no: int) -> Figures:
+        if time_no:
+            time.sleep(1.5)  # a shard accepts one second's worth at once again
+        meter = Meter()
+        times_s = task_times_s(spark, write)
+        found = meter.read()
+        return {
+            **found,
+            "quota_percent": 100 * record_count / (1000 * shard_count) / found["wall_s"],
+            "slowest_by_fastest": max(times_s) / min(times_s),
+            "tasks_s": max(times_s),
+        }
+
+    return twice(measured)
+
+
+def penstock_quota(stream: str, turn: int, record_count: int, shard_count: int) -> Figures:
+    del turn
+    with session(slots=QUOTA_TASKS) as spark:
+        rows = quota_rows(spark, record_count)
+        writer = rows.write.format("kinesis").option("streamName", stream).mode("append")
+        return quota_figures(spark, record_count, shard_count, writer.save)
+
+
+def boto3_quota(stream: str, turn: int, record_count: int, shard_count: int) -> Figures:
+    """Send 500 at a time, and refused entries with the next rows after a tenth of a second."""
+    del turn
+
+    def write(rows: Iterator[Any]) -> None:
+        import boto3
+
+        client = boto3.client("kinesis")
+        batch: list[dict[str, Any]] = []
+        for row in rows:
+            batch.append({"Data": row.data.encode(), "PartitionKey": row.partitionKey})
+            while len(batch) >= 500:
+                batch = send(client, batch)
+        while batch:
+            batch = send(client, batch)
+
+    def send(client: Any, batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        answer = client.put_records(StreamName=stream, Records=batch)
+        refused = [entry for entry, word in zip(batch, answer["Records"], strict=True) if "ErrorCode" in word]
+        if refused:
+            time.sleep(BOTO3_PAUSE_S)
+        return refused
+
+    with session(daemon="pyspark.daemon", slots=QUOTA_TASKS) as spark:
+        rows = quota_rows(spark, record_count)
+        return quota_figures(spark, record_count, shard_count, lambda: rows.foreachPartition(write))
+
+
 if __name__ == "__main__":
     run(
         {
@@ -149,5 +220,7 @@ if __name__ == "__main__":
             "boto3": boto3,
             "nothing": nothing,
             "empty-sink": empty_sink,
+            "penstock-quota": penstock_quota,
+            "boto3-quota": boto3_quota,
         }
     )

@@ -16,13 +16,15 @@ from program import DEADLINE_S
 
 
 @contextmanager
-def session(jars: str = "", daemon: str = "penstock.spark.daemon", java_options: str = "") -> Iterator[Any]:
-    """Start Spark with two task slots."""
+def session(
+    jars: str = "", daemon: str = "penstock.spark.daemon", java_options: str = "", slots: int = 2
+) -> Iterator[Any]:
+    """Start Spark with two task slots, or more."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     builder = (
-        SparkSession.builder.master("local[2,4]")
+        SparkSession.builder.master(f"local[{slots},4]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -41,6 +43,20 @@ def session(jars: str = "", daemon: str = "penstock.spark.daemon", java_options:
         yield spark
     finally:
         spark.stop()
+
+
+def task_times_s(spark: Any, write: Callable[[], object]) -> list[float]:
+    """Run a job and return how long each task of its last stage took."""
+    context = spark.sparkContext
+    context.setJobGroup("measured", "measured")
+    jobs_before = set(context.statusTracker().getJobIdsForGroup("measured"))
+    write()
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - the status has no other way out without Spark's web page
+    jobs = set(context.statusTracker().getJobIdsForGroup("measured")) - jobs_before
+    stage_id = max(stage for job in jobs for stage in context.statusTracker().getJobInfo(job).stageIds)
+    store = context._jsc.sc().statusStore()  # noqa: SLF001 - as above
+    tasks = store.taskList(stage_id, store.lastStageAttempt(stage_id).attemptId(), 1000)
+    return [tasks.apply(number).duration().get() / 1000 for number in range(tasks.size())]
 
 
 def register(spark: Any) -> None:

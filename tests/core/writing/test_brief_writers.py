@@ -85,8 +85,19 @@ def test_a_refused_brief_writer_goes_on_nearly_as_fast_as_it_was_accepted():
     flow = ShardFlow(is_brief=True)
     flow.on_sent(0.3, 0.0)
     flow.on_accepted(0.3, 0.5)
-    flow.on_refused(0.6, 0.0)
+    flow.on_accepted(0.3, 1.5)
+    flow.on_refused(1.5, 0.0)
     assert flow.rate == pytest.approx(BRIEF_DECREASE * 0.3)
+
+
+@pytest.mark.parametrize("writers", [1, 4])
+def test_the_first_rate_of_a_brief_writer_does_not_count_what_a_quiet_shard_had_saved_up(writers):
+    # Each of the writers had an equal part of one second's worth at once, and of each second's worth from then on.
+    flow = ShardFlow(is_brief=True)
+    flow.on_accepted(1.0 / writers, 10.0)
+    flow.on_accepted(0.5 / writers, 10.5)
+    flow.on_refused(10.5, 0.0)
+    assert flow.rate == pytest.approx(BRIEF_DECREASE / writers)
 
 
 def test_its_rate_trebles_within_a_second_and_then_has_no_limit():

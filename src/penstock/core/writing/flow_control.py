@@ -54,6 +54,9 @@ REQUEST_SHARE_S: Final = 0.5
 """A request holds at most the records that the rate allows in this time (or one): batches shrink with the rate."""
 
 _WINDOW_S: Final = 1.0
+_BURST_S: Final = 1.0
+"""A shard that was quiet accepts this much of its capacity at once, and its capacity per second from then on."""
+
 _PAUSES: Final = Backoff(base_s=0.1, cap_s=5.0)
 
 
@@ -91,6 +94,8 @@ class ShardFlow:
     _window_began_s: float = float("-inf")
     _window_cost_s: float = 0.0
     _accepted_rate: float = 0.0
+    _began_s: float = float("inf")
+    _total_cost_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.rate_max is not None:
@@ -170,6 +175,9 @@ class ShardFlow:
         return float(self._plateau + CURVE * (elapsed_s - back_s) ** 3)
 
     def _measure(self, cost: float, now_s: float) -> None:
+        if self._began_s == float("inf"):
+            self._began_s = now_s
+        self._total_cost_s += cost
         elapsed_s = now_s - self._window_began_s
         if elapsed_s >= _WINDOW_S:
             self._accepted_rate = self._window_cost_s / elapsed_s
@@ -178,4 +186,7 @@ class ShardFlow:
         self._window_cost_s += cost
 
     def _recent_rate(self, now_s: float) -> float:
+        if self.is_brief and self._decreased_s == float("-inf"):
+            # The shards have also accepted what they had saved up in a quiet second.
+            return self._total_cost_s / (_BURST_S + max(0.0, now_s - self._began_s))
         return max(self._accepted_rate, self._window_cost_s / max(_WINDOW_S, now_s - self._window_began_s))
