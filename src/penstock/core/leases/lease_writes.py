@@ -3,6 +3,8 @@
 Every write but `Create` requires that the row exists, so none can bring a deleted lease back. No write but `Reset` moves a
 checkpoint back. The counter is the fence, as in the KCL. A reader's own writes require its name as well: a row that was
 deleted and created again may reach a counter that an old holder still has.
+
+`Model:` names the actions of `model/Leases.tla` for this write; docs/protocol.md explains them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ def is_forward(old: Position, new: Position) -> bool:
 
 
 class Create(Struct, frozen=True):
-    """Create a lease; refused if a row of the same key exists."""
+    """Create a lease; refused if a row of the same key exists.
+
+    Model: `CreateChild`.
+    """
 
     lease: Lease
 
@@ -39,6 +44,8 @@ class Create(Struct, frozen=True):
 
 class Take(Struct, frozen=True):
     """Become the owner if the counter is unchanged. Clears hand-over and pending fields.
+
+    Model: `Take`, `TakeOverdue`.
 
     Args:
         pin_ms: The moment that a bare LATEST means, written beside it; then the checkpoint must be a bare LATEST. None
@@ -57,6 +64,8 @@ class Take(Struct, frozen=True):
 
 class Renew(Struct, frozen=True):
     """Renew a lease if the counter is unchanged and no hand-over was requested.
+
+    Model: `Renew`, `Adopt`.
 
     Args:
         worker: The writer; must be the reader.
@@ -95,6 +104,8 @@ class Checkpoint(Struct, frozen=True):
 
     It is a renewal too, and it clears the pending checkpoint.
 
+    Model: `Checkpoint`.
+
     Args:
         tip_ms: Moment at which no record was after `position`, or None.
     """
@@ -107,14 +118,20 @@ class Checkpoint(Struct, frozen=True):
 
 
 class LateCheckpoint(Struct, frozen=True):
-    """Write the last position of a reader whose lease was taken: strictly forwards, never SHARD_END; owner and counter stay."""
+    """Write the last position of a reader whose lease was taken: strictly forwards, never SHARD_END; owner and counter stay.
+
+    Model: `LateCheckpoint`.
+    """
 
     key: str
     position: Position
 
 
 class End(Struct, frozen=True):
-    """Write SHARD_END and remove the owner. Only after the children's leases exist."""
+    """Write SHARD_END and remove the owner. Only after the children's leases exist.
+
+    Model: `End`.
+    """
 
     key: str
     counter: int
@@ -124,6 +141,8 @@ class End(Struct, frozen=True):
 
 class Release(Struct, frozen=True):
     """Release a lease, with a last checkpoint (or None) in the same write.
+
+    Model: `Release`, `ReleaseFreely`.
 
     Args:
         next_owner: None frees the lease; a name completes a hand-over to that worker.
@@ -139,7 +158,10 @@ class Release(Struct, frozen=True):
 
 
 class RequestHandover(Struct, frozen=True):
-    """Request a lease: name the next owner while the current one finishes (KCL 3's hand-off; the counter stays)."""
+    """Request a lease: name the next owner while the current one finishes (KCL 3's hand-off; the counter stays).
+
+    Model: `RequestHandover`.
+    """
 
     key: str
     owner: str
@@ -152,6 +174,8 @@ class Claim(Struct, frozen=True):
     Tasks write it, and they do not have the counter, so the counter stays. The previous batch is done when this one runs,
     so its end (this batch's start) becomes the checkpoint in the same write. A task whose worker is not the reader may only
     claim that the batch holds nothing of the shard (a forfeit); that changes neither checkpoint nor pending checkpoint.
+
+    Model: in Batches.
 
     Args:
         claim: The worker, the batch and its range. The worker must be the reader unless the claim is a forfeit.
@@ -192,6 +216,8 @@ class Promote(Struct, frozen=True):
     It applies to that claim alone: a delayed promotion never affects the claim of a later batch. Counter and owner stay, so
     it needs no place in the order of the owner's writes. The claim stays too: the batch may be repeated.
 
+    Model: in Batches.
+
     Args:
         worker: The query's worker id; must be the reader.
         batch: Number of the finished batch.
@@ -207,7 +233,10 @@ class Promote(Struct, frozen=True):
 
 
 class Delete(Struct, frozen=True):
-    """Delete a lease if its counter and checkpoint are unchanged."""
+    """Delete a lease if its counter and checkpoint are unchanged.
+
+    Model: `Delete`.
+    """
 
     key: str
     counter: int
@@ -218,6 +247,8 @@ class Reset(Struct, frozen=True):
     """Set the checkpoint to any position, also backwards, and remove the owner, if the counter is unchanged.
 
     An operator writes it, or a query whose checkpoint location was restored.
+
+    Model: left out, an operator's write.
 
     Args:
         forget: The worker whose claim is removed: its restored checkpoint location has no record of that claim.
