@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.core.batches import claims, query_shards
+from penstock.core.batches import claims, query_shards, shard_state
 from penstock.core.batches.claims import (
     BatchStart,
     ClaimedElsewhere,
@@ -230,7 +230,7 @@ def forgets_what_it_gives_back(self, key):
     return event
 
 
-STATE_AFTER = query_shards.state_after
+STATE_AFTER = shard_state.state_after
 
 
 def believes_the_lease(begin, row, now_ms):
@@ -508,9 +508,10 @@ QUERY_MUTANTS = (
         "an older moment on the lease counts",
         "this query: empty batches without end",
         303,
-        query_shards,
+        shard_state,
         "state_after",
         believes_the_lease,
+        also=((query_shards, "state_after", believes_the_lease),),
         needs=lambda scenario: scenario.retention_s is not None,
     ),
     Mutant(

@@ -16,17 +16,14 @@ The simulator runs this machine too (`penstock_sim`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from enum import Enum
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.batches.claims import (
     BatchStart,
-    ClaimNote,
     StartReason,
     find_unknown_claims,
     may_promote,
@@ -35,105 +32,24 @@ from penstock.core.batches.claims import (
 from penstock.core.batches.ended_shards import EndedShards
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.batches.shard_state import (
+    SettledShard,
+    Settlement,
+    ShardState,
+    settle_shard,
+    settlement_of,
+    state_after,
+)
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
 from penstock.core.leases.lease import BatchClaim, Lease, TipMark
 from penstock.core.leases.lease_writes import Promote
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
-from penstock.core.starting import pin_latest
 from penstock.core.stream_identity import StreamIdentity
 
 _NOTHING: Final[Mapping[str, tuple[ChildShard, ...]]] = {}
 _GONE_BY_FORCE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
-
-
-class ShardState(Struct):
-    """State of one shard between batches.
-
-    Args:
-        position: Where the next batch starts.
-        has_news: Records are there to read.
-        is_whole: No user record follows `position` in its own Kinesis record.
-        is_finished: The shard is closed and read to its end, so its lease can end.
-        children: The child shards of a finished shard.
-        millis_behind_latest: Last reported age of the oldest unread record, 0 at the tip; None if it is not known.
-        tip_seen_ms: Moment when no record was after `position`, by the service's clock, or None.
-        iterator: Kept for the next probe.
-        due_s: Earliest next probe, on the monotonic clock.
-        arrival_ms: Arrival of the first unread record, if a probe saw it.
-        bytes_count: Bytes of the last batch, as the shard's weight.
-        unread_since_ms: Earliest arrival of the records after `position`, by the service's clock: a probe has found the
-            record at `position`, and the iterator reads on from there. None if it is not known.
-        is_probed: A probe of this run has shown whether there are records to read.
-        is_foreign: `position` is the checkpoint of a worker that does not record tip marks.
-    """
-
-    position: Position
-    has_news: bool = False
-    is_whole: bool = False
-    is_finished: bool = False
-    children: tuple[ChildShard, ...] = ()
-    millis_behind_latest: int | None = None
-    tip_seen_ms: int | None = None
-    iterator: str | None = None
-    due_s: float = float("-inf")
-    arrival_ms: int | None = None
-    bytes_count: int = 0
-    unread_since_ms: int | None = None
-    is_probed: bool = False
-    is_foreign: bool = False
-
-    def is_wanted(self, until_ms: int | None) -> bool:
-        """Whether records are there to read that arrived before a moment; None: whenever."""
-        return self.has_news and (until_ms is None or self.arrival_ms is None or self.arrival_ms < until_ms)
-
-    @property
-    def tip(self) -> TipMark | None:
-        """Return the tip mark for the lease; None if it is not known."""
-        if self.tip_seen_ms is None or not self.position.is_record:
-            return None
-        return TipMark(self.position, self.tip_seen_ms)
-
-
-def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
-    """Return a shard's state at the end of a batch, from its task's note or from its lease.
-
-    Args:
-        begin: Where the next batch starts.
-        row: Its lease.
-        now_ms: Time of day: the moment that a LATEST without a fixed moment means.
-    """
-    position, note = pin_latest(begin.position, now_ms), begin.note
-    tips = (None if note is None else note.tip_ms, None if row is None else row.tip_ms_at(position))
-    # Of two marks the later one counts.
-    tip_ms = max((each for each in tips if each is not None), default=None)
-    if note is None:
-        is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
-        return ShardState(
-            position,
-            is_whole=not position.is_record,
-            is_finished=position.is_shard_end,
-            tip_seen_ms=tip_ms,
-            is_foreign=is_foreign,
-        )
-    return ShardState(
-        position,
-        has_news=note.has_more,
-        is_whole=note.whole_record or not position.is_record,
-        is_finished=position.is_shard_end,
-        children=note.children,
-        millis_behind_latest=note.millis_behind_latest,
-        tip_seen_ms=tip_ms,
-        bytes_count=note.bytes_count,
-    )
-
-
-class UnexpectedStart(Enum):
-    """Reason for a warning when a batch is settled."""
-
-    NOT_READ = "the batch did not read the shard to its end"
-    LEASE_GONE = "the lease was deleted"
 
 
 class _HeldShard(Struct):
@@ -143,34 +59,6 @@ class _HeldShard(Struct):
     position: Position
     lease: Lease
     stop_reason: StopWhy | None = None
-
-
-class Settlement(Struct, frozen=True):
-    """Result of a done batch.
-
-    Args:
-        record_count: User records of the batch, from its claims.
-        bytes_count: Bytes of user data.
-        claim_count: Shards whose end its tasks claimed.
-        kept_iterator_count: Of those, how many began with an iterator that was kept from an earlier batch.
-        unexpected_starts: Shards that do not start at the end of the batch before, and why.
-        progress: For the coordinator's watch and its balance by throughput.
-        queries: Spark's ids of the queries whose tasks made the claims of this worker.
-        processes: The processes that made the claims.
-        pushed_count: User records of the batch that a subscription delivered.
-        push_ends: Number of subscriptions that ended during reads, by reason.
-    """
-
-    record_count: int
-    bytes_count: int
-    claim_count: int
-    kept_iterator_count: int
-    unexpected_starts: tuple[tuple[str, UnexpectedStart], ...]
-    progress: tuple[ReaderProgress, ...]
-    queries: frozenset[str] = frozenset()
-    processes: frozenset[str] = frozenset()
-    pushed_count: int = 0
-    push_ends: Mapping[str, int] = field(default_factory=dict)
 
 
 class QueryShards:
@@ -347,22 +235,18 @@ class QueryShards:
             keys_read: The shards whose rows were read, at least `rows_to_read(start)`; None for all. A shard that was read and is
                 not in `rows` has no lease.
         """
-        before, self.states = self.states, {}
+        before = self.states
         # The claims of shards whose rows were not read still count: only this query could replace them.
         self._promotions = {} if keys_read is None else _without(self._promotions, keys_read)
         self._released = {}
         self._not_held = {
             key: row for key, row in rows.items() if key not in self._held and row.reader == self.worker
         }
-        unexpected_starts: list[tuple[str, UnexpectedStart]] = []
-        progress: list[ReaderProgress] = []
-        elapsed_s = None if self._settled_s is None else now_s - self._settled_s
-        notes: list[ClaimNote] = []
+        settled: dict[str, SettledShard] = {}
         shares = start.shares()
         for key, held in sorted(self._held.items()):
             if keys_read is not None and key not in keys_read and key in before:
-                self.states[key] = before[key]
-                progress.append(_progress(key, held.epoch, before[key], 0, elapsed_s))
+                settled[key] = SettledShard(before[key])
                 continue
             row = rows.get(key)
             if row is not None:
@@ -372,34 +256,19 @@ class QueryShards:
             begin = self._next_start(held, row, start.shards.get(key), start.known_batches)
             if begin is None:
                 continue
-            is_read = key in shares
-            unexpected = _why_unexpected(begin.reason, is_read=is_read)
-            if unexpected is not None:
-                unexpected_starts.append((key, unexpected))
-            state = state_after(begin, row, now_ms)
-            kept = before.get(key)
-            if not is_read and kept is not None and kept.position == state.position and not kept.is_finished:
-                state = kept  # the batch read nothing of it: the result of its last probe still holds
-            self.states[key] = state
-            if begin.note is not None and is_read:
-                notes.append(begin.note)
-            if row is not None and may_promote(row, self.worker, start.known_batches, state.position):
-                self._plan_promotion(row, state)
-            progress.append(_progress(key, held.epoch, state, state.bytes_count if is_read else 0, elapsed_s))
+            found = settle_shard(begin, row, now_ms, before.get(key), is_read=key in shares)
+            if row is not None and may_promote(row, self.worker, start.known_batches, found.state.position):
+                self._plan_promotion(row, found.state)
+            settled[key] = found
+        self.states = {key: each.state for key, each in settled.items()}
+        elapsed_s = None if self._settled_s is None else now_s - self._settled_s
+        progress = tuple(
+            _progress(key, self._held[key].epoch, each.state, each.bytes_count, elapsed_s)
+            for key, each in settled.items()
+        )
         self._last_batch = max(start.batch, self._last_batch)
         self._last, self._settled_batch, self._settled_s = start, start.batch, now_s
-        return Settlement(
-            record_count=sum(note.record_count for note in notes),
-            bytes_count=sum(note.bytes_count for note in notes),
-            claim_count=len(notes),
-            kept_iterator_count=sum(note.kept_iterator for note in notes),
-            unexpected_starts=tuple(unexpected_starts),
-            progress=tuple(progress),
-            queries=frozenset(note.query for note in notes if note.query is not None),
-            processes=frozenset(note.process for note in notes if note.process is not None),
-            pushed_count=sum(note.pushed_count for note in notes),
-            push_ends=sum((Counter(note.push_ends) for note in notes), Counter()),
-        )
+        return settlement_of(settled, progress)
 
     def _next_start(
         self, held: _HeldShard, row: Lease | None, planned: Position | None, known: KnownBatches
@@ -579,12 +448,6 @@ class QueryShards:
 
 def _without(promotions: Mapping[str, Promote], keys: Collection[str]) -> dict[str, Promote]:
     return {key: write for key, write in promotions.items() if key not in keys}
-
-
-def _why_unexpected(reason: StartReason, *, is_read: bool) -> UnexpectedStart | None:
-    if reason is StartReason.LEASE_GONE:
-        return UnexpectedStart.LEASE_GONE
-    return UnexpectedStart.NOT_READ if reason is StartReason.NOT_READ and is_read else None
 
 
 def _progress(

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, Share, StreamOffset
-from penstock.core.batches.query_shards import QueryShards, Settlement, UnexpectedStart
+from penstock.core.batches.query_shards import QueryShards
+from penstock.core.batches.shard_state import Settlement, UnexpectedStart
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Promote, Refused

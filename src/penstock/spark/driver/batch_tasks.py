@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from penstock.core.batches.claims import Execution
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.query_shards import QueryShards, Settlement
+from penstock.core.batches.query_shards import QueryShards
+from penstock.core.batches.shard_state import Settlement
 from penstock.core.batches.subscription_turns import SubscriptionTurns
 from penstock.core.batches.task_plan import TaskSlots, plan_tasks
 from penstock.ports.clock import Clock

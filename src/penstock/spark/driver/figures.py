@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.batches.query_shards import Settlement
+from penstock.core.batches.shard_state import Settlement
 from penstock.spark.driver.joining import Joined
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from penstock.core.aggregation import deaggregate
 from penstock.core.backoff import Backoff
 from penstock.core.batches.probe_pace import READ_COST_S, ProbePace
-from penstock.core.batches.query_shards import ShardState
+from penstock.core.batches.shard_state import ShardState
 from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.lag import age_ms
 from penstock.core.reading.reader_steps import FailureMeaning, judge_failure

@@ -1,0 +1,193 @@
+"""The state of a query's shards between two batches, and the result of a batch, as values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+
+from msgspec import Struct, field
+
+from penstock.core.batches.claims import BatchStart, ClaimNote, StartReason
+from penstock.core.leases.coordinator_events import ReaderProgress
+from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.position import Position
+from penstock.core.shard import ChildShard
+from penstock.core.starting import pin_latest
+
+
+class ShardState(Struct):
+    """State of one shard between batches.
+
+    Args:
+        position: Where the next batch starts.
+        has_news: Records are there to read.
+        is_whole: No user record follows `position` in its own Kinesis record.
+        is_finished: The shard is closed and read to its end, so its lease can end.
+        children: The child shards of a finished shard.
+        millis_behind_latest: Last reported age of the oldest unread record, 0 at the tip; None if it is not known.
+        tip_seen_ms: Moment when no record was after `position`, by the service's clock, or None.
+        iterator: Kept for the next probe.
+        due_s: Earliest next probe, on the monotonic clock.
+        arrival_ms: Arrival of the first unread record, if a probe saw it.
+        bytes_count: Bytes of the last batch, as the shard's weight.
+        unread_since_ms: Earliest arrival of the records after `position`, by the service's clock: a probe has found the
+            record at `position`, and the iterator reads on from there. None if it is not known.
+        is_probed: A probe of this run has shown whether there are records to read.
+        is_foreign: `position` is the checkpoint of a worker that does not record tip marks.
+    """
+
+    position: Position
+    has_news: bool = False
+    is_whole: bool = False
+    is_finished: bool = False
+    children: tuple[ChildShard, ...] = ()
+    millis_behind_latest: int | None = None
+    tip_seen_ms: int | None = None
+    iterator: str | None = None
+    due_s: float = float("-inf")
+    arrival_ms: int | None = None
+    bytes_count: int = 0
+    unread_since_ms: int | None = None
+    is_probed: bool = False
+    is_foreign: bool = False
+
+    def is_wanted(self, until_ms: int | None) -> bool:
+        """Whether records are there to read that arrived before a moment; None: whenever."""
+        return self.has_news and (until_ms is None or self.arrival_ms is None or self.arrival_ms < until_ms)
+
+    @property
+    def tip(self) -> TipMark | None:
+        """Return the tip mark for the lease; None if it is not known."""
+        if self.tip_seen_ms is None or not self.position.is_record:
+            return None
+        return TipMark(self.position, self.tip_seen_ms)
+
+
+def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
+    """Return a shard's state at the end of a batch, from its task's note or from its lease.
+
+    Args:
+        begin: Where the next batch starts.
+        row: Its lease.
+        now_ms: Time of day: the moment that a LATEST without a fixed moment means.
+    """
+    position, note = pin_latest(begin.position, now_ms), begin.note
+    tips = (None if note is None else note.tip_ms, None if row is None else row.tip_ms_at(position))
+    # Of two marks the later one counts.
+    tip_ms = max((each for each in tips if each is not None), default=None)
+    if note is None:
+        is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
+        return ShardState(
+            position,
+            is_whole=not position.is_record,
+            is_finished=position.is_shard_end,
+            tip_seen_ms=tip_ms,
+            is_foreign=is_foreign,
+        )
+    return ShardState(
+        position,
+        has_news=note.has_more,
+        is_whole=note.whole_record or not position.is_record,
+        is_finished=position.is_shard_end,
+        children=note.children,
+        millis_behind_latest=note.millis_behind_latest,
+        tip_seen_ms=tip_ms,
+        bytes_count=note.bytes_count,
+    )
+
+
+class UnexpectedStart(Enum):
+    """Reason for a warning when a batch is settled."""
+
+    NOT_READ = "the batch did not read the shard to its end"
+    LEASE_GONE = "the lease was deleted"
+
+
+class Settlement(Struct, frozen=True):
+    """Result of a done batch.
+
+    Args:
+        record_count: User records of the batch, from its claims.
+        bytes_count: Bytes of user data.
+        claim_count: Shards whose end its tasks claimed.
+        kept_iterator_count: Of those, how many began with an iterator that was kept from an earlier batch.
+        unexpected_starts: Shards that do not start at the end of the batch before, and why.
+        progress: For the coordinator's watch and its balance by throughput.
+        queries: Spark's ids of the queries whose tasks made the claims of this worker.
+        processes: The processes that made the claims.
+        pushed_count: User records of the batch that a subscription delivered.
+        push_ends: Number of subscriptions that ended during reads, by reason.
+    """
+
+    record_count: int
+    bytes_count: int
+    claim_count: int
+    kept_iterator_count: int
+    unexpected_starts: tuple[tuple[str, UnexpectedStart], ...]
+    progress: tuple[ReaderProgress, ...]
+    queries: frozenset[str] = frozenset()
+    processes: frozenset[str] = frozenset()
+    pushed_count: int = 0
+    push_ends: Mapping[str, int] = field(default_factory=dict)
+
+
+class SettledShard(Struct, frozen=True):
+    """One shard after a batch.
+
+    Args:
+        state: Its state.
+        note: The note of its claim, if the batch read it.
+        unexpected: Why it does not start at the end of the batch before; None if it does.
+        bytes_count: Bytes of user data that the batch read of it.
+    """
+
+    state: ShardState
+    note: ClaimNote | None = None
+    unexpected: UnexpectedStart | None = None
+    bytes_count: int = 0
+
+
+def settle_shard(
+    begin: BatchStart, row: Lease | None, now_ms: int, before: ShardState | None, *, is_read: bool
+) -> SettledShard:
+    """Return a shard after a batch.
+
+    Args:
+        begin: Where the next batch starts.
+        row: Its lease.
+        now_ms: Time of day.
+        before: Its state before the batch.
+        is_read: Whether the batch read it.
+    """
+    state = state_after(begin, row, now_ms)
+    unexpected = None
+    if begin.reason is StartReason.LEASE_GONE:
+        unexpected = UnexpectedStart.LEASE_GONE
+    elif is_read and begin.reason is StartReason.NOT_READ:
+        unexpected = UnexpectedStart.NOT_READ
+    if is_read:
+        return SettledShard(state, begin.note, unexpected, state.bytes_count)
+    is_as_before = before is not None and before.position == state.position and not before.is_finished
+    if before is not None and is_as_before:
+        state = before  # the batch read nothing of it: the result of its last probe still holds
+    return SettledShard(state, unexpected=unexpected)
+
+
+def settlement_of(settled: Mapping[str, SettledShard], progress: tuple[ReaderProgress, ...]) -> Settlement:
+    """Return the result of a batch: the sums of its claims' notes."""
+    notes = [each.note for each in settled.values() if each.note is not None]
+    return Settlement(
+        record_count=sum(note.record_count for note in notes),
+        bytes_count=sum(note.bytes_count for note in notes),
+        claim_count=len(notes),
+        kept_iterator_count=sum(note.kept_iterator for note in notes),
+        unexpected_starts=tuple(
+            (key, each.unexpected) for key, each in settled.items() if each.unexpected is not None
+        ),
+        progress=progress,
+        queries=frozenset(note.query for note in notes if note.query is not None),
+        processes=frozenset(note.process for note in notes if note.process is not None),
+        pushed_count=sum(note.pushed_count for note in notes),
+        push_ends=sum((Counter(note.push_ends) for note in notes), Counter()),
+    )
