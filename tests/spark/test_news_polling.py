@@ -13,7 +13,7 @@ from moved_clock import MovedClock
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
-from penstock.core.batches.query_shards import ShardState
+from penstock.core.batches.shard_state import ShardState
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 from penstock.core.reading.resume import IteratorType

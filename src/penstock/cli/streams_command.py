@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli import stream_consumers
+from penstock.cli.confirmation import confirm
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
 from penstock.cli.terminal import Output, escape_text, safe_json
 from penstock.errors import OptionError, PenstockError, UsageError
@@ -155,7 +155,7 @@ def _create(args: argparse.Namespace) -> None:
 def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
     control, open_count = open_stream_control(args), summary.open_shard_count
     if args.action == "delete":
-        _confirm(
+        confirm(
             args,
             f"This deletes the stream {summary.name} ({summary.arn}) with all its records, for good.",
             summary.name,
@@ -203,7 +203,7 @@ def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:
     if hours == summary.retention_hours:
         return f"{summary.name} keeps records for {hours} hours already"
     if hours < summary.retention_hours:
-        _confirm(
+        confirm(
             args,
             f"Records of {summary.name} that are older than {hours} hours will be gone, for good.",
             summary.name,
@@ -231,22 +231,6 @@ def _middle(shard: Shard) -> int:
 
 def _shards(count: int) -> str:
     return f"{count} shard{'' if count == 1 else 's'}"
-
-
-def _confirm(args: argparse.Namespace, warning: str, name: str) -> None:
-    """Ask the user to type the name before data is lost.
-
-    Raises:
-        UsageError: There is no terminal to ask on, and `--yes` was not given.
-        PenstockError: The answer was another one.
-    """
-    if args.yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(f"{warning} There is no terminal to ask on: add --yes")
-    print(escape_text(f"{warning} Type its name to go on: "), end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != name:
-        raise PenstockError("nothing was changed")
 
 
 def _wait(args: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, overload
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.consumer.records import Record
 from penstock.core.hash_key import parse_hash_key
@@ -33,13 +34,13 @@ class _Made(Struct, frozen=True):
         follows: Whether the record is of the same aggregate as the one before.
     """
 
-    data: bytes
     partition_key: str | None
     explicit_hash_key: str | None
     arrival: datetime | None
     sequence_number: str | None
     shard_id: str
     stream: str
+    data: bytes = b""
     follows: bool = False
 
 
@@ -126,22 +127,8 @@ def records(
         PositionError: `arrival` is no moment or has no time zone, or the sequence number is invalid.
         UsageError: A payload or the key is of another type.
     """
-    first = None if sequence_number is None else _parse_number(sequence_number)
-    moment = _parse_moment(arrival)
-    return Records(
-        [
-            _Made(
-                data=_encode(payload),
-                partition_key=partition_key,
-                explicit_hash_key=None,
-                arrival=moment,
-                sequence_number=None if place else first,
-                shard_id=shard_id,
-                stream=stream,
-            )
-            for place, payload in enumerate(payloads)
-        ]
-    )
+    number, moment = _parse_number(sequence_number), _parse_moment(arrival)
+    return Records(_follow(payloads, _Made(partition_key, None, moment, number, shard_id, stream)))
 
 
 def aggregate(
@@ -172,23 +159,9 @@ def aggregate(
         raise UsageError(f"an aggregate of {len(payloads)} payloads: give two or more, or use records(...)")
     if explicit_hash_key is not None:
         parse_hash_key(explicit_hash_key)
-    number = None if sequence_number is None else _parse_number(sequence_number)
-    moment = _parse_moment(arrival)
-    return Records(
-        [
-            _Made(
-                data=_encode(payload),
-                partition_key=partition_key,
-                explicit_hash_key=explicit_hash_key,
-                arrival=moment,
-                sequence_number=None if place else number,
-                shard_id=shard_id,
-                stream=stream,
-                follows=place > 0,
-            )
-            for place, payload in enumerate(payloads)
-        ]
-    )
+    number, moment = _parse_number(sequence_number), _parse_moment(arrival)
+    first = _Made(partition_key, explicit_hash_key, moment, number, shard_id, stream)
+    return Records([replace(each, follows=place > 0) for place, each in enumerate(_follow(payloads, first))])
 
 
 def _encode(payload: Payload) -> bytes:
@@ -201,7 +174,17 @@ def _encode(payload: Payload) -> bytes:
     return text.encode()
 
 
-def _parse_number(text: str) -> str:
+def _follow(payloads: Iterable[Payload], first: _Made) -> list[_Made]:
+    """Return the arguments for a record of each payload; only the first one has a sequence number that was given."""
+    return [
+        replace(first, data=_encode(payload), sequence_number=None if place else first.sequence_number)
+        for place, payload in enumerate(payloads)
+    ]
+
+
+def _parse_number(text: str | None) -> str | None:
+    if text is None:
+        return None
     if not isinstance(text, str):
         raise UsageError(f"sequence_number={text!r}: expected a text")
     return parse_sequence_number(text)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from penstock.consumer.async_calls import AsyncDeadLetterHandler, AsyncHandler, AsyncProcessorFactory
@@ -141,18 +142,8 @@ def run_stream(
     Raises:
         HandlerFailed, UsageError: As for `run`.
     """
-    driver = VirtualDriver(stream, faults)
-    whole = _merged(options, {})
-    Consumer(
-        driver.stream.name,
-        _APPLICATION,
-        handler,
-        dead_letter=dead_letter or (_take if whole.on_failure == "dead_letter" else None),
-        options=whole,
-        ports=driver.ports,
-    ).start()
-    driver.drive()
-    return _result(driver, records, may_fail)
+    open_consumer = partial(Consumer, handler=handler)
+    return _drive(open_consumer, VirtualDriver(stream, faults), records, dead_letter, options, may_fail)
 
 
 def run_processor(
@@ -182,17 +173,9 @@ def run_processor(
         HandlerFailed, UsageError: As for `run`.
     """
     driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
-    whole = _merged(options, single_options)
-    Consumer(
-        driver.stream.name,
-        _APPLICATION,
-        processor_factory=processor_factory,
-        dead_letter=dead_letter or (_take if whole.on_failure == "dead_letter" else None),
-        options=whole,
-        ports=driver.ports,
-    ).start()
-    driver.drive()
-    return _result(driver, records, may_fail)
+    whole = merge_options(options or ConsumerOptions(), single_options)
+    open_consumer = partial(Consumer, processor_factory=processor_factory)
+    return _drive(open_consumer, driver, records, dead_letter, whole, may_fail)
 
 
 def run_kclpy(
@@ -222,17 +205,9 @@ def run_kclpy(
         HandlerFailed, UsageError: As for `run`.
     """
     driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
-    whole = _merged(options, single_options)
-    consumer_for(
-        processor_class,
-        driver.stream.name,
-        _APPLICATION,
-        dead_letter=dead_letter or (_take if whole.on_failure == "dead_letter" else None),
-        options=whole,
-        ports=driver.ports,
-    ).start()
-    driver.drive()
-    return _result(driver, records, may_fail)
+    whole = merge_options(options or ConsumerOptions(), single_options)
+    open_consumer = partial(consumer_for, processor_class)
+    return _drive(open_consumer, driver, records, dead_letter, whole, may_fail)
 
 
 async def run_async(
@@ -267,7 +242,7 @@ async def run_async(
         HandlerFailed, UsageError: As for `run`.
     """
     driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
-    whole = _merged(options, single_options)
+    whole = _read_from_start(merge_options(options or ConsumerOptions(), single_options))
     consumer = AsyncConsumer(
         driver.stream.name,
         _APPLICATION,
@@ -287,11 +262,31 @@ async def run_async(
     return _result(driver, records, may_fail)
 
 
-def _merged(options: ConsumerOptions | None, single_options: Mapping[str, Any]) -> ConsumerOptions:
+def _drive(  # noqa: PLR0917 - a run's arguments
+    open_consumer: Callable[..., Consumer],
+    driver: VirtualDriver,
+    records: Sequence[Record],
+    dead_letter: DeadLetterHandler | None,
+    options: ConsumerOptions,
+    may_fail: bool,
+) -> Run:
+    """Run a consumer to its end, and return its run."""
+    options = _read_from_start(options)
+    open_consumer(
+        stream=driver.stream.name,
+        application=_APPLICATION,
+        dead_letter=dead_letter or (_take if options.on_failure == "dead_letter" else None),
+        options=options,
+        ports=driver.ports,
+    ).start()
+    driver.drive()
+    return _result(driver, records, may_fail)
+
+
+def _read_from_start(options: ConsumerOptions) -> ConsumerOptions:
     """Return the options of a run: those for the starting position and the retrieval are replaced."""
-    whole = merge_options(options or ConsumerOptions(), single_options)
     return dataclasses.replace(
-        whole,
+        options,
         starting_position="TRIM_HORIZON",
         retrieval=_POLLING.retrieval,
         consumer_name=None,

@@ -83,7 +83,7 @@ def test_a_longer_retention_is_set_and_a_shorter_one_asked_about(made, capsys, m
 def test_a_deletion_asks_for_the_name(made, capsys, monkeypatch, answer, is_there):
     monkeypatch.setattr(sys, "stdin", Typed(answer.format(name=made) + "\n"))
     status, _, err = streams(capsys, "delete", made, "--wait")
-    assert "with all its records, for good. Type its name to go on: " in err
+    assert f"with all its records, for good. Type {made} to go on: " in err
     assert status == (1 if is_there else 0)
     assert (made in streams(capsys, "list")[1].splitlines()) == is_there
 

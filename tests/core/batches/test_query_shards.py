@@ -7,13 +7,10 @@ from msgspec.structs import replace
 
 from penstock.core.batches.claims import BatchStart, ClaimNote, StartReason
 from penstock.core.batches.offsets import Limit, StreamOffset
-from penstock.core.batches.query_shards import (
-    QueryShards,
-    UnexpectedStart,
-    state_after,
-)
+from penstock.core.batches.query_shards import QueryShards
 from penstock.core.batches.recreation import find_missing, find_skipped
 from penstock.core.batches.rewind import plan_rewind
+from penstock.core.batches.shard_state import UnexpectedStart, state_after
 from penstock.core.batches.task_plan import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
