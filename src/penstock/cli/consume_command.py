@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.cli.service_options import Subparsers
+    from penstock.consumer import ConsumerOptions
     from penstock.core.starting import StartingPosition
 
 _LOOPBACK = "127.0.0.1"
@@ -161,22 +162,10 @@ def _with_zone(start: StartingPosition) -> str | StartingPosition:
     return start if start.by_shard or moment_ms is None else f"AT_TIMESTAMP {describe_moment(moment_ms)}"
 
 
-def run(args: argparse.Namespace) -> int:
-    """Consume until SIGINT or SIGTERM; return the exit status."""
-    if args.queue is not None:
-        from penstock.cli import consume_queue
+def _options_of(args: argparse.Namespace) -> ConsumerOptions:
+    """Return the consumer's options; print the parsed moments."""
+    from penstock.consumer import ConsumerOptions
 
-        return consume_queue.run(args)
-    if not args.streams or args.application is None:
-        raise UsageError("name a stream and --application, or --queue")
-    from penstock.cli.output_reader import while_output_is_read
-    from penstock.cli.record_lines import RecordPrinter
-    from penstock.consumer import Consumer, ConsumerOptions
-    from penstock.consumer.metrics_prometheus import PrometheusMetrics
-    from penstock.errors import HandlerFailed
-
-    for name in _LOGGERS:  # the user wants to see which shards begin and end
-        logging.getLogger(name).setLevel(logging.INFO)
     start = parse_position(args.start, "--from")
     moments = moments_of(start)
     options = ConsumerOptions(
@@ -194,6 +183,26 @@ def run(args: argparse.Namespace) -> int:
         on_failure="stop_worker",
     )
     print_understood("consume", "a new application starts from", moments)
+    return options
+
+
+def run(args: argparse.Namespace) -> int:
+    """Consume until SIGINT or SIGTERM; return the exit status."""
+    if args.queue is not None:
+        from penstock.cli import consume_queue
+
+        return consume_queue.run(args)
+    if not args.streams or args.application is None:
+        raise UsageError("name a stream and --application, or --queue")
+    from penstock.cli.output_reader import while_output_is_read
+    from penstock.cli.record_lines import RecordPrinter
+    from penstock.consumer import Consumer
+    from penstock.consumer.metrics_prometheus import PrometheusMetrics
+    from penstock.errors import HandlerFailed
+
+    for name in _LOGGERS:  # the user wants to see which shards begin and end
+        logging.getLogger(name).setLevel(logging.INFO)
+    options = _options_of(args)
     metrics = (
         None if args.metrics_port is None else PrometheusMetrics(args.metrics_port[1], args.metrics_port[0])
     )

@@ -18,6 +18,8 @@ from penstock.cli.service_options import (
 from penstock.cli.terminal import Output, escape_text, safe_json, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.cli.lease_report import Sighting
     from penstock.cli.service_options import Subparsers
     from penstock.core.leases.lease import Lease
@@ -239,11 +241,9 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 
 def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     """Print the leases; return 1 if the named stream cannot be read, since then the lags are missing."""
-    from penstock.cli.lease_report import circular_leases, shares, state_of, zone_name
+    from penstock.cli.lease_report import shares, zone_name
     from penstock.errors import ServiceError
 
-    leases = {sighting.lease.key: sighting.lease for sighting in sightings}
-    circular = circular_leases(leases)
     lags: dict[str, int | None] = {}
     status = 0
     try:
@@ -252,7 +252,26 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     except ServiceError as error:
         warn(f"penstock leases: no lag is known: {error}")
         status = 1
-    rows = [
+    document = {
+        "application": args.application,
+        "leases": _rows_of(sightings, lags),
+        "workers": shares(sightings, str),
+        "zones": shares(sightings, zone_name),
+        "fleet": _fetch_fleet(args),
+    }
+    if args.json:
+        print(safe_json(document, indent=2))
+    else:
+        _print_report(document, has_lag=bool(lags))
+    return status
+
+
+def _rows_of(sightings: list[Sighting], lags: Mapping[str, int | None]) -> list[dict[str, Any]]:
+    from penstock.cli.lease_report import circular_leases, state_of
+
+    leases = {sighting.lease.key: sighting.lease for sighting in sightings}
+    circular = circular_leases(leases)
+    return [
         {
             "shard": sighting.lease.key,
             "state": state_of(sighting, leases, circular=circular),
@@ -267,24 +286,14 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
         }
         for sighting in sightings
     ]
-    workers = shares(sightings, str)
-    zones = shares(sightings, zone_name)
-    fleet = _fetch_fleet(args)
-    if args.json:
-        document = {
-            "application": args.application,
-            "leases": rows,
-            "workers": workers,
-            "zones": zones,
-            "fleet": fleet,
-        }
-        print(safe_json(document, indent=2))
-        return status
-    output = Output()
+
+
+def _print_report(document: Mapping[str, Any], *, has_lag: bool) -> None:
+    output, rows = Output(), document["leases"]
     if not rows:
-        output.line(f"application {args.application} has no leases yet")
-        return status
-    _print_table(output, rows, has_lag=bool(lags))
+        output.line(f"application {document['application']} has no leases yet")
+        return
+    _print_table(output, rows, has_lag=has_lag)
     for row in rows:
         if row["stopped_reason"] is not None:
             output.line(
@@ -293,12 +302,11 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
                 ),
                 style="bold red",
             )
-    output.bars("leases per worker", workers, "no worker owns a lease")
-    if set(zones) - {"-"}:
-        output.bars("leases per zone", zones)
-    if fleet is not None:
-        _print_fleet(output, fleet)
-    return status
+    output.bars("leases per worker", document["workers"], "no worker owns a lease")
+    if set(document["zones"]) - {"-"}:
+        output.bars("leases per zone", document["zones"])
+    if document["fleet"] is not None:
+        _print_fleet(output, document["fleet"])
 
 
 def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:

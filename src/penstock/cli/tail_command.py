@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.cli.service_options import Subparsers
-    from penstock.consumer import Consumer
+    from penstock.consumer import Consumer, ConsumerOptions
     from penstock.core.starting import StartingPosition
 
 DESCRIPTION = "Print a stream's records as they arrive: no leases, no checkpoints, resharding followed."
@@ -81,24 +81,14 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.only_shards import only_shards
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
-    from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
+    from penstock.consumer import Consumer, ConsumerPorts
     from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
     _check(args)
     kinesis = open_kinesis(args)
     service_now_ms = ServiceNow(kinesis, args.stream)
     start, until_ms = _range_of(args, service_now_ms)
-    options = ConsumerOptions(
-        worker_id="tail",
-        starting_position=start,
-        on_data_loss="warn",
-        lease_duration_s=60.0,
-        round_interval_s=0.5,  # the table is a dictionary: scans are free, and children start at once
-        cold_start_jitter_s=0.0,
-        idle_time_between_reads_s=0.5,
-        retrieval="polling" if args.fan_out is None else "fan-out",
-        consumer_name=args.fan_out,
-    )
+    options = _options_of(args, start)
     wanted = replace(filter_of(args), until_ms=until_ms)
     printer = RecordPrinter(format_of(args), args.count, wanted)
     fan_out = None if args.fan_out is None else open_fan_out(args)
@@ -151,6 +141,22 @@ def run(args: argparse.Namespace) -> int:
     _check_all_was_read(args.stream, consumer)
     is_cut_short = (has_end or args.count is not None) and not is_all_read.is_set()
     return _interrupted_status(printer.count) if is_cut_short else 0
+
+
+def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOptions:
+    from penstock.consumer import ConsumerOptions
+
+    return ConsumerOptions(
+        worker_id="tail",
+        starting_position=start,
+        on_data_loss="warn",
+        lease_duration_s=60.0,
+        round_interval_s=0.5,  # the table is a dictionary: scans are free, and children start at once
+        cold_start_jitter_s=0.0,
+        idle_time_between_reads_s=0.5,
+        retrieval="polling" if args.fan_out is None else "fan-out",
+        consumer_name=args.fan_out,
+    )
 
 
 def _interrupted_status(count: int) -> int:
