@@ -302,6 +302,23 @@ def _join(one: Shard, other: Shard) -> Shard:
 # --- lineage that cannot be -------------------------------------------------------------------------------
 
 
+def ancestors_of(keys: Iterable[str], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the ancestors of some shards.
+
+    Args:
+        keys: Ids of the shards.
+        parents_of: Shard id to parents' ids, for known shards.
+    """
+    found: set[str] = set()
+    todo = [parent for key in keys for parent in parents_of.get(key, ())]
+    while todo:
+        key = todo.pop()
+        if key not in found:
+            found.add(key)
+            todo.extend(parents_of.get(key, ()))
+    return found
+
+
 def find_cycles(parents_of: Mapping[str, AbstractSet[str]]) -> frozenset[str]:
     """Find the shards that are their own ancestors.
 

@@ -20,14 +20,15 @@ from msgspec.structs import replace
 
 from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.rewind import claim_of_last_batch, shards_before
+from penstock.core.batches.rewind import claim_of_last_batch
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, TipMark, starting_lease
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark, lease_of, starting_lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
 from penstock.core.leases.required_leases import CreationReason, find_holes, plan_missing
 from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
 from penstock.core.shard import Shard
+from penstock.core.shard_graph import ancestors_of
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
 
@@ -66,7 +67,7 @@ def find_missing(
         logged: The offset.
         parents_of: Shard id to parents' ids, for listed shards; rows have their own parents.
     """
-    followed = _followed(rows, parents_of) | shards_before(logged.shards, parents_of)
+    followed = _followed(rows, parents_of) | ancestors_of(logged.shards, parents_of)
     unfinished = ((key, position) for key, position in logged.shards.items() if not position.is_shard_end)
     return {key: position for key, position in unfinished if key not in rows and key not in followed}
 
@@ -105,7 +106,7 @@ def find_skipped(rows: Mapping[str, Lease], logged: StreamOffset) -> dict[str, P
 def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
     """Return the ancestors of all shards that have a lease."""
     begun = {parent for row in rows.values() for parent in row.parents}
-    return begun | shards_before(begun, parents_of)
+    return begun | ancestors_of(begun, parents_of)
 
 
 def find_outdated(
@@ -121,7 +122,7 @@ def find_outdated(
         parents_of: Shard id to parents' ids, for listed shards.
     """
     ended = {key for key, position in logged.shards.items() if position.is_shard_end}
-    ended |= shards_before(logged.shards, parents_of)
+    ended |= ancestors_of(logged.shards, parents_of)
     own = (None, logged.worker)
     return sorted(key for key, row in rows.items() if key in ended and not row.is_ended and row.reader in own)
 
@@ -259,7 +260,7 @@ class _Plan:
         A shard that has a descendant with a lease is done. A lease that the query had in this table at an earlier time
         moves forward.
         """
-        past = shards_before(set(self._rows), self._parents_of)
+        past = ancestors_of(set(self._rows), self._parents_of)
         for key, row in self._before.items():
             current = self._rows.get(key)
             if current is None and key not in past:
@@ -290,7 +291,7 @@ class _Plan:
             if shard is None:
                 self._vanished[key] = position
                 continue
-            lease = starting_lease(key, position, shard.parents, shard.hash_range, self._stream)
+            lease = lease_of(shard, position, self._stream)
             lease = replace(lease, mark=marks.get(key))
             claim = self._last_claim(self._before.get(key), key)
             if position == TRIM_HORIZON:  # at its start a shard waits for its parents
@@ -309,7 +310,7 @@ class _Plan:
         missing = plan_missing(
             self._rows | ended, list(self._shards.values()), self._holes(), StartingPosition(TRIM_HORIZON)
         )
-        done = shards_before({**self._logged.shards, **self._rows}, self._parents_of)
+        done = ancestors_of({**self._logged.shards, **self._rows}, self._parents_of)
         done |= ended.keys() - self._vanished.keys()
         for lease in (
             each.lease for each in missing if each.why is CreationReason.CHILD and each.lease.key in keys

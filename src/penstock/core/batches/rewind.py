@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 
 from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.leases.lease import BatchClaim, Lease, starting_lease
+from penstock.core.leases.lease import BatchClaim, Lease, lease_of
 from penstock.core.leases.lease_writes import Create, LeaseWrite, Reset
 from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
 from penstock.core.shard import Shard
-from penstock.core.stream_identity import StreamIdentity
+from penstock.core.shard_graph import ancestors_of
 
 
 def goes_back(row: Lease, claim: BatchClaim, logged: StreamOffset) -> bool:
@@ -57,14 +57,14 @@ def plan_rewind(
         leases with a claim of the latest batch are last, so that a restart after some of the writes still finds its number.
     """
     parents_of = {key: shard.parents for key, shard in shards.items()}
-    done = shards_before(logged.shards, parents_of)
+    done = ancestors_of(logged.shards, parents_of)
     unknown = find_unknown_claims(rows.values(), worker, logged.known_batches)
     to_reset = [(claim.batch, row) for row, claim in unknown if goes_back(row, claim, logged)]
     later = [row.key for _, row in to_reset if row.key not in logged.shards]
     unfinished = {key: place for key, place in logged.shards.items() if not place.is_shard_end}
     places = unfinished | dict.fromkeys(_between(logged, later, parents_of), TRIM_HORIZON)
     writes: dict[str, LeaseWrite] = {
-        key: Create(starting_lease(key, place, shards[key].parents, shards[key].hash_range))
+        key: Create(lease_of(shards[key], place))
         for key, place in places.items()
         if key in shards and key not in rows and key not in done
     }
@@ -93,8 +93,8 @@ def _between(
     """
     return sorted(
         key
-        for key in shards_before(later, parents_of) - logged.shards.keys()
-        if not logged.shards.keys().isdisjoint(shards_before([key], parents_of))
+        for key in ancestors_of(later, parents_of) - logged.shards.keys()
+        if not logged.shards.keys().isdisjoint(ancestors_of([key], parents_of))
     )
 
 
@@ -117,7 +117,6 @@ def ended_parents(
     rows: Mapping[str, Lease],
     positions: Mapping[str, Position],
     shards: Mapping[str, Shard],
-    stream: StreamIdentity | None = None,
 ) -> list[Lease]:
     """Return ended leases for the parents of shards that are read from their beginning, if a parent has no lease.
 
@@ -127,30 +126,9 @@ def ended_parents(
         rows: The lease table.
         positions: The positions of new leases, by shard. The parents of these shards are read to their end.
         shards: The listed shards of the stream, by id.
-        stream: Written on the leases; None writes no stream.
     """
     begin = [shards[key] for key, position in positions.items() if position == TRIM_HORIZON and key in shards]
     parents = {
         key: shards[key] for shard in begin for key in shard.parents if key in shards and key not in rows
     }
-    return [
-        starting_lease(key, SHARD_END, parent.parents, parent.hash_range, stream)
-        for key, parent in parents.items()
-    ]
-
-
-def shards_before(keys: Iterable[str], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the ancestors of some shards.
-
-    Args:
-        keys: Ids of the shards.
-        parents_of: Shard id to parents' ids, for known shards.
-    """
-    found: set[str] = set()
-    todo = [parent for key in keys for parent in parents_of.get(key, ())]
-    while todo:
-        key = todo.pop()
-        if key not in found:
-            found.add(key)
-            todo.extend(parents_of.get(key, ()))
-    return found
+    return [lease_of(parent, SHARD_END) for parent in parents.values()]

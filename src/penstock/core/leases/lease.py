@@ -272,6 +272,11 @@ def starting_lease(
     )
 
 
+def lease_of(shard: Shard | ChildShard, position: Position, stream: StreamIdentity | None = None) -> Lease:
+    """Return a new lease for a listed shard at a starting position."""
+    return starting_lease(shard.shard_id, position, shard.parents, shard.hash_range, stream)
+
+
 # --- keys ------------------------------------------------------------------------------------------------
 
 # A table of several streams has the format of the KCL's multi-stream mode. There a key is `account:stream:epoch:shardId`, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease import Lease, lease_of
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import Shard
 from penstock.errors import OptionError
@@ -88,7 +88,7 @@ def _plan_starts(
     return ResetPlan(
         targets={key: position for key, position in starts.items() if key in have},
         created=tuple(
-            starting_lease(shard.shard_id, starts[shard.shard_id], shard.parents, shard.hash_range)
+            lease_of(shard, starts[shard.shard_id])
             for shard in shards
             if shard.shard_id in starts and shard.shard_id not in have
         ),

@@ -27,7 +27,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease import Lease, lease_of
 from penstock.core.leases.lease_writes import Delete
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
@@ -78,8 +78,7 @@ def plan_first_leases(
     if isinstance(filtered, BadSnapshot):
         return filtered
     return _find_fault(cover_of(shard.hash_range for shard in filtered)) or [
-        starting_lease(shard.shard_id, position, shard.parents, shard.hash_range)
-        for shard in sorted(filtered, key=lambda shard: shard.hash_range)
+        lease_of(shard, position) for shard in sorted(filtered, key=lambda shard: shard.hash_range)
     ]
 
 
@@ -146,12 +145,8 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
         # reader at LATEST finds the end at once.
         partners = {parent.shard_id for key in followed for parent in graph.parents(key)} - followed - done
         positions |= dict.fromkeys(sorted(partners), start.default)
-    leases = [_lease(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
+    leases = [lease_of(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
     return sorted(leases, key=lambda lease: (graph[lease.key].hash_range, lease.key))
-
-
-def _lease(shard: Shard, position: Position) -> Lease:
-    return starting_lease(shard.shard_id, position, shard.parents, shard.hash_range)
 
 
 def _ready_children(graph: ShardGraph, named: Mapping[str, Position], done: AbstractSet[str]) -> list[str]:
@@ -173,9 +168,7 @@ _NO_SHARDS: Final[frozenset[str]] = frozenset()
 
 def plan_child_leases(children: Iterable[ChildShard]) -> list[Lease]:
     """Plan the leases of a finished shard's children, always from TRIM_HORIZON."""
-    return [
-        starting_lease(child.shard_id, TRIM_HORIZON, child.parents, child.hash_range) for child in children
-    ]
+    return [lease_of(child, TRIM_HORIZON) for child in children]
 
 
 def start_reading_at(lease: Lease, has_parent: bool) -> Position:
@@ -340,15 +333,13 @@ def plan_missing(
     plan = []
     for shard_id in sorted(wanted, key=lambda key: (int(by_id[key].starting_sequence_number), key)):
         shard = by_id[shard_id]
-        at = TRIM_HORIZON if wanted[shard_id] is CreationReason.CHILD else _named(start, shard_id, position)
-        plan.append(
-            MissingLease(starting_lease(shard_id, at, shard.parents, shard.hash_range), wanted[shard_id])
+        at = (
+            TRIM_HORIZON
+            if wanted[shard_id] is CreationReason.CHILD
+            else start.by_shard.get(shard_id, position)
         )
+        plan.append(MissingLease(lease_of(shard, at), wanted[shard_id]))
     return plan
-
-
-def _named(start: StartingPosition, shard_id: str, position: Position) -> Position:
-    return start.by_shard.get(shard_id, position)
 
 
 def _why_missing(
