@@ -217,7 +217,7 @@ class Acquisitions:
         return is_overdue or self.view.handovers.ignores_handovers(row.checkpoint_owner, now_s)
 
     def _poll_s(self) -> float:
-        return self.options.handover_poll_s * (0.5 + self._turn.draw())
+        return self._turn.jittered(self.options.handover_poll_s, 0.5)
 
     # --- reacquiring --------------------------------------------------------------------------------------
 

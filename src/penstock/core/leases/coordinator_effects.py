@@ -287,6 +287,10 @@ class Turn:
         self._chance = (self._chance + _GOLDEN) % 1.0
         return self._chance
 
+    def jittered(self, mean_s: float, share: float) -> float:
+        """Return a duration around a mean, at most this share of it shorter or longer, so that workers do not act together."""
+        return mean_s * (1 - share + 2 * share * self.draw())
+
     def emit(self, effect: Effect) -> None:
         """Add an effect to those that this turn returns."""
         self.effects.append(effect)

@@ -116,39 +116,34 @@ class CallAnswer(Struct, frozen=True):
     scope: str = ""
 
 
-def answer_of(event: Event) -> CallAnswer | None:  # noqa: C901, PLR0911, PLR0912 - one case per event
+def answer_of(event: Event) -> CallAnswer | None:
     """Return which call an event answers, and how; None if it answers no call that can fail."""
     match event:
         case WriteDone():
             return _answer_of_write(event)
-        case TableReady():
-            return CallAnswer(LeaseCall.ENSURE)
-        case TableFailed(detail, problem):
-            return CallAnswer(LeaseCall.ENSURE, problem, detail)
-        case ScanDone():
-            return CallAnswer(LeaseCall.SCAN)
-        case ScanFailed(problem, detail):
-            return CallAnswer(LeaseCall.SCAN, problem, detail)
-        case LeaseFetched(key):
-            return CallAnswer(LeaseCall.FETCH, key=key)
-        case FetchFailed(key, problem, detail):
-            return CallAnswer(LeaseCall.FETCH, problem, detail, key)
-        case ListingDone():
-            return CallAnswer(LeaseCall.LIST, scope=event.stream_id)
-        case ListingFailed(_, problem, detail, stream_id):
-            return CallAnswer(LeaseCall.LIST, problem, detail, scope=stream_id)
-        case FleetFetched():
-            return CallAnswer(LeaseCall.FETCH_FLEET)
-        case FleetFetchFailed(problem, detail):
-            return CallAnswer(LeaseCall.FETCH_FLEET, problem, detail)
-        case WorkerReported(problem, detail):
-            return CallAnswer(LeaseCall.REPORT, problem, detail)
-        case OwnLeasesFound():
-            return CallAnswer(LeaseCall.FIND_OWN)
-        case OwnLeasesNotFound(problem, detail):
-            return CallAnswer(LeaseCall.FIND_OWN, problem, detail)
+        case TableReady() | TableFailed():
+            call = LeaseCall.ENSURE
+        case ScanDone() | ScanFailed():
+            call = LeaseCall.SCAN
+        case LeaseFetched() | FetchFailed():
+            call = LeaseCall.FETCH
+        case ListingDone() | ListingFailed():
+            call = LeaseCall.LIST
+        case FleetFetched() | FleetFetchFailed():
+            call = LeaseCall.FETCH_FLEET
+        case WorkerReported():
+            call = LeaseCall.REPORT
+        case OwnLeasesFound() | OwnLeasesNotFound():
+            call = LeaseCall.FIND_OWN
         case _:
             return None
+    return CallAnswer(
+        call,
+        getattr(event, "problem", None),  # only the answers of failed calls have one
+        getattr(event, "detail", ""),
+        getattr(event, "key", None),
+        getattr(event, "stream_id", ""),
+    )
 
 
 def _answer_of_write(event: WriteDone) -> CallAnswer:

@@ -201,11 +201,11 @@ class Kcl3Membership:
         if problem is Problem.REFUSED and not self.is_known:
             self._refuse(FleetRefusal.UNREADABLE, detail)
         pause_s = REPORT_INTERVAL_S if self.is_known else _FIRST_FETCH_RETRY_S
-        self._fetch_due_s = now_s + pause_s * (0.5 + self._turn.draw())
+        self._fetch_due_s = now_s + self._turn.jittered(pause_s, 0.5)
 
     def _schedule(self, now_s: float) -> None:
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
-        self._fetch_due_s = now_s + self._jittered(pause_s)
+        self._fetch_due_s = now_s + self._turn.jittered(pause_s, _JITTER)
         due_s = self._detector.leader_due_s
         if self.is_led and due_s is not None:
             self._fetch_due_s = min(self._fetch_due_s, due_s)
@@ -213,9 +213,6 @@ class Kcl3Membership:
             self._find_due_s = math.inf
         elif self._find_due_s == math.inf:
             self._find_due_s = now_s
-
-    def _jittered(self, mean_s: float) -> float:
-        return mean_s * (1 - _JITTER + 2 * _JITTER * self._turn.draw())
 
     def _report_mode(self, *, was_known: bool) -> None:
         rows = self._rows
@@ -235,9 +232,8 @@ class Kcl3Membership:
 
     def _on_found(self, now_s: float) -> None:
         self._is_finding = False
-        self._find_due_s = (
-            now_s + self._jittered(self.options.interval_s) if self.finds_by_index else math.inf
-        )
+        pause_s = self._turn.jittered(self.options.interval_s, _JITTER) if self.finds_by_index else math.inf
+        self._find_due_s = now_s + pause_s
 
     def report_unread_streams(self, rows: Iterable[Lease]) -> None:
         """Report streams that this worker does not read although the leader has assigned it leases of them.

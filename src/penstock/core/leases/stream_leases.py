@@ -87,7 +87,7 @@ class LeaseCleanup:
     def on_listing(self, shards: Sequence[Shard], now_s: float) -> None:
         """Handle a listing of every shard of the stream."""
         self._vanished_before, self._vanished = find_vanished(self.view.rows(), shards, self._vanished_before)
-        self._listing_due_s = now_s + self.options.garbage_interval_s * (0.8 + 0.4 * self._turn.draw())
+        self._listing_due_s = now_s + self._turn.jittered(self.options.garbage_interval_s, 0.2)
 
     def on_deleted(self, key: str, why: DeletionReason, outcome: WriteOutcome) -> None:
         """Handle the answer to a deletion."""

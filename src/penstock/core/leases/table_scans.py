@@ -303,9 +303,9 @@ class TableScans:
             are_rare: Regular scans are further apart than rounds.
         """
         if self.plan.part is not None:
-            self.request_by(now_s + self._jittered(self.options.interval_s))
+            self.request_by(now_s + self._turn.jittered(self.options.interval_s, _JITTER))
         elif are_rare:
-            self.request_by(now_s + self._jittered(self.plan.round_s))
+            self.request_by(now_s + self._turn.jittered(self.plan.round_s, _JITTER))
 
     def schedule(self, at_s: float) -> None:
         """Schedule the next regular scan; requested scans stay."""
@@ -321,13 +321,13 @@ class TableScans:
             is_moving: The scan found leases to move.
         """
         plan = self.plan
-        due_s = now_s + self._jittered(plan.round_s)
+        due_s = now_s + self._turn.jittered(plan.round_s, _JITTER)
         suspect_s = self.view.next_expiry_s(self.me) if plan.watch_s == math.inf else None
         if suspect_s is not None and suspect_s > now_s:
             # A worker may have stopped: scan when that is certain rather than at the next regular round.
             due_s = min(due_s, suspect_s + 0.02 * plan.round_s * self._turn.draw())
         if plan.part is not None and is_whole:
-            whole_s = now_s + self._jittered(plan.moving_s if is_moving else plan.whole_s)
+            whole_s = now_s + self._turn.jittered(plan.moving_s if is_moving else plan.whole_s, _JITTER)
             self._whole_due_s = min(whole_s, max(scan_s, now_s + plan.settling_s))
             scan_s = math.inf
         if plan.part is not None and not self._is_whole_scheduled:
@@ -340,14 +340,11 @@ class TableScans:
         if self.plan.watch_s == math.inf:
             self._watch_s = math.inf
             return
-        watch_s = now_s + self._jittered(self.plan.watch_s)
+        watch_s = now_s + self._turn.jittered(self.plan.watch_s, _JITTER)
         expiry_s = self.view.next_expiry_s(self.me)
         if expiry_s is not None and expiry_s > now_s:
             watch_s = min(watch_s, expiry_s)
         self._watch_s = watch_s
-
-    def _jittered(self, mean_s: float) -> float:
-        return mean_s * (1 - _JITTER + 2 * _JITTER * self._turn.draw())
 
     @property
     def _is_whole_scheduled(self) -> bool:
@@ -499,7 +496,7 @@ class RowFetches:
         """Handle that a row could not be read: it is tried again a little later."""
         if key in self._under_way:
             self._under_way.discard(key)
-            self._wait(key, now_s + _FETCH_AGAIN_S * (0.5 + self._turn.draw()))
+            self._wait(key, now_s + self._turn.jittered(_FETCH_AGAIN_S, 0.5))
 
     def _wait(self, key: str, due_s: float) -> None:
         self._waiting.add(key)
