@@ -58,13 +58,17 @@ class BatchLog:
                 f"checkpoint {location} has format {found.get('v')!r}, and this version of Penstock reads {_FORMAT}"
             )
 
+    def offset(self, number: int) -> Mapping[str, Any] | None:
+        """Return the offset of a planned batch; None if its file is not there."""
+        return self._read(f"offsets/{number}")
+
     def last(self) -> tuple[int, Mapping[str, Any], bool] | None:
         """Return the number and offset of the last planned batch, and whether it is done; None before the first."""
         planned = self._numbers("offsets")
         if not planned:
             return None
         number = planned[-1]
-        offset = self._read(f"offsets/{number}")
+        offset = self.offset(number)
         assert offset is not None, f"{self.location}: offsets/{number} was listed and is gone"
         return number, offset, self._exists(f"commits/{number}")
 

@@ -17,20 +17,17 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
 from penstock.errors import UsageError
 from penstock.spark.batch_log import BatchLog
-from penstock.spark.options.spark_options import SourceOptions, parse_source
+from penstock.spark.batch_planning import BatchPlanning, OneStream, SeveralStreams, TaskRows
+from penstock.spark.options.several_streams import names_several, parse_several_source
+from penstock.spark.options.spark_options import parse_source
 from penstock.spark.schema import SCHEMA_DDL
 from penstock.spark.spark_errors import explained, explained_rows
-from penstock.spark.tasks.shard_task import ShardTask
-from penstock.spark.tasks.task_opening import rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from penstock.spark.driver.planner import Planner
 
 _log: Final = logging.getLogger("penstock.spark")
 Write = Callable[["DataFrame", int], object]
@@ -49,10 +46,17 @@ def micro_batches(spark: SparkSession, options: Mapping[str, str], *, checkpoint
         OptionError: An option is unknown or has a bad value.
         UsageError: The checkpoint cannot be used.
     """
-    parsed, notes = parse_source(options, spark.conf.get("spark.sql.session.timeZone"))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    planning: BatchPlanning
+    if names_several(options):
+        several, notes = parse_several_source(options, zone)
+        planning = SeveralStreams(several)
+    else:
+        parsed, notes = parse_source(options, zone)
+        planning = OneStream(parsed)
     for note in notes:
         _log.warning(note)
-    return MicroBatches(spark, parsed, BatchLog(spark, checkpoint.rstrip("/")))
+    return MicroBatches(spark, planning, BatchLog(spark, checkpoint.rstrip("/")))
 
 
 class MicroBatches:
@@ -60,13 +64,13 @@ class MicroBatches:
 
     Args:
         spark: The session.
-        options: The source's.
+        planning: Plans the batches of the stream, or of several.
         log: The checkpoint.
     """
 
-    def __init__(self, spark: SparkSession, options: SourceOptions, log: BatchLog) -> None:
+    def __init__(self, spark: SparkSession, planning: BatchPlanning, log: BatchLog) -> None:
         self._spark = spark
-        self._options = options
+        self._planning = planning
         self._log = log
         self._stop = threading.Event()
         self._running = threading.Lock()
@@ -92,56 +96,55 @@ class MicroBatches:
             PenstockError: Records would be lost, or the service does not answer.
             Exception: What `write` raised; the batch is not done then.
         """
-        from penstock.spark.driver.planner_opening import open_planner
-
         if not self._running.acquire(blocking=False):
             raise UsageError("these micro batches run already")
         try:
             self._stop.clear()
             with self._stop_on_termination():
-                planner = open_planner(self._options)
+                self._planning.open()
                 try:
-                    self._run(planner, write, available_now=available_now)
+                    self._run(self._planning, write, available_now=available_now)
                 finally:
-                    planner.stop()
+                    self._planning.stop()
         finally:
             self._running.release()
 
-    def _run(self, planner: Planner, write: Write, *, available_now: bool) -> None:
-        number, offset, is_done = -1, INITIAL_OFFSET, True
+    def _run(self, planning: BatchPlanning, write: Write, *, available_now: bool) -> None:
+        number, offset, is_done = -1, planning.initial, True
         last = self._log.last()
         if last is not None:
             number, document, is_done = last
-            offset = parse_offset(document)
-        planner.join(offset)
+            offset = planning.parse(document)
+        planning.join(offset)
         if not is_done:
-            self._run_batch(planner, number, offset, write)
+            before = self._log.offset(number - 1)
+            start = planning.initial if before is None else planning.parse(before)
+            self._run_batch(number, start, offset, write)
         if available_now:
-            planner.prepare_available_now()
+            planning.prepare_available_now()
         while not self._stop.is_set():
-            following = planner.latest(offset)
+            following = planning.latest(offset)
             if following is offset:
                 if available_now:
                     return
                 continue
-            number, offset = number + 1, following
-            self._log.plan(number, offset.to_json())
-            self._run_batch(planner, number, offset, write)
+            number += 1
+            self._log.plan(number, following.to_json())
+            self._run_batch(number, offset, following, write)
+            offset = following
 
-    def _run_batch(self, planner: Planner, number: int, offset: StreamOffset, write: Write) -> None:
+    def _run_batch(self, number: int, start: Any, offset: Any, write: Write) -> None:
         began_s = time.monotonic()
-        tasks = planner.tasks(offset)
-        rows = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
-            _ReadTasks(tasks, self._options), SCHEMA_DDL
-        )
+        tasks = self._planning.tasks(start, offset)
+        rows = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_ReadTasks(tasks), SCHEMA_DDL)
         write(rows, number)
         self._log.commit(number)
         self.last_progress = {
             "batchId": number,
             "durationMs": round(1000 * (time.monotonic() - began_s)),
-            "source": planner.report(),
+            "source": self._planning.report(),
         }
-        _log.info("batch %d of stream %s: %s", number, self._options.stream, self.last_progress)
+        _log.info("batch %d of stream %s: %s", number, self._planning.name, self.last_progress)
 
     @contextlib.contextmanager
     def _stop_on_termination(self) -> Iterator[None]:
@@ -167,8 +170,7 @@ class MicroBatches:
 class _ReadTasks:
     """Runs in an executor: reads the tasks with the numbers that it gets. Holds plain values only."""
 
-    tasks: Sequence[Sequence[ShardTask]]
-    options: SourceOptions
+    tasks: Sequence[TaskRows]
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the tasks in this partition."""
@@ -178,4 +180,4 @@ class _ReadTasks:
     def _rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from rows_of(self.tasks[number], self.options)
+                yield from self.tasks[number]()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -53,13 +54,19 @@ def names_several(given: Mapping[str, str]) -> bool:
     return any("," in text for text in _texts(user_options(given), _NAMES).values())
 
 
-def parse_several_source(given: Mapping[str, str]) -> tuple[SeveralOptions, tuple[str, ...]]:
+def parse_several_source(
+    given: Mapping[str, str], session_zone: str | None = None
+) -> tuple[SeveralOptions, tuple[str, ...]]:
     """Read the options of a streaming query of several streams; also return a sentence for each option without effect.
+
+    Args:
+        given: As the user set them.
+        session_zone: The session's time zone, if the caller has the session.
 
     Raises:
         OptionError: Anything unknown, missing or out of range, or without a meaning for several streams.
     """
-    streams, notes = _parse_each(given, parse_source)
+    streams, notes = _parse_each(given, partial(parse_source, session_zone=session_zone))
     shared = streams[0]
     if shared.application_is_default:
         raise OptionError(

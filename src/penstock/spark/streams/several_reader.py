@@ -11,12 +11,9 @@ from penstock.core.batches.several_offsets import INITIAL_SEVERAL, SeveralOffset
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.spark_errors import explained_rows
 from penstock.spark.stream_reader import PlannedReader, query_id
-from penstock.spark.streams.stream_names import naming
-from penstock.spark.streams.stream_table import StreamTable
+from penstock.spark.streams.several_rows import rows_of_stream
 from penstock.spark.tasks.shard_task import ShardTask
-from penstock.spark.tasks.task_opening import rows_of
 from penstock.spark.worker_memory import freeze_once
-from penstock.wiring import open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,11 +68,7 @@ class SeveralStreamsReader(PlannedReader["SeveralPlanner"]):
     @explained_rows
     def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read each shard's part of a batch and claim its end, in an executor."""
-        options = self._options.streams[partition.place]
-        stream_id = partition.tasks[0].stream.stream_id
-        table = StreamTable(open_lease_table(options.lease_table, options.connection), stream_id)
         try:
-            with naming(options.stream):
-                yield from rows_of(partition.tasks, options, query_id(), table=table)
+            yield from rows_of_stream(self._options, partition.place, partition.tasks, query_id())
         finally:
             freeze_once()
