@@ -235,6 +235,8 @@ class RowRun:
                 options["stream"] = row.key
                 if not row.streams.is_fresh:
                     fill(server, row.key, row.streams)
+                if row.streams.distance_s and not row.streams.is_fresh:
+                    server.faults.delay("*", row.streams.distance_s, count=None)
             with contextlib.suppress(Unavailable):  # each run finds out, and says so
                 for contender in row.contenders:
                     python_of(contender.environment)
@@ -252,11 +254,15 @@ class RowRun:
             if row.streams is not None and row.streams.is_fresh:
                 options = {**options, "stream": f"{row.key}-{place}-{options['turn']}"}
                 fill(server, options["stream"], row.streams)
+                if row.streams.distance_s:
+                    server.faults.delay("*", row.streams.distance_s, count=None)
             before = Counter(server.calls().total) if server is not None else Counter()
             try:
                 found = run_program(contender, options, environ, self._run_s_max)
                 if server is not None:
                     found |= _call_figures(Counter(server.calls().total) - before)
+                if row.streams is not None and row.streams.is_fresh and row.streams.distance_s:
+                    server.faults.clear()
                 if (
                     row.streams is not None
                     and row.streams.is_fresh

@@ -45,6 +45,7 @@ class Streams:
         per_aggregate: User records in a Kinesis record; 0 for plain ones.
         has_limits: The service's quotas are on while contenders run.
         is_fresh: Every run has a stream of its own.
+        distance_s: How much later each answer of the server arrives, as from a service at a distance.
     """
 
     shards: int
@@ -53,6 +54,7 @@ class Streams:
     per_aggregate: int = 0
     has_limits: bool = False
     is_fresh: bool = False
+    distance_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
+import time
 from typing import Any
 
 from program import DEADLINE_S, Figures, Meter, run, since_process_start_s
@@ -51,6 +53,22 @@ def penstock(stream: str, turn: int, record_count: int) -> Figures:
 def penstock_first(stream: str, turn: int) -> Figures:
     consume(stream, f"{stream}-{turn}", 1)
     return {"first_record_s": since_process_start_s()}
+
+
+def penstock_again(stream: str, turn: int) -> Figures:
+    """Start as an application that has run before: its lease table has the rows, owned by a worker that has stopped."""
+    import subprocess
+    import sys
+
+    application = f"{stream}-{turn}-again"
+    if os.environ.get("BENCH_APPLICATION") == application:
+        consume(stream, application, 1)
+        return {"first_record_s": since_process_start_s()}
+    consume(stream, application, 1)
+    environ = {**os.environ, "BENCH_APPLICATION": application, "BENCH_BEGAN_S": repr(time.time())}
+    answer = subprocess.run([sys.executable, *sys.argv], env=environ, stdout=subprocess.PIPE, check=True)
+    figures: Figures = json.loads(answer.stdout.splitlines()[-1])
+    return figures
 
 
 def boto3_loop(stream: str, record_count: int) -> None:
@@ -121,6 +139,7 @@ if __name__ == "__main__":
         {
             "penstock": penstock,
             "penstock-first": penstock_first,
+            "penstock-again": penstock_again,
             "boto3": boto3,
             "boto3-first": boto3_first,
             "async-kinesis": async_kinesis,

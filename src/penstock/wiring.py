@@ -130,13 +130,30 @@ def open_lease_table_finder(options: AwsOptions | None = None) -> LeaseTableFind
     return LeaseTableFinder(AwsOptions() if options is None else options)
 
 
-def open_kcl3_tables(lease_table: str, options: AwsOptions | None = None) -> Kcl3Tables | None:
-    """Open the tables of KCL 3 beside a lease table; None if the leases are not in DynamoDB: Java workers use no other store."""
+def open_kcl3_tables(
+    lease_table: str, options: AwsOptions | None = None, table: LeaseTable | None = None
+) -> Kcl3Tables | None:
+    """Open the tables of KCL 3 beside a lease table; None if the leases are not in DynamoDB: Java workers use no other store.
+
+    Args:
+        lease_table: The lease table's name.
+        options: Where and as whom.
+        table: The lease table, if it is open: its first description spares a call.
+    """
     if "://" in lease_table:
         return None
     from penstock.aws.kcl3_tables import DynamoKcl3Tables
 
-    return DynamoKcl3Tables(lease_table, AwsOptions() if options is None else options)
+    return DynamoKcl3Tables(
+        lease_table, AwsOptions() if options is None else options, getattr(table, "take_description", None)
+    )
+
+
+def begin_opening(table: LeaseTable) -> None:
+    """Let a DynamoDB lease table make its first call in a thread, while the caller makes calls of its own."""
+    begin = getattr(table, "begin_describing", None)
+    if begin is not None:
+        begin()
 
 
 def open_schema_registry(registry_name: str, options: AwsOptions | None = None) -> SchemaRegistry:
@@ -167,6 +184,7 @@ def open_cloudwatch_queries(options: AwsOptions | None = None) -> CloudWatchQuer
 __all__ = [
     "AwsOptions",
     "SystemClock",
+    "begin_opening",
     "open_cloudwatch",
     "open_cloudwatch_queries",
     "open_fan_out",

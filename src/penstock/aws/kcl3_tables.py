@@ -55,11 +55,15 @@ class DynamoKcl3Tables:
     Args:
         lease_table: The lease table's name; the tables of KCL 3.0 to 3.4 are named after it.
         options: Where and as whom.
+        take_description: Returns the lease table if it has just been described, once, which spares a call; else None.
     """
 
-    def __init__(self, lease_table: str, options: AwsOptions) -> None:
+    def __init__(
+        self, lease_table: str, options: AwsOptions, take_description: Callable[[], Any] | None = None
+    ) -> None:
         self._lease_table = lease_table
         self._options = options
+        self._take_description = take_description
         self._leases = _Place(lease_table, KEY)
         self._state = _Place(f"{lease_table}-CoordinatorState", _STATE_KEY)
         self._metrics = self._leases  # until `fetch` finds the table of KCL 3.0 to 3.4
@@ -90,12 +94,15 @@ class DynamoKcl3Tables:
         return Kcl3Rows(layout.version, layout.leader, stats, has_index=status == "ACTIVE")
 
     def _index_status(self) -> str | None:
-        answer = self._call(
-            "DescribeTable",
-            self._lease_table,
-            lambda: self._client.describe_table(TableName=self._lease_table),
-        )
-        for index in answer["Table"].get("GlobalSecondaryIndexes", ()):
+        table = None if self._take_description is None else self._take_description()
+        if table is None:
+            answer = self._call(
+                "DescribeTable",
+                self._lease_table,
+                lambda: self._client.describe_table(TableName=self._lease_table),
+            )
+            table = answer["Table"]
+        for index in table.get("GlobalSecondaryIndexes", ()):
             if index["IndexName"] == INDEX:
                 return str(index["IndexStatus"])
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,7 @@ _BACKUPS_UNAVAILABLE: Final = "ContinuousBackupsUnavailableException"
 _CLOCK: Final = SystemClock()
 _CHANCE: Final = random.SystemRandom()
 _SEGMENT_COUNT_MAX: Final = 64  # a thread each
+_USABLE: Final = ("ACTIVE", "UPDATING")
 _BATCH_KEYS_MAX: Final = 100  # of one BatchGetItem
 _FETCH_THREADS_MAX: Final = 16
 _Part = TypeVar("_Part")
@@ -100,6 +102,34 @@ class LeaseTableOptions(Struct, frozen=True):
             raise OptionError(f"creation_deadline_s is {self.creation_deadline_s}; it must be above 0")
 
 
+class _Described:
+    """A call in a thread of its own, whose outcome is asked for once.
+
+    Args:
+        describe: The call.
+    """
+
+    def __init__(self, describe: Callable[[], Any]) -> None:
+        self._describe = describe
+        self._outcome: tuple[Any, BaseException | None] = (None, None)
+        self._thread = threading.Thread(target=self._run, name="penstock-table", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = (self._describe(), None)
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            self._outcome = (None, error)
+
+    def result(self) -> Any:
+        """Wait for the call; return its answer, or raise its error."""
+        self._thread.join()
+        answer, error = self._outcome
+        if error is not None:
+            raise error
+        return answer
+
+
 class DynamoLeaseTable:
     """Implements `penstock.ports.lease_table.LeaseTable`; safe to use from several threads.
 
@@ -117,6 +147,9 @@ class DynamoLeaseTable:
         self._table_options = LeaseTableOptions() if table_options is None else table_options
         self._may_fetch_batches = True
         self._row_count = 0
+        self._description: Any = None
+        """The latest answer of DescribeTable, until `take_description`."""
+        self._first_call: _Described | None = None
 
     def __repr__(self) -> str:
         """Show the table and its address, never the credentials."""
@@ -139,11 +172,22 @@ class DynamoLeaseTable:
     def ensure_exists(self) -> bool:
         """Create the table if it does not exist, and wait until it is usable; True if this call created it."""
         deadline_s = time.monotonic() + self._table_options.creation_deadline_s
-        made = self._status() is None and self._make()
-        self._until(deadline_s, lambda: self._status() in ("ACTIVE", "UPDATING"), "usable")
+        status = self._status()
+        made = status is None and self._make()
+        if status not in _USABLE:
+            self._until(deadline_s, lambda: self._status() in _USABLE, "usable")
         if made is not False and self._table_options.point_in_time_recovery:
             self._until(deadline_s, self._switch_recovery_on, "ready for point-in-time recovery")
         return made is True
+
+    def begin_describing(self) -> None:
+        """Make the first DescribeTable in a thread, while the caller makes other calls; `ensure_exists` waits for its answer."""
+        self._first_call = _Described(self._describe)
+
+    def take_description(self) -> Any:
+        """Return the table as it was described last, once; None if it was not described since, or is missing."""
+        description, self._description = self._description, None
+        return description
 
     def _until(self, deadline_s: float, is_so: Callable[[], bool], what: str) -> None:
         pause_s = 0.05
@@ -173,14 +217,22 @@ class DynamoLeaseTable:
             return False
         return True
 
-    def _status(self) -> str | None:
+    def _describe(self) -> Any:
+        """Return the table; None if there is none."""
         try:
             answer = self._call("DescribeTable", lambda: self._client.describe_table(TableName=self._name))
         except ServiceError as error:
             if error.code == "ResourceNotFoundException":
                 return None
             raise
-        table = answer["Table"]
+        return answer["Table"]
+
+    def _status(self) -> str | None:
+        first, self._first_call = self._first_call, None
+        table = self._describe() if first is None else first.result()
+        self._description = table
+        if table is None:
+            return None
         key = table["KeySchema"]
         if not has_lease_key(key):
             raise Rejected(

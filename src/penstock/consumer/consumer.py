@@ -418,9 +418,13 @@ def open_ports(
         # The coordinator tries again by itself. An error that it gets early can be shown before a lease is lost.
         deadline_s=min(options.deadline_s, lease_duration_s / 3),
     )
+    table = wiring.open_lease_table(table_name, table_options)
+    wiring.begin_opening(
+        table
+    )  # while the stream is described: a consumer's first call, and the client before it
     return ConsumerPorts(
         kinesis=wiring.open_kinesis(options),
-        lease_table=wiring.open_lease_table(table_name, table_options),
-        kcl3=wiring.open_kcl3_tables(table_name, table_options),
+        lease_table=table,
+        kcl3=wiring.open_kcl3_tables(table_name, table_options, table),
         fan_out=wiring.open_fan_out(options) if may_push else None,
     )

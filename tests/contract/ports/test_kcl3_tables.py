@@ -7,6 +7,8 @@ import pytest
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kcl3_tables import INDEX, DynamoKcl3Tables
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
+from penstock.errors import AccessDenied
+from penstock.wiring import begin_opening, open_kcl3_tables, open_lease_table
 from penstock_local import LocalKinesis
 
 LOCK = {
@@ -169,3 +171,26 @@ def test_a_fleet_that_moves_into_one_table_is_followed(server, moved, place):
     assert (rows.version, rows.leader) == (EXPECTED.version, EXPECTED.leader)
     tables.port.report(OURS)
     assert "py" in tables.rows(place, "leaseKey" if moved == "PENDING" else "wid")
+
+
+def test_a_worker_that_starts_describes_its_lease_table_once(server):
+    options = AwsOptions(**server.connection())
+    Tables(server, "described-once")
+    server.reset_calls()
+    table = open_lease_table("described-once", options)
+    begin_opening(table)
+    kcl3 = open_kcl3_tables("described-once", options, table)
+    assert table.ensure_exists() is False
+    assert kcl3.fetch() == Kcl3Rows()
+    assert server.calls().count("DescribeTable") == 1
+    assert kcl3.fetch() == Kcl3Rows()  # the index of a KCL 3 worker may have been added since
+    assert server.calls().count("DescribeTable") == 2
+
+
+def test_an_early_description_that_fails_fails_the_opening(server):
+    table = open_lease_table("described-in-vain", AwsOptions(**server.connection()))
+    server.faults.error("DescribeTable", code="AccessDeniedException", status=400)
+    begin_opening(table)
+    with pytest.raises(AccessDenied):
+        table.ensure_exists()
+    assert table.ensure_exists() is True
