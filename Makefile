@@ -147,7 +147,7 @@ soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 	@$(PY) tools/soak_delivery.py
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
 
-model: setup # check the model of the lease protocol: every order of events within its bounds
+model: setup # check the models of the leases and the batches: every order of events within their bounds
 	@$(PY) model/check.py
 
 # Without the slow tests: a branch that one seed in hundreds takes wants a test of its own.

@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
-CONFIGS = ("small", "live", "live-java", "three")
-"""The configurations that are checked if none is named, the smallest first."""
+CONFIGS = (
+    "small", "live", "live-java", "three",
+    "batches", "batches-query", "batches-lineage", "batches-drivers",
+)  # fmt: skip
+"""The configurations that are checked if none is named: of each module the smallest first."""
 _MODULE = re.compile(r"\\\* (\w+): (.+)")
 _PROMISES = re.compile(r"^(?:INVARIANTS?|PROPERT(?:Y|IES))\s+(.+)$", re.MULTILINE)
 _BROKEN = re.compile(
