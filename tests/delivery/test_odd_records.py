@@ -10,40 +10,18 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from penstock.core.delivering.definition import parse_delivery
-
-ARRIVED = dt.datetime(2026, 11, 25, 12, tzinfo=dt.UTC)
+DAY = dt.date(2026, 11, 25)
 
 
 @pytest.fixture
-def write(running_spark, tmp_path):
-    """Delivers batches of records into a table, without a stream."""
-    from penstock.delivery.files import open_files
-    from penstock.delivery.opening import parse_schema
-    from penstock.delivery.running import check_deliveries
-    from penstock.delivery.table_writer import TableWriter, batch_label
-    from penstock.delivery.targets.opening import open_target
-    from penstock.spark.schema import SCHEMA_DDL
+def write(batches):
+    """Delivers batches of texts; returns the table and the folder of dead letters."""
 
-    def run(*batches, **given):
-        text = {"stream": "orders", "to": f"{tmp_path}/orders", **given}
-        delivery, _ = check_deliveries([parse_delivery(text)])[0]
-        writer = TableWriter(
-            delivery,
-            open_files(running_spark, delivery.state),
-            parse_schema(running_spark, delivery),
-            open_target(running_spark, delivery, ""),
-            report=lambda _batch: None,
-        )
-        for number, records in enumerate(batches):
-            row = {"streamName": "orders", "shardId": "shardId-000000000000", "subSequenceNumber": 0}
-            row |= {"partitionKey": "p", "approximateArrivalTimestamp": ARRIVED}
-            rows = [
-                row | {"sequenceNumber": str(1000 * number + at), "data": record.encode()}
-                for at, record in enumerate(records)
-            ]
-            writer.write(running_spark.createDataFrame(rows, SCHEMA_DDL), batch_label(number))
-        return f"{delivery.to}/**/*.parquet", Path(delivery.dead_letter_folder)
+    def run(*given, **layout):
+        delivery = batches(**layout)
+        for each in given:
+            delivery.write([record.encode() for record in each])
+        return delivery.table, Path(delivery.letters)
 
     return run
 
@@ -73,10 +51,9 @@ def test_a_new_field_with_the_name_of_a_computed_column_does_not_end_the_deliver
     good = ['{"id": 8, "note": "new", "sequenceNumber": "s", "data": 1, "a.b `c`": 2}']
     table, letters = write(['{"id": 1}'], [*bad, *good], **layout)
     assert reasons(letters) == bad
-    day = ARRIVED.date()
     assert read(table, 'id, arrived_date, date, note, sequenceNumber, data, "a.b `c`"') == [
-        (1, day, None, None, None, None, None),
-        (8, day, None, "new", "s", 1, 2),
+        (1, DAY, None, None, None, None, None),
+        (8, DAY, None, "new", "s", 1, 2),
     ]
 
 

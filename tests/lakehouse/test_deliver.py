@@ -215,6 +215,31 @@ def test_a_repeated_batch_is_in_the_table_once_and_columns_are_added_and_widened
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lake", LAKES)
+def test_compaction_merges_files_and_repeated_batches_are_still_known(lake, lake_spark, tmp_path):
+    table = Table(lake, lake_spark, tmp_path, compact="every 1h")
+    table.target.compact()  # there is no table yet
+    batches = []
+    for number in range(6):
+        batches.append(table.manifest(f"{number:09d}", f"SELECT {number} AS id"))
+        table.target.commit(batches[-1])
+
+    def file_count():
+        if lake == "delta":
+            return lake_spark.sql(f"DESCRIBE DETAIL {table.name}").collect()[0].numFiles
+        lake_spark.catalog.refreshTable(table.name)
+        return lake_spark.table(f"{table.name}.files").count()
+
+    assert file_count() == 6
+    table.target.compact()
+    assert file_count() == 1
+    for each in batches:
+        table.target.commit(each)
+    table.target.commit(table.manifest("000000006", "SELECT 6 AS id"))
+    assert table.rows() == [(number,) for number in range(7)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lake", LAKES)
 def test_an_existing_table_gives_the_columns_and_is_filled(lake, lake_spark, tmp_path):
     table = Table(lake, lake_spark, tmp_path)
     if lake == "iceberg":

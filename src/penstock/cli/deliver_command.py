@@ -17,6 +17,7 @@ from penstock.errors import OptionError, UsageError
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
     from penstock.core.delivering.definition import Delivery
+    from penstock.core.delivering.running_costs import RunningCosts
     from penstock.delivery.table_writer import BatchReport
 
 DESCRIPTION = "Deliver a stream into a table (Parquet, JSON, Delta Lake, Iceberg), each record once."
@@ -25,13 +26,14 @@ _FLAGS: Final = {
     "format": ("NAME", "parquet (default), json, delta, iceberg or stream"),
     "schema": (
         "TEXT",
-        "raw, sample (default), columns (`id BIGINT, price DOUBLE`), or a file with them",
+        "raw, sample (default), glue, columns (`id BIGINT, price DOUBLE`), or a file with them or a JSON Schema",
     ),
     "evolve": ("POLICY", "new fields: add a column (default), or refuse the record"),
     "start": ("POSITION", "TRIM_HORIZON (default), LATEST or a moment; for the first run"),
     "since": ("MOMENT", "deliver a range that ends, instead of running on"),
     "until": ("MOMENT", "end of that range; default: begin of the running delivery, or now"),
     "freshness": ("DURATION", "time between two batches: 5s or more (default 60s)"),
+    "compact": ("DURATION", "time between two compactions of a Delta or Iceberg table (default: none)"),
     "checkpoint": ("PATH", "Spark's checkpoint location; default: beside the table"),
     "dead-letters": ("PATH", "folder for records that fit no row; default: beside the table"),
     "state": ("PATH", "folder for checkpoint, batches and dead letters; default: beside the table"),
@@ -150,7 +152,9 @@ def _submit_lines(args: argparse.Namespace) -> str:
 
     if args.file is None:
         raise UsageError("--print-submit needs a file of deliveries: -f FILE")
-    formats = {each.format for each in _deliveries(args)}
+    deliveries = _deliveries(args)
+    formats = {each.format for each in deliveries}
+    has_schemas = any(each.glue_schema is not None or each.schema.endswith(".json") for each in deliveries)
     further = ("--once",) if args.once else ()
     settings = pairs_of(args.conf, "--conf")
     line = newest_line(formats)
@@ -161,7 +165,7 @@ def _submit_lines(args: argparse.Namespace) -> str:
     if line and has_packages(formats, own):
         line = own
     settings |= lake_settings(formats, line or None, settings)
-    return submit_lines(args.file, further, args.master, settings, line)
+    return submit_lines(args.file, further, args.master, settings, line, has_schemas=has_schemas)
 
 
 def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
@@ -191,6 +195,21 @@ def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
             out.line(f"dead letter: {reason}")
         if found.note:
             out.line(found.note)
+        _show_costs(out, found.costs)
+
+
+def _show_costs(out: Output, costs: RunningCosts) -> None:
+    out.line(
+        f"a day, at most: {costs.batches_per_day:,} batches of {costs.shard_count} shard{'s' if costs.shard_count != 1 else ''}, "
+        f"{costs.reads_per_day:,} reads, {costs.lease_writes_per_day:,} lease writes, {costs.files_per_day:,} files"
+    )
+    if costs.sums:
+        out.table(
+            [f"{costs.currency} a month, at most", "sum", ""],
+            [[each.item, each.terms, f"{each.amount:.2f}"] for each in costs.sums],
+        )
+    if costs.warning:
+        out.line(f"warning: {costs.warning}")
 
 
 def _deliveries(args: argparse.Namespace) -> list[Delivery]:
@@ -282,6 +301,8 @@ def _as_line(batch: BatchReport) -> str:
     parts.append(f"{batch.duration_s:.1f} s")
     if batch.new_columns:
         parts.append(f"new columns {', '.join(batch.new_columns)}")
+    if batch.failed_compactions:
+        parts.append(f"{batch.failed_compactions} failed compactions")
     if batch.is_repeated:
         parts.append("was in the table already")
     return f"{batch.delivery} batch {batch.batch.lstrip('0') or '0'}: {', '.join(parts)}"

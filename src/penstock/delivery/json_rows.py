@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 
 from penstock.core.delivering.json_fields import SECONDS_MAX, explain, infer_columns
 from penstock.core.delivering.new_names import NewNames
+from penstock.delivery.record_texts import RecordTexts, text_and_reason
 
 SAMPLE_COUNT: Final = 1000
 """Records of a batch whose new fields are looked at in one round."""
@@ -29,6 +30,9 @@ _RECORD: Final = "_penstock_record"
 _END: Final = "_penstock_end"
 _OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
 _STRICT: Final = {"allowNonNumericNumbers": "false"}  # JSON has no NaN
+_READ: Final = "_penstock_read"
+TEXT: Final = "_penstock_text"
+"""The column of each record's JSON, as bytes."""
 VERDICT: Final = "_penstock_verdict"
 """The column of each row's verdict."""
 FITS: Final = "fits"
@@ -48,18 +52,25 @@ _UNCHANGED: Final = (
 """Columns of the source that a dead letter has as they are."""
 
 
-def with_verdict(batch: DataFrame, schema: StructType) -> DataFrame:
+def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None = None) -> DataFrame:
     """Return the source's rows with `_penstock_fields`, the parsed record, and `_penstock_verdict`.
 
     `from_json` ignores any text after the first JSON value. So each record is wrapped in an object, with a second field after it,
     and the parsed object must have exactly these two fields.
     """
-    text = F.col("data").cast("string")
+    if texts is None:
+        batch = batch.withColumn(TEXT, F.col("data"))
+    else:
+        batch = batch.withColumn(_READ, text_and_reason(texts)).withColumn(
+            TEXT, F.col(f"{_READ}.text").cast("binary")
+        )
+    text = F.col(TEXT).cast("string")
     wrapped = F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit(f',"{_END}":1}}'))
     # Spark refuses a struct without fields. Without columns every field is an unknown one anyway.
     record = schema if schema.fields else columns_of(f"{_RECORD}_none STRING")
     outer = StructType([StructField(_RECORD, record), *columns_of(f"{_END} INT, {_CORRUPT} STRING").fields])
-    parsed = F.from_json(wrapped, outer, {**_OPTIONS, **_STRICT})
+    has_every_float = texts is not None and texts.has_every_float
+    parsed = F.from_json(wrapped, outer, _OPTIONS if has_every_float else {**_OPTIONS, **_STRICT})
     rows = batch.withColumn("_penstock_parsed", parsed).withColumn("_penstock_keys", F.json_object_keys(text))
     known = F.array(*(F.lit(name) for name in schema.names)).cast("array<string>")
     is_whole = (
@@ -67,9 +78,9 @@ def with_verdict(batch: DataFrame, schema: StructType) -> DataFrame:
         & F.col(f"_penstock_parsed.{_RECORD}").isNotNull()
         & (F.col(f"_penstock_parsed.{_END}") == 1)
         & (F.size(F.json_object_keys(wrapped)) == 2)
-        & F.expr("is_valid_utf8(CAST(data AS STRING))")
+        & F.is_valid_utf8(text)
     )
-    sound = _is_sound(F.col(f"_penstock_parsed.{_RECORD}"), schema)
+    sound = None if has_every_float else _is_sound(F.col(f"_penstock_parsed.{_RECORD}"), schema)
     if sound is not None:
         is_whole = is_whole & sound
     is_unknown = F.size(F.array_except("_penstock_keys", known)) > 0
@@ -85,6 +96,8 @@ def with_verdict(batch: DataFrame, schema: StructType) -> DataFrame:
         .when(is_unknown, F.lit(UNKNOWN))
         .otherwise(F.lit(FITS))
     )
+    if texts is not None:
+        verdict = F.coalesce(f"{_READ}.reason", verdict)
     return rows.withColumn(VERDICT, verdict).withColumn(
         "_penstock_fields", F.col(f"_penstock_parsed.{_RECORD}")
     )
@@ -108,8 +121,8 @@ def new_columns(verdicts: DataFrame, schema: StructType, names: NewNames) -> dic
     refused = [*(name.lower() for name in schema.names), *names.taken, ""]
     # Records whose unknown fields can become no columns must not fill the sample.
     may_grow = F.exists("_penstock_keys", lambda key: ~F.lower(key).isin(refused))
-    rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & may_grow).select("data").limit(SAMPLE_COUNT).collect()
-    return infer_columns((bytes(row.data).decode() for row in rows), schema.names, names.refusal)
+    rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & may_grow).select(TEXT).limit(SAMPLE_COUNT).collect()
+    return infer_columns((bytes(row[0]).decode() for row in rows), schema.names, names.refusal)
 
 
 def extended(schema: StructType, columns: Mapping[str, str]) -> StructType:
@@ -126,7 +139,7 @@ def reason_of(schema: StructType, names: NewNames) -> Column:
         return explain(bytes(data or b""), types, names.refusal)
 
     verdict = F.col(VERDICT)
-    return F.when(verdict.isin(*_VERDICTS), F.udf(read, "string")("data")).otherwise(verdict)
+    return F.when(verdict.isin(*_VERDICTS), F.udf(read, "string")(TEXT)).otherwise(verdict)
 
 
 def dead_letters(

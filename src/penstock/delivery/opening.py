@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from penstock import wiring
 from penstock.core.delivering.definition import FILE_FORMATS, RAW, SAMPLE, Delivery
+from penstock.core.delivering.json_schema_columns import is_json_schema
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import (
     DeliveryRecord,
@@ -35,12 +36,14 @@ from penstock.core.starting import check_has_come, parse_starting
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, local_path, open_files
 from penstock.delivery.json_rows import columns_of
-from penstock.delivery.table_rows import check_columns, table_rows
+from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, open_texts
+from penstock.delivery.table_rows import check_columns, table_rows, with_wider
 from penstock.delivery.table_writer import save_schema, saved_schema, schema_place
 from penstock.delivery.targets.opening import open_target
 from penstock.delivery.targets.target import Target
-from penstock.errors import DeliveryFailed, OptionError
+from penstock.errors import DeliveryFailed, OptionError, SchemaError
 from penstock.runtime.system_clock import SystemClock
+from penstock.schemas.registry_opening import open_registry
 from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_source
 from penstock.spark.options.time_zones import read_time_zone
 
@@ -123,6 +126,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         delivery: The definition.
         files: The file system of the table.
         schema: Schema of the records; None for `raw`.
+        texts: Makes JSON of the records; None if they are.
         target: Gets the rows.
         record: As of this run.
         wanted: The range of a backfill; None for a running delivery.
@@ -132,6 +136,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     delivery: Delivery
     files: Any
     schema: Any
+    texts: Any
     target: Any
     record: DeliveryRecord
     wanted: DoneRange | None
@@ -154,10 +159,11 @@ def open_delivery(
     earlier = earlier_record(files, delivery)
     delivery_id = uuid.uuid4().hex if earlier is None else earlier.id
     target = open_target(spark, delivery, delivery_id)
+    texts = open_record_texts(delivery)
     store = BatchStore(files, delivery.state, target.commit)
     if store.is_empty():  # left from a run that ended before its first batch
         files.remove(schema_place(delivery))
-    schema = checked_schema(spark, files, delivery, target)
+    schema = checked_schema(spark, files, delivery, target, texts)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
     if earlier is not None:
         now = record_of(delivery, delivery.application or earlier.application)
@@ -196,6 +202,7 @@ def open_delivery(
         delivery=delivery,
         files=files,
         schema=schema,
+        texts=texts,
         target=target,
         record=record,
         wanted=wanted,
@@ -211,7 +218,7 @@ def earlier_record(files: Files, delivery: Delivery) -> DeliveryRecord | None:
 
 
 def checked_schema(
-    spark: SparkSession, files: Files, delivery: Delivery, target: Target
+    spark: SparkSession, files: Files, delivery: Delivery, target: Target, texts: RecordTexts | None
 ) -> StructType | None:
     """Return the given schema with the columns that the table has beyond it, checked.
 
@@ -219,7 +226,7 @@ def checked_schema(
         OptionError: The columns do not fit the table.
         DeliveryFailed: The table cannot be read.
     """
-    schema = parse_schema(spark, delivery)
+    schema = parse_schema(delivery, texts)
     try:
         known = target.known()
         if schema is not None and (not schema.fields or delivery.evolve == "add"):
@@ -238,7 +245,7 @@ def checked_schema(
 def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> StructType | None:
     grown = saved_schema(files, delivery)
     if grown is not None and schema is not None:
-        schema = _merged(schema, grown, delivery)
+        schema = _merged(with_wider(schema, grown) if delivery.glue_schema else schema, grown, delivery)
     check_columns(delivery, schema)
     return schema
 
@@ -260,31 +267,72 @@ def note_query(opened: OpenDelivery, query_id: str) -> None:
         opened.files.replace(_record_place(opened.delivery), with_query(opened.record, query_id).to_json())
 
 
-def parse_schema(spark: SparkSession, delivery: Delivery) -> StructType | None:
-    """Return the schema of a delivery's records: None for `raw`, empty for `sample`.
+def open_record_texts(delivery: Delivery) -> RecordTexts | None:
+    """Return what makes JSON of a delivery's records; None if they are JSON, or are not read.
+
+    Raises:
+        OptionError: A package is missing, or the file of a JSON Schema cannot be read.
+    """
+    texts: RecordTexts | None = None
+    if delivery.glue_schema is not None:
+        registry_name, schema_name = delivery.glue_schema
+        fields = {name: value for name, value in delivery.connection if name in ("region", "profile")}
+        registry = open_registry(
+            None, registry_name=registry_name, region=None, endpoint_url=None, connection=fields
+        )
+        texts = GlueTexts(registry, schema_name)
+    elif delivery.schema not in (RAW, SAMPLE):
+        text, _ = _schema_text(delivery)
+        if _is_json_schema(text):
+            texts = CheckedTexts(text)
+    if texts is not None:
+        open_texts(texts)
+    return texts
+
+
+def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> StructType | None:
+    """Return the schema of a delivery's records: None for `raw`, empty for `sample`. Spark's parser needs a session.
 
     Raises:
         OptionError: The text, or the file that it names, is no schema.
+        ServiceError: The registry of schemas gives no answer.
     """
-    del spark  # Spark's parser of DDL needs a session
     if delivery.schema == RAW:
         return None
     if delivery.schema == SAMPLE:
         return StructType([])
-    text = delivery.schema
-    shown = "schema"
-    if len(text) < _PATH_LENGTH_MAX and Path(text).is_file():
-        shown = f"schema file {text}"
-        text = Path(text).read_text(encoding="utf-8")
-    elif "/" in text or text.endswith((".json", ".ddl", ".sql", ".txt")):
-        raise OptionError(f"schema={text}: there is no such file")
     try:
-        return _read_schema(text.strip())
+        if texts is not None:
+            return texts.columns()
+    except (SchemaError, ValueError) as error:
+        raise OptionError(f"schema={delivery.schema}: {error}") from error
+    text, shown = _schema_text(delivery)
+    try:
+        return _read_schema(text)
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise OptionError(
             f"{shown} is no schema: {str(error).strip().splitlines()[0]}; expected columns as in SQL (`id BIGINT, price DOUBLE`), "
-            "an object of names and types, or Spark's own JSON"
+            "an object of names and types, a JSON Schema, or Spark's own JSON"
         ) from error
+
+
+def _schema_text(delivery: Delivery) -> tuple[str, str]:
+    text = delivery.schema
+    if len(text) < _PATH_LENGTH_MAX and Path(text).is_file():
+        try:
+            return Path(text).read_text(encoding="utf-8").strip(), f"schema file {text}"
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"schema file {text} cannot be read: {error}") from error
+    if "/" in text or text.endswith((".json", ".ddl", ".sql", ".txt")):
+        raise OptionError(f"schema={text}: there is no such file")
+    return text.strip(), "schema"
+
+
+def _is_json_schema(text: str) -> bool:
+    try:
+        return text.startswith("{") and is_json_schema(json.loads(text))
+    except ValueError:
+        return False
 
 
 def _read_schema(text: str) -> StructType:
@@ -294,8 +342,6 @@ def _read_schema(text: str) -> StructType:
         document = json.loads(text)
         if isinstance(document.get("fields"), list):
             schema = StructType.fromJson(document)
-        elif "properties" in document:
-            raise ValueError("JSON Schema is not read; name columns and types")
         else:
             schema = columns_of(", ".join(f"`{name}` {kind}" for name, kind in document.items()))
     if not schema.fields:

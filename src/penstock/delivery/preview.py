@@ -12,17 +12,26 @@ from penstock import wiring
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.json_fields import infer_columns
 from penstock.core.delivering.new_names import new_names
+from penstock.core.delivering.running_costs import RunningCosts, running_costs
 from penstock.core.position import LATEST
 from penstock.core.starting import parse_starting
 from penstock.delivery import json_rows
 from penstock.delivery.files import open_files
-from penstock.delivery.opening import batch_options, checked_schema, earlier_record, time_zone_of
+from penstock.delivery.opening import (
+    batch_options,
+    checked_schema,
+    earlier_record,
+    open_record_texts,
+    time_zone_of,
+)
 from penstock.delivery.table_rows import check_columns, table_rows, unseen_columns, with_verdict
 from penstock.delivery.table_writer import settle_session
 from penstock.delivery.targets.opening import open_target
+from penstock.sizing.price_table import load_prices
 from penstock.spark.options.spark_options import SourceOptions
 
 ROW_COUNT: Final = 10
+_SPAN_MIN_MS: Final = 1000
 
 
 class Preview(Struct, frozen=True, kw_only=True):
@@ -38,6 +47,7 @@ class Preview(Struct, frozen=True, kw_only=True):
         rows: The first rows, as texts by column.
         dead: Reasons of dead letters among the records that were looked at.
         note: Why there are no rows; empty if there are.
+        costs: Calls, files and prices.
         changes: Changes of the table that the delivery will make.
     """
 
@@ -50,6 +60,7 @@ class Preview(Struct, frozen=True, kw_only=True):
     rows: tuple[dict[str, str | None], ...]
     dead: tuple[str, ...]
     note: str
+    costs: RunningCosts
     changes: tuple[str, ...] = ()
 
 
@@ -60,35 +71,66 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
         OptionError: As `open_delivery`.
         NotFound: There is no such stream.
     """
-    wiring.open_kinesis(options.connection).fetch_summary(delivery.stream)
+    summary = wiring.open_kinesis(options.connection).fetch_summary(delivery.stream)
     files = open_files(spark, delivery.state)
     earlier = earlier_record(files, delivery)
     target = open_target(spark, delivery, "" if earlier is None else earlier.id)
-    schema = checked_schema(spark, files, delivery, target)
+    texts = open_record_texts(delivery)
+    schema = checked_schema(spark, files, delivery, target, texts)
     records, note = _first_records(spark, delivery)
+    rate = _bytes_per_s(records, summary.open_shard_count)
     settle_session(spark, delivery)
     dead: list[str] = []
     names = new_names(delivery, target.unreadable())
     if schema is not None:
-        texts = [bytes(row.data) for row in records.collect()]
         if delivery.evolve == "add" or not schema.fields:
-            readable = (text.decode(errors="replace") for text in texts)
+            known = json_rows.with_verdict(records, schema, texts).select(json_rows.TEXT).collect()
+            readable = (bytes(row[0] or b"").decode(errors="replace") for row in known)
             columns = infer_columns(readable, schema.names, names.refusal)
             if columns and not schema.fields:
                 columns |= unseen_columns(delivery, columns)
             schema = json_rows.extended(schema, columns)
             check_columns(delivery, schema)
-        rows = with_verdict(records, delivery, schema)
+        rows = with_verdict(records, delivery, schema, texts)
         unfit = rows.where(F.col(json_rows.VERDICT) != json_rows.FITS)
         reason = json_rows.reason_of(schema, names).alias("reason")
         dead = [row.reason for row in unfit.select(reason).limit(ROW_COUNT).collect()]
         rows = rows.where(F.col(json_rows.VERDICT) == json_rows.FITS)
     else:
         rows = records
-    if schema is not None and not schema.fields:
-        nothing = rows.select(F.lit("").alias("_none")).limit(0)
-        return _preview(delivery, nothing, dead, note or "no record has a field", ())
-    return _preview(delivery, table_rows(rows, delivery, schema), dead, note, target.changes(schema))
+    is_empty = schema is not None and not schema.fields
+    if is_empty:
+        rows = rows.select(F.lit("").alias("_none")).limit(0)
+        note = note or "no record has a field"
+    else:
+        rows = table_rows(rows, delivery, schema)
+    parts = [] if is_empty else [each.name for each in delivery.partitions]
+    costs = running_costs(
+        delivery,
+        shard_count=summary.open_shard_count,
+        bytes_per_s=rate,
+        partition_count=rows.select(*parts).distinct().count() if parts else 1,
+        prices=load_prices(),
+    )
+    return _preview(
+        delivery, rows, dead=dead, note=note, costs=costs, changes=() if is_empty else target.changes(schema)
+    )
+
+
+def _bytes_per_s(records: DataFrame, shard_count: int) -> float | None:
+    """Return the rate of the stream by the records that were read; None if they are too few."""
+    moment = F.unix_millis("approximateArrivalTimestamp")
+    seen = records.agg(
+        F.count(F.lit(1)).alias("count"),
+        F.sum(F.octet_length("data")).alias("size"),
+        (F.max(moment) - F.min(moment)).alias("span_ms"),
+        F.count_distinct("shardId").alias("shards"),
+    ).collect()[0]
+    if not seen["count"] or seen["span_ms"] < _SPAN_MIN_MS:
+        return None
+    # A sample that ends at its limit is from the first shards.
+    part = shard_count / seen["shards"] if seen["count"] >= json_rows.SAMPLE_COUNT else 1.0
+    return float(seen["size"] / seen["span_ms"] * 1000 * max(1.0, part))
 
 
 def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, str]:
@@ -107,7 +149,13 @@ def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, 
 
 
 def _preview(
-    delivery: Delivery, rows: DataFrame, dead: list[str], note: str, changes: tuple[str, ...]
+    delivery: Delivery,
+    rows: DataFrame,
+    *,
+    dead: list[str],
+    note: str,
+    costs: RunningCosts,
+    changes: tuple[str, ...],
 ) -> Preview:
     shown: list[dict[str, Any]] = [row.asDict() for row in rows.limit(ROW_COUNT).collect()]
     return Preview(
@@ -122,5 +170,6 @@ def _preview(
         ),
         dead=tuple(dead),
         note=note,
+        costs=costs,
         changes=changes,
     )

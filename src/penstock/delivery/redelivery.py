@@ -34,7 +34,15 @@ def redeliver(
     if opened.schema is None:
         raise OptionError("schema=raw has no dead letters")
     delivery = opened.delivery
-    writer = TableWriter(delivery, opened.files, opened.schema, opened.target, report=report, at_step=at_step)
+    writer = TableWriter(
+        delivery,
+        opened.files,
+        opened.schema,
+        opened.target,
+        texts=opened.texts,
+        report=report,
+        at_step=at_step,
+    )
     # The label is chosen before the files are listed: if another redelivery ends in between, it has used this label, and its
     # batch counts.
     label = redelivery_label(next_redelivery(writer.store.labels()))

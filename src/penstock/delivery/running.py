@@ -183,6 +183,17 @@ class DeliveryRun:
                 if not PASSES_START and any(progress["numInputRows"] for progress in query.recentProgress)
             ]
 
+    def _writer(self, opened: OpenDelivery) -> TableWriter:
+        return TableWriter(
+            opened.delivery,
+            opened.files,
+            opened.schema,
+            opened.target,
+            texts=opened.texts,
+            report=self._report,
+            at_step=self._at_step,
+        )
+
     def _start(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
         delivery = opened.delivery
         reader = self._spark.readStream.format("kinesis")
@@ -191,9 +202,7 @@ class DeliveryRun:
             "startingPosition": opened.starting,
         }.items():
             reader = reader.option(name, value)
-        writer = TableWriter(
-            delivery, opened.files, opened.schema, opened.target, report=self._report, at_step=self._at_step
-        )
+        writer = self._writer(opened)
 
         def write(batch: DataFrame, batch_id: int) -> None:
             try:
@@ -216,9 +225,7 @@ class DeliveryRun:
     def _backfill(self, opened: OpenDelivery) -> None:
         delivery, wanted = opened.delivery, opened.wanted
         assert wanted is not None
-        writer = TableWriter(
-            delivery, opened.files, opened.schema, opened.target, report=self._report, at_step=self._at_step
-        )
+        writer = self._writer(opened)
         label = range_label(wanted.since_ms, wanted.until_ms)
         if writer.store.is_done(label):
             _log.warning("%s: this range is in the table already", delivery.name)

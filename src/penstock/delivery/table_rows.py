@@ -7,10 +7,13 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from penstock.core.delivering.definition import METADATA, Delivery
+from penstock.core.delivering.lake_table import is_wider
+from penstock.core.delivering.new_names import NewNames
 from penstock.delivery import json_rows
+from penstock.delivery.record_texts import RecordTexts
 from penstock.errors import OptionError
 from penstock.spark.schema import COLUMNS
 
@@ -38,7 +41,9 @@ def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -
     return arrived.select(*(F.col(quoted(name)) for name in names), *parts)
 
 
-def with_verdict(batch: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
+def with_verdict(
+    batch: DataFrame, delivery: Delivery, schema: StructType | None, texts: RecordTexts | None
+) -> DataFrame:
     """Return the source's rows with the parsed record and a verdict: whether it fits the schema and the partitions.
 
     A partition column must have a value if the fields that it is computed from have one, and no empty text, which readers of folders
@@ -46,7 +51,7 @@ def with_verdict(batch: DataFrame, delivery: Delivery, schema: StructType | None
     """
     if schema is None:
         return batch.withColumn(json_rows.VERDICT, F.lit(json_rows.FITS))
-    rows = json_rows.with_verdict(batch, schema)
+    rows = json_rows.with_verdict(batch, schema, texts)
     if not delivery.partitions or not schema.fields or delivery.format == "stream":
         return rows
     hidden = {name.lower() for name in schema.names}
@@ -107,6 +112,28 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
                 f"partition-by={each.expression}: the table has a column {seen[each.name.lower()]} already; name the partition "
                 f"column otherwise, for instance `{each.expression} AS {each.name}_part`"
             )
+
+
+def with_newer(schema: StructType, newest: StructType, names: NewNames) -> StructType:
+    """Return a schema with the new and the wider columns of the newest version of its source."""
+    there = {each.name.lower() for each in schema.fields}
+    added = [
+        each for each in newest.fields if each.name.lower() not in there and names.refusal(each.name) is None
+    ]
+    return StructType([*with_wider(schema, newest).fields, *added])
+
+
+def with_wider(schema: StructType, other: StructType) -> StructType:
+    """Return a schema whose columns have the type of another one's if that is wider."""
+    kinds = {each.name: each.dataType for each in other.fields}
+    return StructType(
+        [
+            StructField(each.name, kinds[each.name])
+            if each.name in kinds and is_wider(kinds[each.name].simpleString(), each.dataType.simpleString())
+            else each
+            for each in schema.fields
+        ]
+    )
 
 
 def unseen_columns(delivery: Delivery, columns: Collection[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -17,8 +17,10 @@ from penstock.core.delivering.manifest import Identity, Manifest, Move, batch_la
 from penstock.core.delivering.new_names import new_names
 from penstock.delivery import json_rows
 from penstock.delivery.batch_store import BatchStore
+from penstock.delivery.compaction import Compaction
 from penstock.delivery.files import Files, spark_uri
-from penstock.delivery.table_rows import check_columns, unseen_columns, with_verdict
+from penstock.delivery.record_texts import RecordTexts
+from penstock.delivery.table_rows import check_columns, unseen_columns, with_newer, with_verdict
 from penstock.delivery.targets.target import Target
 
 _ROUNDS_MAX: Final = 10
@@ -40,6 +42,7 @@ class BatchReport(Struct, frozen=True):
         is_repeated: Whether it was in the table already.
         new_columns: Columns that were added.
         last_arrival_ms: Arrival of its newest record; None if unknown.
+        failed_compactions: Compactions of the table that failed in this program.
     """
 
     delivery: str
@@ -51,6 +54,7 @@ class BatchReport(Struct, frozen=True):
     is_repeated: bool
     new_columns: tuple[str, ...] = ()
     last_arrival_ms: int | None = None
+    failed_compactions: int = 0
 
 
 class TableWriter:
@@ -60,6 +64,7 @@ class TableWriter:
         delivery: The definition.
         files: The file system of the table.
         schema: Schema of the records; None for `raw`.
+        texts: Makes JSON of the records; None if they are.
         target: Gets the rows.
         report: Called after each batch.
         at_step: Called with the name of each step before it begins; for tests.
@@ -72,6 +77,7 @@ class TableWriter:
         schema: StructType | None,
         target: Target,
         *,
+        texts: RecordTexts | None = None,
         report: Callable[[BatchReport], None],
         at_step: Callable[[str], None] = _BEGIN,
     ) -> None:
@@ -79,15 +85,19 @@ class TableWriter:
         self._files = files
         self._schema = schema
         self._target = target
+        self._texts = texts
         self._new_names = new_names(delivery, target.unreadable())
         self._report = report
         self._at_step = at_step
         self.store = BatchStore(files, delivery.state, target.commit)
+        self._compaction = Compaction(delivery, files, target.compact)
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Deliver a batch of the query; the function for `foreachBatch`."""
         self.write(batch, batch_label(batch_id))
         self.store.forget(batch_id)
+        # Here no batch of this delivery is open: this one is done, and Spark plans the next one after this function.
+        self._compaction.run_if_due()
 
     def write(self, batch: DataFrame, label: str, removes: Sequence[str] = ()) -> BatchReport:
         """Deliver rows of the source under a label, once.
@@ -121,6 +131,7 @@ class TableWriter:
             dead_count=manifest.dead_count,
             file_count=len(manifest.moves) + manifest.staged_count,
             duration_s=time.monotonic() - began_s,
+            failed_compactions=self._compaction.failure_count,
             **{"is_repeated": False, **more},
         )
         self._report(report)
@@ -130,12 +141,16 @@ class TableWriter:
         self, batch: DataFrame, label: str, removes: tuple[str, ...]
     ) -> tuple[Manifest, tuple[str, ...], int | None]:
         delivery = self._delivery
-        added = [*self._grow(with_verdict(batch, delivery, self._schema))] if self._is_unknown else []
+        added = (
+            [*self._grow(with_verdict(batch, delivery, self._schema, self._texts))]
+            if self._is_unknown
+            else []
+        )
         for _ in range(_ROUNDS_MAX):
             folder = self.store.new_staging(label)
-            verdicts = with_verdict(batch, delivery, self._schema)
+            verdicts = with_verdict(batch, delivery, self._schema, self._texts)
             seen = self._write_rows(verdicts, f"{folder}/rows")
-            columns = self._grow(verdicts) if seen["unknown"] else ()
+            columns = self._grow(verdicts) if self._may_grow(seen) else ()
             if not columns:
                 break
             added += columns
@@ -197,11 +212,18 @@ class TableWriter:
         self._target.stage(observed.where(is_row), self._schema, folder)
         return dict(observation.get)
 
+    def _may_grow(self, seen: Mapping[str, Any]) -> bool:
+        """Return whether records that fit no row may fit one after a look at the schema's source."""
+        return bool(seen["unknown"] or (self._texts is not None and seen["dead"]))
+
     def _grow(self, verdicts: DataFrame) -> tuple[str, ...]:
         """Add columns for unknown fields, if that is the policy; return their names."""
         assert self._schema is not None
         if self._delivery.evolve != "add" and not self._is_unknown:
             return ()
+        before = self._schema
+        if self._texts is not None:
+            self._schema = with_newer(self._schema, self._texts.columns(), self._new_names)
         # A redelivery beside this program may have added columns.
         grown = saved_schema(self._files, self._delivery)
         if grown is not None:
@@ -214,9 +236,12 @@ class TableWriter:
             if self._is_unknown:
                 columns |= unseen_columns(self._delivery, columns)
             self._schema = json_rows.extended(self._schema, columns)
-            check_columns(self._delivery, self._schema)
-            save_schema(self._files, self._delivery, self._schema)
-        return tuple(columns)
+        if self._schema == before:
+            return ()
+        check_columns(self._delivery, self._schema)
+        save_schema(self._files, self._delivery, self._schema)
+        known = {each.name: each.dataType for each in before.fields}
+        return tuple(each.name for each in self._schema.fields if known.get(each.name) != each.dataType)
 
 
 def schema_place(delivery: Delivery) -> str:

@@ -23,3 +23,8 @@ def test_a_lake_has_its_package_and_its_settings():
         "--packages io.delta:delta-spark_4.1_2.13:4.4.0 --conf spark.sql.extensions=io.delta.sql" in lines[-2]
     )
     assert not has_packages({"iceberg"}, "4.2")
+
+
+def test_a_registry_of_schemas_needs_its_packages():
+    lines = submit_lines("orders.yml", (), None, {}, has_schemas=True)
+    assert "pip install 'penstock[schemas]' 'pyarrow" in lines

@@ -15,6 +15,7 @@ from penstock.errors import OptionError
 
 FRESHNESS_MIN_S: Final = 5.0
 RAW: Final = "raw"
+GLUE: Final = "glue"
 SAMPLE: Final = "sample"
 METADATA: Final = {
     "arrived": "approximateArrivalTimestamp",
@@ -29,19 +30,21 @@ METADATA: Final = {
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}(-[A-Za-z0-9_.]{1,63}){0,7}")
 FILE_FORMATS: Final = ("parquet", "json")
 """Formats of tables that are plain files in a folder."""
+_LAKES: Final = ("delta", "iceberg")
 _STREAM_OF_RECORDS: Final = "stream"
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 _KINDS: Final[dict[str, Kind]] = {
     "stream": TEXT,
     "to": TEXT,
     "name": TEXT,
-    "format": one_of(*FILE_FORMATS, "delta", "iceberg", _STREAM_OF_RECORDS),
+    "format": one_of(*FILE_FORMATS, *_LAKES, _STREAM_OF_RECORDS),
     "schema": TEXT,
     "evolve": one_of("add", "refuse"),
     "start": TEXT,
     "since": TEXT,
     "until": TEXT,
     "freshness": duration(FRESHNESS_MIN_S, 86_400),
+    "compact": duration(60, 30 * 86_400),
     "checkpoint": TEXT,
     "application": TEXT,
     "time-zone": TEXT,
@@ -73,6 +76,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
         since: Begin of a backfill as typed.
         until: End of a backfill as typed.
         freshness_s: Time between two batches.
+        compact_s: Time between two compactions of a lake table; None for none.
         checkpoint: Spark's checkpoint location; None is the default beside the table.
         application: Name of the leases; None is the default.
         time_zone: Of dates and of timestamps without one.
@@ -95,6 +99,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     since: str | None = None
     until: str | None = None
     freshness_s: float = 60.0
+    compact_s: float | None = None
     checkpoint: str | None = None
     application: str | None = None
     time_zone: str = "UTC"
@@ -115,6 +120,15 @@ class Delivery(Struct, frozen=True, kw_only=True):
         if self.format == "delta":
             return _TABLE_NAME.fullmatch(self.to) is None
         return self.format in FILE_FORMATS
+
+    @property
+    def glue_schema(self) -> tuple[str, str] | None:
+        """Registry and name of the schema of `glue`, `glue:NAME` or `glue:REGISTRY/NAME`; None for other schemas."""
+        word, _, name = self.schema.partition(":")
+        if word != GLUE:
+            return None
+        registry, _, last = name.rpartition("/")
+        return registry or "default-registry", last or self.stream.rpartition("/")[2]
 
     @property
     def checkpoint_location(self) -> str:
@@ -173,6 +187,7 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
         since=values.get("since"),
         until=values.get("until"),
         freshness_s=values.get("freshness", 60.0),
+        compact_s=values.get("compact"),
         checkpoint=values.get("checkpoint", "").rstrip(_ENDS) or None,
         application=values.get("application"),
         time_zone=values.get("time-zone", "UTC"),
@@ -198,6 +213,10 @@ def _check_target(delivery: Delivery) -> None:
         raise OptionError(
             f"state is missing: {shown} is no folder, so name one for the checkpoint, the batches and the dead letters"
             + (f"; if it is one, write ./{delivery.to}" if delivery.format == "delta" else "")
+        )
+    if delivery.compact_s is not None and delivery.format not in _LAKES:
+        raise OptionError(
+            f"compact has no effect with format={delivery.format}, whose files others may merge; it is for delta and iceberg"
         )
     if delivery.format == _STREAM_OF_RECORDS:
         for key, value in (("partition-by", delivery.partitions), ("metadata", delivery.metadata)):
@@ -226,7 +245,7 @@ def _read(key: str, kind: Kind, value: Any) -> Any:
     if isinstance(value, bool | list | dict):
         raise OptionError(f"{key}={value}: expected one value ({kind.form})")
     try:
-        return kind.read(str(value))
+        return kind.read(str(value).removeprefix("every ") if key == "compact" else str(value))
     except ValueError as error:
         raise OptionError(f"{key}={value}: {error}") from error
 

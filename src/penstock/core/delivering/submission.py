@@ -9,6 +9,7 @@ from typing import Final
 _PROGRAM: Final = '\'import runpy; runpy.run_module("penstock", run_name="__main__")\''
 
 
+_WITH_SCHEMAS: Final = "'penstock[schemas]'"
 _PACKAGES: Final = "spark.jars.packages"
 
 
@@ -18,6 +19,8 @@ def submit_lines(
     master: str | None,
     settings: Mapping[str, str],
     spark: str = "",
+    *,
+    has_schemas: bool = False,
 ) -> str:
     """Return the lines of a shell.
 
@@ -26,6 +29,7 @@ def submit_lines(
         arguments: Further arguments of the command.
         master: Spark's master; None leaves it to the cluster's configuration.
         settings: Of Spark, by name.
+        has_schemas: Whether records are read by a registry or a JSON Schema, which needs further packages.
         spark: Line of Spark for which the packages among the settings are; empty if there are none.
     """
     name = file.rpartition("/")[2]
@@ -43,7 +47,7 @@ def submit_lines(
         (
             *([note] if note else []),
             "python3 -m venv environment && . environment/bin/activate",
-            "pip install penstock 'pyarrow>=18' 'pandas>=2.2,<3' pyyaml venv-pack",
+            f"pip install {_WITH_SCHEMAS if has_schemas else 'penstock'} 'pyarrow>=18' 'pandas>=2.2,<3' pyyaml venv-pack",
             "venv-pack -o environment.tar.gz",
             f"echo {_PROGRAM} > deliver.py",
             f"PYSPARK_PYTHON=./environment/bin/python spark-submit {shlex.join(options)} \\",

@@ -175,6 +175,32 @@ def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> 
     )
 
 
+def claim_sums(shards: int, batches_per_hour: float, prices: Prices, *, store: str = "DynamoDB") -> list[Sum]:
+    """Return the items of a query's batches: for each shard a claim, and two reads of its lease.
+
+    Args:
+        shards: With records in each batch.
+        batches_per_hour: Of the query.
+        prices: The table.
+        store: `DynamoDB` or `S3`.
+    """
+    hours = HOURS_PER_MONTH
+    if store == "S3":
+        return [
+            sum_of(
+                "claims of batches", shards, batches_per_hour, hours, prices.s3_put_million, over=1_000_000
+            )
+        ]
+    return [
+        sum_of(
+            "claims of batches", shards, batches_per_hour, hours, prices.lease_write_million, over=1_000_000
+        ),
+        sum_of(
+            "reads of leases", 2, shards, batches_per_hour, hours, prices.lease_read_million, over=1_000_000
+        ),
+    ]
+
+
 def _gb(item: str, bytes_per_s: float, price: float) -> Sum:
     return sum_of(item, bytes_per_s / GB, 3600, HOURS_PER_MONTH, price)
 

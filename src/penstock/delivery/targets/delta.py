@@ -93,6 +93,12 @@ class DeltaTable:
         """Return None: Delta compares the batch's number itself."""
         return None
 
+    def compact(self, file_bytes: int) -> None:
+        """Run `OPTIMIZE`."""
+        for name in ("minFileSize", "maxFileSize"):
+            self._spark.conf.set(f"spark.databricks.delta.optimize.{name}", str(file_bytes))
+        self._spark.sql(f"OPTIMIZE {self.name}")
+
     def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
         """Append the rows of a batch, unless it was committed."""
         del before

@@ -87,6 +87,19 @@ class IcebergTable:
         rows = self._spark.table(f"{self.name}.refs").where("name = 'main'").collect()
         return str(rows[0].snapshot_id) if rows else None
 
+    def compact(self, file_bytes: int) -> None:
+        """Run `rewrite_data_files`."""
+        catalog, _, table = self.name.partition(".")
+        if (
+            self._namespace is None
+        ):  # a namespace and a table of Spark's own catalog, or a catalog without namespaces
+            is_own = not self._spark.conf.get(f"spark.sql.catalog.{catalog.strip('`')}", None)
+            catalog, table = ("spark_catalog", self.name) if is_own else (catalog, table)
+        self._spark.sql(
+            f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => "
+            f"map('target-file-size-bytes', '{file_bytes}'))"
+        )
+
     def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
         """Append the rows of a batch, unless it was committed.
 

@@ -62,6 +62,9 @@ class LakeTable(Protocol):
     def state(self) -> str | None:
         """Return what `append` compares: whether the table has changed since."""
 
+    def compact(self, file_bytes: int) -> None:
+        """Merge files that are smaller than a size."""
+
     def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
         """Append the rows of a batch by one transaction; do nothing if that was committed.
 
@@ -165,6 +168,11 @@ class LakeTarget:
             return Placement()
         before = self._table.state() if self._table.exists() else None
         return Placement(rows=folder, before=before, staged_count=len(staged))
+
+    def compact(self) -> None:
+        """Merge small files by the table's own procedure."""
+        if self._table.exists():
+            self._table.compact(self._delivery.file_bytes)
 
     def commit(self, manifest: Manifest) -> None:
         """Create or change the table if it lacks columns, and append the rows.

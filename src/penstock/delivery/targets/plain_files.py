@@ -68,5 +68,8 @@ class PlainFiles:
         )
         return Placement(moves)
 
+    def compact(self) -> None:
+        """Do nothing."""
+
     def commit(self, manifest: Manifest) -> None:
         """Do nothing: the batch's files are moved by its manifest."""

@@ -75,6 +75,9 @@ class StreamTarget:
         del label
         return Placement(rows=folder, staged_count=len(staged)) if staged else Placement()
 
+    def compact(self) -> None:
+        """Do nothing."""
+
     def commit(self, manifest: Manifest) -> None:
         """Put the records. Those with one partition key stay in order."""
         assert manifest.rows is not None

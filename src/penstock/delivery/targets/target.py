@@ -73,6 +73,9 @@ class Target(Protocol):
             folder: The folder in which they were staged.
         """
 
+    def compact(self) -> None:
+        """Merge the small files of the target, if it has a procedure for that. It is called between two batches."""
+
     def commit(self, manifest: Manifest) -> None:
         """Put the staged rows of a batch into the target, once: a repeat after any failure adds nothing.
 

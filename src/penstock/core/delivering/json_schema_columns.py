@@ -1,0 +1,98 @@
+"""Columns of a table from a JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_DEPTH_MAX: Final = 20
+_TEXT: Final = "STRING"
+_PLAIN: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+_FORMATS: Final = {"date-time": "TIMESTAMP", "date": "DATE"}
+
+
+def is_json_schema(document: Any) -> bool:
+    """Return whether a JSON value is a JSON Schema, and no object of names and types of columns."""
+    return isinstance(document, Mapping) and (
+        "$schema" in document
+        or document.get("type") == "object"
+        or isinstance(document.get("properties"), Mapping)
+    )
+
+
+def columns_of_json_schema(document: Mapping[str, Any]) -> str:
+    """Return the columns of a JSON Schema, as in SQL.
+
+    Values without one clear type become texts: their JSON text is the column's value.
+
+    Raises:
+        ValueError: It describes no objects with properties.
+    """
+    node = _resolved(document, document, 0)
+    properties = node.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        raise ValueError("the JSON Schema names no properties")
+    return ", ".join(f"{_quoted(name)} {_type(each, document, 0)}" for name, each in properties.items())
+
+
+def _type(node: Any, root: Mapping[str, Any], depth: int) -> str:
+    node = _resolved(node, root, depth)
+    kind = _kind(node)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if depth < _DEPTH_MAX and kind == "object":
+        return _object(node, root, depth)
+    if depth < _DEPTH_MAX and kind == "array" and isinstance(node.get("items"), Mapping):
+        return f"ARRAY<{_type(node['items'], root, depth + 1)}>"
+    return _FORMATS.get(str(node.get("format")), _TEXT) if kind == "string" else _TEXT
+
+
+def _object(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+    properties, further = node.get("properties"), node.get("additionalProperties")
+    if isinstance(properties, Mapping) and properties:
+        fields = (f"{_quoted(name)}: {_type(each, root, depth + 1)}" for name, each in properties.items())
+        return f"STRUCT<{', '.join(fields)}>"
+    if isinstance(further, Mapping) and further:
+        return f"MAP<STRING, {_type(further, root, depth + 1)}>"
+    return _TEXT
+
+
+def _kind(node: Mapping[str, Any]) -> str:
+    """Return the one type of a node besides null; empty if it has several, or none."""
+    kinds = node.get("type")
+    found = {each for each in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(each, str)}
+    found -= {"null"}
+    if found == {"integer", "number"}:
+        return "number"
+    return next(iter(found)) if len(found) == 1 else ""
+
+
+def _resolved(node: Any, root: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
+    """Return a node behind its references, and behind a choice between null and one other."""
+    for _ in range(_DEPTH_MAX):
+        if not isinstance(node, Mapping):
+            return {}
+        reference = node.get("$ref")
+        choices = next((node[word] for word in ("anyOf", "oneOf", "allOf") if word in node), None)
+        if isinstance(reference, str) and reference.startswith("#") and depth < _DEPTH_MAX:
+            node = _at(root, reference)
+        elif "type" not in node and isinstance(choices, list):
+            others = [each for each in choices if each != {"type": "null"}]
+            if len(others) != 1:
+                return {}
+            node = others[0]
+        else:
+            return node
+    return {}
+
+
+def _at(root: Mapping[str, Any], reference: str) -> Any:
+    node: Any = root
+    for word in reference.removeprefix("#").split("/"):
+        if word:
+            node = node.get(word.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
+    return node
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,70 @@
+"""Compaction of a lake table between two batches of its delivery, at a rate that the user gives."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from penstock.core.delivering.definition import Delivery
+from penstock.core.safe_text import describe_error
+from penstock.delivery.files import Files
+
+_log: Final = logging.getLogger("penstock.delivery")
+
+
+class Compaction:
+    """Runs the table's own compaction when it is due. The time of the last one outlives the program.
+
+    Args:
+        delivery: The definition.
+        files: The file system of its state.
+        compact: Merges the small files of the table.
+        wall_ms: The clock.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        files: Files,
+        compact: Callable[[], None],
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._delivery = delivery
+        self._files = files
+        self._compact = compact
+        self._wall_ms = wall_ms
+        self._place = f"{delivery.state}/compaction.json"
+        self.failure_count = 0
+        """Compactions that failed in this program."""
+
+    def run_if_due(self) -> bool:
+        """Compact the table if that is due; return whether it was tried. Call it while no batch is open.
+
+        A failure is a warning: the rows are in the table, and the next compaction merges their files too.
+        """
+        if self._delivery.compact_s is None:
+            return False
+        text, now_ms = self._files.read(self._place), self._wall_ms()
+        last_ms = None if text is None else int(json.loads(text)["at_ms"])
+        if last_ms is not None and 0 <= now_ms - last_ms < self._delivery.compact_s * 1000:
+            return False
+        if last_ms is not None:
+            try:
+                self._compact()
+            except (PySparkException, Py4JJavaError) as error:
+                self.failure_count += 1
+                _log.warning(
+                    "%s: compaction of %s failed, for the %d. time in this program: %s",
+                    self._delivery.name,
+                    self._delivery.to,
+                    self.failure_count,
+                    describe_error(error).splitlines()[0],
+                )
+        self._files.replace(self._place, json.dumps({"at_ms": self._wall_ms()}).encode())
+        return last_ms is not None
