@@ -23,7 +23,7 @@ from penstock.ports.lease_table import LeaseScan
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop
-from penstock.spark.driver.joining import DriverPorts
+from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions, parse_source
 from penstock.spark.tasks.iterator_cache import IteratorCache

@@ -24,15 +24,11 @@ from penstock.core.leases.lease import Lease, name_run
 from penstock.core.shard import StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, PenstockError
-from penstock.ports.clock import Chance, Clock
-from penstock.ports.fan_out import FanOut
-from penstock.ports.kcl3_tables import Kcl3Tables
-from penstock.ports.kinesis import Kinesis
-from penstock.ports.lease_table import LeaseTable
+from penstock.ports.clock import Chance
 from penstock.ports.metrics import ClosableMetrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.known_stream import KnownStream
-from penstock.runtime.threads import Threads
+from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.query_worker import QueryWorker, coordinator_options
 from penstock.spark.driver.startup_checks import (
@@ -51,36 +47,6 @@ from penstock.spark.tasks.query_stream import check_stream
 
 _log: Final = logging.getLogger("penstock.spark")
 _WITHOUT_FAN_OUT: Final = "use its name (option consumerName), or set consumerType=polling"
-
-
-class DriverPorts(Struct, frozen=True):
-    """Ports of a query's driver.
-
-    Args:
-        kinesis: The service.
-        table: The application's lease table.
-        clock: Time.
-        chance: Jitter and unique names.
-        threads: Source of its threads.
-        open_metrics: Opens the metrics backend for a worker id.
-        open_table: Opens another lease table by its name: the query's earlier one.
-        kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
-        fan_out: Registers the query's consumer; None if it polls.
-        know_stream: Returns the check that the stream's name still refers to it; None checks nothing.
-        lease_loop_table: The same lease table for the lease loop, which repeats failed calls by itself; None: `table`.
-    """
-
-    kinesis: Kinesis
-    table: LeaseTable
-    clock: Clock
-    chance: Chance
-    threads: Threads
-    open_metrics: Callable[[SourceOptions, str], ClosableMetrics]
-    open_table: Callable[[str], LeaseTable]
-    kcl3: Kcl3Tables | None = None
-    fan_out: FanOut | None = None
-    know_stream: Callable[[StreamIdentity], KnownStream] | None = None
-    lease_loop_table: LeaseTable | None = None
 
 
 class Joined(Struct, frozen=True):
@@ -316,15 +282,10 @@ class Joining:
                 stream=self.stream,
                 kcl3=ports.kcl3 is not None,
             ),
+            ports,
             run_name=name_run(self.worker, run[:8]),
             stream=options.stream,
-            table=ports.lease_loop_table or ports.table,
-            kinesis=ports.kinesis,
-            clock=ports.clock,
-            chance=ports.chance,
-            threads=ports.threads,
             metrics=metrics,
-            kcl3=ports.kcl3,
             known=self.known_stream,
         )
         shards = QueryShards(self.worker, self.last_unknown_batch)

@@ -35,8 +35,9 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, Unavailable
 from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_driver
 from penstock.spark.driver.batch_tasks import BatchTasks, PlannedBatch
+from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.figures import describe_unread, measure, report_of
-from penstock.spark.driver.joining import DriverPorts, Joined, deregister_consumer, draw_name, join
+from penstock.spark.driver.joining import Joined, deregister_consumer, draw_name, join
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
 from penstock.spark.driver.query_worker import STOP_S

@@ -12,7 +12,7 @@ from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics, NoMetrics
 from penstock.runtime.metrics_log import LoggingMetrics
 from penstock.runtime.threads import SYSTEM_THREADS
-from penstock.spark.driver.joining import DriverPorts
+from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import known_to_query

@@ -20,14 +20,10 @@ from penstock.core.leases.coordinator_stats import CoordinatorStats
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.starting import StartingPosition
 from penstock.errors import PenstockError
-from penstock.ports.clock import Chance, Clock
-from penstock.ports.kcl3_tables import Kcl3Tables
-from penstock.ports.kinesis import Kinesis
-from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_loop import LeaseLoop
-from penstock.runtime.threads import Threads
+from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.options.spark_options import SourceOptions
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -43,15 +39,10 @@ class QueryWorker:
     Args:
         worker: The query's worker id.
         options: As for every worker.
+        ports: The driver's.
         run_name: Distinguishes this driver process from others with the same worker id.
         stream: Name or ARN.
-        table: The application's leases.
-        kinesis: For listings.
-        clock: Time.
-        chance: Jitter.
-        threads: Source of its threads.
         metrics: Receives figures, under the same names as the consumer's.
-        kcl3: Tables of KCL 3 workers beside the leases; needed if the options ask for them.
         known: Checks that the name still refers to this stream; None checks nothing.
     """
 
@@ -59,50 +50,44 @@ class QueryWorker:
         self,
         worker: str,
         options: CoordinatorOptions,
+        ports: DriverPorts,
         *,
         run_name: str,
         stream: str,
-        table: LeaseTable,
-        kinesis: Kinesis,
-        clock: Clock,
-        chance: Chance,
-        threads: Threads,
         metrics: Metrics,
-        kcl3: Kcl3Tables | None = None,
-        known: KnownStream | None = None,
+        known: KnownStream | None,
     ) -> None:
         self.worker = worker
-        self._clock = clock
         self._known = known
-        self._changed = threads.condition()
+        self._changed = ports.threads.condition()
         self._commands: deque[StartReader | StopReader] = deque()
         self._alive: set[tuple[str, int]] = set()
         self._is_at_rest = False
         self._failure: BaseException | None = None
         self._refusal: PenstockError | None = None  # why the lease table cannot be used
         self._pools = (
-            threads.pool("penstock-renew", _HEARTBEAT_THREADS),
-            threads.pool("penstock-lease", _CALL_THREADS),
+            ports.threads.pool("penstock-renew", _HEARTBEAT_THREADS),
+            ports.threads.pool("penstock-lease", _CALL_THREADS),
         )
         self._loop = _WatchedLoop(
             Coordinator(worker, options, run_name),
             stream=stream,
-            table=table,
-            kinesis=kinesis,
-            clock=clock,
-            chance=chance,
+            table=ports.lease_loop_table or ports.table,
+            kinesis=ports.kinesis,
+            clock=ports.clock,
+            chance=ports.chance,
             metrics=metrics,
             renewal_pool=self._pools[0],
             call_pool=self._pools[1],
             table_option="applicationName (or leaseTable)",
-            condition=threads.condition(),
-            kcl3=kcl3,
+            condition=ports.threads.condition(),
+            kcl3=ports.kcl3,
             known={} if known is None else {"": known},
         )
         self._loop.on_unusable_table = self._refuse
         self._loop.readers = self
         self._loop.after_turn = self._after_turn
-        self._thread = threads.drive("penstock-leases", self._loop, clock, self._crash)
+        self._thread = ports.threads.drive("penstock-leases", self._loop, ports.clock, self._crash)
 
     # --- the planner's side -----------------------------------------------------------------------------
 

@@ -1,0 +1,48 @@
+"""Everything outside of the process that a query's driver works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from penstock.core.stream_identity import StreamIdentity
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.fan_out import FanOut
+from penstock.ports.kcl3_tables import Kcl3Tables
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.ports.metrics import ClosableMetrics
+from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.threads import Threads
+from penstock.spark.options.spark_options import SourceOptions
+
+
+class DriverPorts(Struct, frozen=True):
+    """Ports of a query's driver.
+
+    Args:
+        kinesis: The service.
+        table: The application's lease table.
+        clock: Time.
+        chance: Jitter and unique names.
+        threads: Source of its threads.
+        open_metrics: Opens the metrics backend for a worker id.
+        open_table: Opens another lease table by its name: the query's earlier one.
+        kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
+        fan_out: Registers the query's consumer; None if it polls.
+        know_stream: Returns the check that the stream's name still refers to it; None checks nothing.
+        lease_loop_table: The same lease table for the lease loop, which repeats failed calls by itself; None: `table`.
+    """
+
+    kinesis: Kinesis
+    table: LeaseTable
+    clock: Clock
+    chance: Chance
+    threads: Threads
+    open_metrics: Callable[[SourceOptions, str], ClosableMetrics]
+    open_table: Callable[[str], LeaseTable]
+    kcl3: Kcl3Tables | None = None
+    fan_out: FanOut | None = None
+    know_stream: Callable[[StreamIdentity], KnownStream] | None = None
+    lease_loop_table: LeaseTable | None = None
