@@ -84,15 +84,12 @@ def holding(**options):
     ("name", "value"),
     [
         ("lease_duration_s", 0),
-        ("delivery_margin_s", 6.0),
         ("round_interval_s", 0.0),
         ("scanned_rows_per_s_max", 0.0),
         ("max_leases", 0),
         ("leases_to_acquire", 0),
         ("handover_timeout_s", 0.0),
         ("cold_start_jitter_s", -1.0),
-        ("hole_confidence_rounds", 0),
-        ("writes_in_flight_max", 0),
     ],
 )
 def test_a_bad_option_is_named_with_its_value(name, value):
@@ -1041,19 +1038,6 @@ def test_a_finished_lease_is_deleted_when_its_children_are_past_their_start():
     assert bench.writes(Delete) == []
     bench.at(45.0)
     assert bench.writes(Delete) == [Delete("p", 4, SHARD_END)]
-
-
-def test_finished_leases_stay_where_they_are_not_to_be_cleared_away():
-    bench = Bench(
-        Lease("p", counter=4, checkpoint=SHARD_END, hash_range=WHOLE),
-        Lease(
-            "c", counter=1, owner="me", checkpoint=at_record("5"), parents=frozenset({"p"}), hash_range=WHOLE
-        ),
-        cleanup=False,
-    )
-    bench.start()
-    bench.at(90.0)
-    assert bench.writes(Delete) == []
 
 
 def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known():

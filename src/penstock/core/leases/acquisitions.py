@@ -38,6 +38,8 @@ from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.twin_watch import TwinWatch
 from penstock.core.position import LATEST
 
+HANDOVER_POLL_S: Final = 1.5
+"""Mean time between two reads of a lease that is being handed over."""
 _LEFT_DURATIONS: Final = 10  # lease durations for which a shard that failed here is left to others
 
 
@@ -217,7 +219,7 @@ class Acquisitions:
         return is_overdue or self.view.handovers.ignores_handovers(row.checkpoint_owner, now_s)
 
     def _poll_s(self) -> float:
-        return self._turn.jittered(self.options.handover_poll_s, 0.5)
+        return self._turn.jittered(HANDOVER_POLL_S, 0.5)
 
     # --- reacquiring --------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
-from penstock.core.leases.acquisitions import Acquisitions
+from penstock.core.leases.acquisitions import HANDOVER_POLL_S, Acquisitions
 from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
@@ -115,6 +115,7 @@ from penstock.core.leases.table_scans import RowFetches, TableScans
 from penstock.core.leases.twin_watch import TwinWatch
 
 _EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest wait for a scan after a refused hand-over request
+_WRITES_IN_FLIGHT_MAX: Final = 50  # renewals not counted
 _RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})
 
 
@@ -132,12 +133,12 @@ class Coordinator:
         self.worker = worker
         self.options = options
         # A requester takes the lease after `handover_timeout_s`. The others wait two polls longer for its take.
-        handover_bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
+        handover_bound_s = options.handover_timeout_s + 2 * HANDOVER_POLL_S
         view = LeaseView(options.lease_duration_s, handover_bound_s, names_streams=options.names_streams)
         self.view: LeaseView = view
         self._turn = turn = Turn()
         self._twins = twins = TwinWatch(worker, run_name, view)
-        self._writes = writes = PendingWrites(turn, options.writes_in_flight_max, twins)
+        self._writes = writes = PendingWrites(turn, _WRITES_IN_FLIGHT_MAX, twins)
         self._scans = scans = TableScans(worker, options, view, turn)
         context = CoordinatorContext(worker, options, view, turn, writes, scans)
         self._failing = FailingCalls(

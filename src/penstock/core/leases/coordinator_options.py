@@ -63,8 +63,6 @@ class CoordinatorOptions(Struct, frozen=True):
     Args:
         lease_duration_s: A lease whose counter has not changed for so long has expired, and any worker may take it. The
             same for all workers of an application.
-        delivery_margin_s: Delivery stops this long before others could see the lease as expired; it pays for
-            clocks that run at different speeds. None: a tenth of the lease duration.
         round_interval_s: Mean time between two scans of the lease table. None: 0.8 of the lease duration.
         scanned_rows_per_s_max: Rows that all workers together may read per second by scanning. In a large fleet each
             worker scans a part of the table each round, and the whole table as rarely as this limit requires.
@@ -75,7 +73,6 @@ class CoordinatorOptions(Struct, frozen=True):
         leases_to_acquire: The most takes and hand-overs begun per round. None: the whole share.
         handover: Ask live owners to finish before their leases move; False takes them as KCL 2.x does.
         handover_timeout_s: Longest duration of a hand-over before the lease is taken.
-        handover_poll_s: Mean time between two reads of a lease that is being handed over.
         keeps_claims: This worker's batches claim their ends on the leases, as a Spark query's do. A renewal then never
             writes a checkpoint, which would end a claim. After a restart the worker resumes leases that it was handing over,
             since the interrupted batch is repeated first. The table refuses claims once another worker reads the shard, so
@@ -86,12 +83,9 @@ class CoordinatorOptions(Struct, frozen=True):
         kcl3: Whether the table may have KCL 3 workers: the worker first reads whether their leader assigns the leases.
         start: The starting position when the application starts for the first time.
         cold_start_jitter_s: Longest wait on an empty table before a worker lists the shards.
-        hole_confidence_rounds: A hole in the hash range is filled after it was seen in so many rounds in a row.
-        cleanup: Delete leases of finished shards once all their children have been read from.
         garbage_interval_s: Time between two listings that search for leases of vanished shards.
         shutdown_timeout_s: Longest duration of a graceful stop.
         stall_after_s: A shard that is behind and makes no progress for so long is reported.
-        writes_in_flight_max: The most lease writes in flight at once, renewals not counted.
         watches: Also scan a small table every 0.06 lease durations while other workers hold leases, and take free ones at
             once. Such a scan is eventually consistent. No effect with `leases_to_acquire` and policy `kcl2`.
 
@@ -100,7 +94,6 @@ class CoordinatorOptions(Struct, frozen=True):
     """
 
     lease_duration_s: float = 10.0
-    delivery_margin_s: float | None = None
     round_interval_s: float | None = None
     scanned_rows_per_s_max: float = 20_000.0
     part_watchers_min: int = 6
@@ -109,29 +102,20 @@ class CoordinatorOptions(Struct, frozen=True):
     leases_to_acquire: int | None = None
     handover: bool = True
     handover_timeout_s: float = 30.0
-    handover_poll_s: float = 1.5
     keeps_claims: bool = False
     stream: StreamIdentity | None = None
     streams: Mapping[str, SharedStream] = field(default_factory=dict)
     kcl3: bool = False
     start: StartingPosition = field(default_factory=lambda: StartingPosition(default=LATEST))
     cold_start_jitter_s: float = 5.0
-    hole_confidence_rounds: int = 3
-    cleanup: bool = True
     garbage_interval_s: float = 1800.0
     shutdown_timeout_s: float = 30.0
     stall_after_s: float = 300.0
-    writes_in_flight_max: int = 50
     watches: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.lease_duration_s <= 3600:
             raise OptionError(f"lease_duration_s={self.lease_duration_s}: expected 1 to 3600")
-        if not 0 < self.margin_s <= self.lease_duration_s / 3:
-            raise OptionError(
-                f"delivery_margin_s={self.delivery_margin_s}: expected more than 0 and at most a third of "
-                f"lease_duration_s={self.lease_duration_s}"
-            )
         if not 0 < self.interval_s <= 100 * self.lease_duration_s:
             raise OptionError(
                 f"round_interval_s={self.round_interval_s}: expected more than 0 and at most 100 times "
@@ -177,7 +161,6 @@ class CoordinatorOptions(Struct, frozen=True):
         for name in (
             "scanned_rows_per_s_max",
             "handover_timeout_s",
-            "handover_poll_s",
             "garbage_interval_s",
             "shutdown_timeout_s",
             "stall_after_s",
@@ -190,14 +173,16 @@ class CoordinatorOptions(Struct, frozen=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name}={value}: expected at least 1, or None for no limit")
-        for name in ("hole_confidence_rounds", "part_watchers_min", "writes_in_flight_max"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}={getattr(self, name)}: expected at least 1")
+        if self.part_watchers_min < 1:
+            raise OptionError(f"part_watchers_min={self.part_watchers_min}: expected at least 1")
 
     @property
     def margin_s(self) -> float:
-        """Seconds between the end of delivery and the earliest moment at which another worker may take the lease."""
-        return self.lease_duration_s / 10 if self.delivery_margin_s is None else self.delivery_margin_s
+        """Seconds between the end of delivery and the earliest moment at which another worker may take the lease.
+
+        The margin pays for clocks that run at different speeds.
+        """
+        return self.lease_duration_s / 10
 
     @property
     def renew_interval_s(self) -> float:

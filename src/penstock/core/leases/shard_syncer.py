@@ -92,6 +92,7 @@ class ListingUnderWay:
 
 _RESTORED_COUNTER_STEP: Final = 1_000_000
 _MEMORY_ROUNDS: Final = 3
+_HOLE_ROUNDS: Final = 3  # in a row, in which a hole is seen before it is filled
 _RETRIES_MAX: Final = 8  # of one creation; the next round plans again
 
 
@@ -117,7 +118,7 @@ class ShardSyncer:
         self._first: deque[Lease] = deque()
         self._filling: deque[MissingLease] = deque()
         self._retries = 0
-        self._holes = HoleWatch(context.options.hole_confidence_rounds)
+        self._holes = HoleWatch(_HOLE_ROUNDS)
         self._hole_s: float | None = None  # since when a hole is known and not filled
         self._plan_before: list[MissingLease] | None = None
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
@@ -382,13 +383,12 @@ class ShardSyncer:
         return () if coverage.unknown else coverage.holes
 
     def _confirmed_missing(self) -> set[str]:
-        needed = self.options.hole_confidence_rounds
-        return {shard for shard, rounds in self._missing_rounds.items() if rounds >= needed}
+        return {shard for shard, rounds in self._missing_rounds.items() if rounds >= _HOLE_ROUNDS}
 
     def _is_responsible(self, workers: Sequence[str], task: str, now_s: float) -> bool:
         # The wait is counted in rounds, although scans of the whole table are rare if each worker watches a part: the worker
         # that confirms holes scans the whole table in every round.
-        patience_s = (2 * self.options.hole_confidence_rounds - 0.5) * self.options.interval_s
+        patience_s = (2 * _HOLE_ROUNDS - 0.5) * self.options.interval_s
         self._hole_s = now_s if self._hole_s is None else self._hole_s
         return now_s >= self._hole_s + patience_s or chosen_worker(workers, task) == self.me
 

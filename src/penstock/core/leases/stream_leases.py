@@ -60,8 +60,6 @@ class LeaseCleanup:
             now_s: Monotonic seconds.
             workers: Live workers, this one included.
         """
-        if not self.options.cleanup:
-            return
         begun = 0
         for deletion in plan_deletions(self.view.rows(), self._vanished):
             key = deletion.write.key
