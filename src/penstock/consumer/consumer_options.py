@@ -15,7 +15,6 @@ from penstock.core.limits import MIB, SUBSCRIPTIONS_APART_S
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.retrieval_choice import AutoRetrieval
-from penstock.core.reading.subscription import SubscriptionOptions
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import OptionError
@@ -171,11 +170,10 @@ class ConsumerOptions:
         """The starting position as a value."""
         return parse_start(self.starting_position, "starting_position")
 
-    def subscription_options(self) -> SubscriptionOptions:
-        """Return the options of each shard's subscription."""
-        renew_interval_s = self.coordinator_options().renew_interval_s
-        pause_s = max(SUBSCRIPTIONS_APART_S, 1.25 * renew_interval_s)
-        return SubscriptionOptions(takeover_pause_s=pause_s)
+    @property
+    def takeover_pause_s(self) -> float:
+        """Seconds before another try to subscribe after another subscriber took over."""
+        return max(SUBSCRIPTIONS_APART_S, 1.25 * self.coordinator_options().renew_interval_s)
 
     def reader_options(self, retention_s: float | None) -> ReaderOptions:
         """Return the options of each shard's reader, as it begins."""

@@ -234,7 +234,7 @@ class Worker:
         return {
             stream.stream_id: Subscriptions(
                 registration,
-                options=self._options.subscription_options(),
+                takeover_pause_s=self._options.takeover_pause_s,
                 clock=ports.clock,
                 chance=ports.chance,
                 metrics=ports.metrics,

@@ -27,7 +27,6 @@ from penstock.core.reading.subscription import (
     Refused,
     Reset,
     Subscription,
-    SubscriptionOptions,
     TakenOver,
 )
 from penstock.core.safe_text import describe_error
@@ -104,7 +103,7 @@ class Subscriptions(Loop[_Event]):
 
     Args:
         registration: The consumer that subscribes.
-        options: The options of every subscription.
+        takeover_pause_s: As for every `Subscription`.
         clock: Time.
         chance: Jitter.
         metrics: Where figures go.
@@ -116,7 +115,7 @@ class Subscriptions(Loop[_Event]):
         self,
         registration: ConsumerRegistration,
         *,
-        options: SubscriptionOptions,
+        takeover_pause_s: float,
         clock: Clock,
         chance: Chance,
         metrics: Metrics,
@@ -125,7 +124,7 @@ class Subscriptions(Loop[_Event]):
     ) -> None:
         super().__init__()
         self._registration = registration
-        self._options = options
+        self._takeover_pause_s = takeover_pause_s
         self._clock = clock
         self._chance = chance
         self._metrics = metrics
@@ -193,7 +192,7 @@ class Subscriptions(Loop[_Event]):
     def _entry_of(self, event: _Event) -> _Entry | None:
         entry = self._entries.get(event.key)
         if entry is None and isinstance(event, _Begin):
-            machine: Subscription[RecordPage] = Subscription(event.shard_id, self._options)
+            machine: Subscription[RecordPage] = Subscription(event.shard_id, self._takeover_pause_s)
             entry = self._entries[event.key] = _Entry(event.shard_id, machine, event.taker)
         is_stale = isinstance(event, _Connected | _News) and event.entry is not entry
         return None if is_stale else entry

@@ -16,7 +16,6 @@ from penstock.core.reading.subscription import (
     Refused,
     Reset,
     Subscription,
-    SubscriptionOptions,
     TakenOver,
 )
 from penstock.errors import ExpiredIterator, NotFound, Rejected, ResourceBusy, Throttled, Unavailable
@@ -37,7 +36,7 @@ def after(number: str) -> IteratorStart:
 
 
 def new(**options) -> Subscription:
-    return Subscription("shardId-0", SubscriptionOptions(**options))
+    return Subscription("shardId-0", **options)
 
 
 def opened(start: IteratorStart = AT, at_s: float = 0.0, **options) -> Subscription:

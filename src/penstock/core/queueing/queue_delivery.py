@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from penstock.core.backoff import Backoff
 from penstock.core.queueing.held_record import HeldRecord, Phase
 from penstock.core.queueing.queue_events import (
     Acknowledge,
@@ -43,6 +44,12 @@ and retries before two thirds have passed."""
 _EARLY_SHARE: Final = 1 / 3
 """When a renewal is sent, its call also renews deliveries of which this share has passed."""
 _MEAN_WEIGHT: Final = 0.2
+_PREFETCH_S: Final = 0.5
+"""Records are fetched ahead of the handler for about so many seconds of its work."""
+_CALL_BACKOFF: Final = Backoff(0.1, 5.0)
+"""Pauses before entries that the service refused are sent again."""
+_REJECTED_MAX: Final = 10_000
+"""Rejected records that are remembered until the service makes them dead letters."""
 _V = TypeVar("_V")
 
 
@@ -131,10 +138,10 @@ class QueueDelivery:
 
     @property
     def target(self) -> int:
-        """Number of user records to have in hand: those in the handler, and those that it will begin within `prefetch_s`."""
+        """Number of user records to have in hand: those in the handler, and those that it will begin within `_PREFETCH_S`."""
         options = self._options
         slots = options.concurrency * options.batch_records_max
-        ahead = 0 if self._mean_s is None else int(slots / max(self._mean_s, 1e-4) * options.prefetch_s)
+        ahead = 0 if self._mean_s is None else int(slots / max(self._mean_s, 1e-4) * _PREFETCH_S)
         return min(options.records_max, slots + ahead)
 
     @property
@@ -305,7 +312,7 @@ class QueueDelivery:
             self._rejected.pop(held.arrival.record_id, None)
         elif may_be_dead and result is Settled.REJECTED:
             held.return_s, held.end = 0, End.DEAD
-            _keep(self._rejected, held.arrival.record_id, None, self._options.rejected_max)
+            _keep(self._rejected, held.arrival.record_id, None, _REJECTED_MAX)
         else:
             held.end = End.RETURNED
             held.return_s = self._return_s(result, count, u)
@@ -462,7 +469,7 @@ class QueueDelivery:
             else:
                 held.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
                 held.attempts += 1
-                retry_s = now_s + self._options.call_backoff.delay_s(held.attempts, u)
+                retry_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, u)
                 heapq.heappush(self._retries, (retry_s, number))
 
     def _on_renewal(
@@ -481,7 +488,7 @@ class QueueDelivery:
             self._queue_call(held, now_s)
         elif outcome is not EntryOutcome.APPLIED:
             held.attempts += 1
-            held.not_before_s = now_s + self._options.call_backoff.delay_s(held.attempts, u)
+            held.not_before_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, u)
 
     # --- the ends -------------------------------------------------------------------------------------
 

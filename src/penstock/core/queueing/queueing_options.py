@@ -16,14 +16,11 @@ class QueueingOptions(Struct, frozen=True):
         batch_records_max: User records per call of the handler.
         records_max: Kinesis records in hand.
         bytes_max: Bytes in hand; one answer may exceed it.
-        prefetch_s: Records are fetched ahead of the handler for about so many seconds of its work.
         linger_s: An acknowledgement waits at most so long for nine others.
         handling_s_max: The visibility of a record is renewed for at most so long.
         receive_count_max: The queue's `MaxReceiveCount`; None if it has no dead letters.
         return_backoff: How long a record that failed stays invisible, by its receive count.
-        call_backoff: Pauses before entries that the service refused are sent again.
         remember_max: Records whose results are remembered; 0 remembers none.
-        rejected_max: Rejected records that are remembered until the service makes them dead letters.
     """
 
     visibility_s: int = 30
@@ -31,11 +28,8 @@ class QueueingOptions(Struct, frozen=True):
     batch_records_max: int = 1
     records_max: int = 1_000
     bytes_max: int = 64 * 1024 * 1024
-    prefetch_s: float = 0.5
     linger_s: float = 0.02
     handling_s_max: float = 3_600.0
     receive_count_max: int | None = 6
     return_backoff: Backoff = Backoff(2.0, 300.0)
-    call_backoff: Backoff = Backoff(0.1, 5.0)
     remember_max: int = 0
-    rejected_max: int = 10_000

@@ -30,7 +30,7 @@ Source:
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -43,23 +43,10 @@ from penstock.core.limits import (
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import ExpiredIterator, PenstockError, ResourceBusy, Unavailable
 
-
-class SubscriptionOptions(Struct, frozen=True):
-    """How a subscription behaves.
-
-    Args:
-        silence_s: A connection that brings nothing for so long while an event is asked for is reset. An idle shard
-            sends an empty event every few seconds.
-        refused_pause_s: Time before another try after a refusal, and up to half as much on top.
-        refusals_max: Refusals in a row before the reader gets a failure.
-        takeover_pause_s: Time before another try after another subscriber took over; longer than between two renewals
-            of a lease, so that a worker has noticed by then that its lease is gone.
-    """
-
-    silence_s: float = 35.0
-    refused_pause_s: float = 1.0
-    refusals_max: int = 10
-    takeover_pause_s: float = SUBSCRIPTIONS_APART_S
+_SILENCE_S: Final = 35.0
+"""A connection that brings nothing for so long while an event is requested is reset: an idle shard sends one every few seconds."""
+_REFUSED_PAUSE_S: Final = 1.0  # before another try after a refusal, and up to half as much on top
+_REFUSALS_MAX: Final = 10  # in a row, before the reader gets a failure
 
 
 class PushedPage(Protocol):
@@ -144,12 +131,13 @@ class Subscription(Generic[P]):
 
     Args:
         shard_id: For messages.
-        options: How it behaves.
+        takeover_pause_s: Time before another try after another subscriber took over; longer than between two renewals of a
+            lease, so that a worker has noticed by then that its lease is gone.
     """
 
-    def __init__(self, shard_id: str, options: SubscriptionOptions) -> None:
+    def __init__(self, shard_id: str, takeover_pause_s: float = SUBSCRIPTIONS_APART_S) -> None:
         self._shard_id = shard_id
-        self._options = options
+        self._takeover_pause_s = takeover_pause_s
         self._start: IteratorStart | None = None  # None: the continuation is not known
         self._phase = _Phase.IDLE
         self._wanted = _Wanted.NOTHING
@@ -173,7 +161,7 @@ class Subscription(Generic[P]):
         if self._phase is _Phase.WAITING:
             return self._not_before_s
         if self.is_connected and self._wanted is not _Wanted.NOTHING:
-            return self._silent_since_s + self._options.silence_s
+            return self._silent_since_s + _SILENCE_S
         return None
 
     # --- the reader's requests ---
@@ -255,15 +243,15 @@ class Subscription(Generic[P]):
             return self._fail(error)
         if self._phase is _Phase.OPEN:
             self._phase = _Phase.IDLE
-            pause_s = self._options.takeover_pause_s * (1 + chance / 4)
+            pause_s = self._takeover_pause_s * (1 + chance / 4)
             self._not_before_s = max(self._not_before_s, now_s + pause_s)
             again = self._connect(now_s) if self._wanted is _Wanted.PAGE else []
             return [TakenOver(error), *again]
         self._refusals += 1
-        if self._refusals > self._options.refusals_max:
+        if self._refusals > _REFUSALS_MAX:
             self._refusals = 0
             return self._fail(error)
-        self._not_before_s = now_s + self._options.refused_pause_s * (1 + chance / 2)
+        self._not_before_s = now_s + _REFUSED_PAUSE_S * (1 + chance / 2)
         return [Refused(error), *self._connect(now_s)]
 
     def on_time(self, now_s: float) -> list[Effect[P]]:
@@ -273,9 +261,7 @@ class Subscription(Generic[P]):
         if self._phase is _Phase.WAITING:
             return self._connect(now_s)
         reset = Reset(self._number)
-        silence = (
-            f"{self._where}: nothing arrived for {self._options.silence_s:g} s, so the connection is closed"
-        )
+        silence = f"{self._where}: nothing arrived for {_SILENCE_S:g} s, so the connection is closed"
         return [reset, *self._fail(Unavailable(silence, operation="SubscribeToShard"))]
 
     # --- inside ---
