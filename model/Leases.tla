@@ -211,11 +211,14 @@ LateCheckpoint(w, s) ==
   /\ Send(Write("LateCheckpoint", w, s, 0, held[w][s].done, None), NotHeld)
   /\ UNCHANGED <<delivered, run>>
 
+(* Nothing in the row of a child shows that it was read and deleted, so    *)
+(* only a worker that surely has the parent's lease creates it.            *)
 CreateChild(w, s, c) ==
   LET h == held[w][s] IN
   /\ Reading(w, s) /\ h.done = Records
+  /\ h.may \/ w \in Java
   /\ c \in Children(s) /\ ~row[c].exists
-  /\ \A p \in Parents[c] : row[p].exists
+  /\ \A p \in Parents[c] \ {s} : row[p].exists
   /\ Send([Write("Create", w, c, 0, 0, None) EXCEPT !.shard = c], held[w][c])
   /\ UNCHANGED <<delivered, run>>
 
@@ -272,13 +275,15 @@ TakeUnasked(w, s) ==
   /\ UNCHANGED <<delivered, run>>
 
 (* Finished leases leave the table once their children are under way.  The *)
-(* rest of three lease durations lets no late Create of the row survive.   *)
+(* rest of three lease durations lets no late Create of the row survive,   *)
+(* and no deadline of an earlier holder.                                   *)
 Delete(w, s) ==
   LET r == row[s] IN
   /\ r.exists /\ r.at = ShardEnd
   /\ \A p \in Parents[s] : ~row[p].exists
   /\ \A c \in Children(s) : row[c].exists /\ row[c].at > 0
   /\ \A m \in late : ~(m.kind = "Create" /\ m.shard = s)
+  /\ \A other \in Penstock : ~held[other][s].may
   /\ Children(s) # {}
   /\ Alive(w)
   /\ row' = [row EXCEPT ![s] = NoRow]
@@ -423,6 +428,11 @@ NothingStuck ==
   \/ \A s \in Shards : delivered[s] = Records
   \/ \E w \in Penstock, s \in Shards : ENABLED WorkerStep(w, s)
   \/ \E w \in Java, s \in Shards : ENABLED JavaStep(w, s)
+
+(* A lease that was deleted is not created again: its shard would be read  *)
+(* again from its start.                                                   *)
+NeverAgain ==
+  [][\A s \in Shards : ~row[s].exists /\ row'[s].exists => delivered[s] = 0]_vars
 
 (* Once the disturbances are over, every shard is read to its end, and its *)
 (* end is written.                                                         *)

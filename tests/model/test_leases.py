@@ -60,6 +60,7 @@ class Defect(NamedTuple):
 DEFECTS = (
     Defect("deposed-leader", "OneReader", 6),
     Defect("hung-handover", "NothingStuck", 5),
+    Defect("unanswered-request", "NothingStuck", 4),
     Defect("closed-parents", "ChildrenAfterParents", 6),
 )
 
@@ -112,6 +113,12 @@ RULES = (
         "r.exists /\\ r.at < m.at /\\ m.at < ShardEnd",
         "r.exists /\\ m.at < ShardEnd",
         "NeverBack",
+    ),
+    Rule(
+        "children are created only while the parent's lease is surely held",
+        "  /\\ h.may \\/ w \\in Java\n",
+        "",
+        "NeverAgain",
     ),
     Rule(
         "a live lease is not taken without a request, or two workers take it from each other for ever",

@@ -1,16 +1,19 @@
 """The state machine of one held lease: its phases and actions."""
 
 import pytest
+from msgspec import structs
 
+from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderFailed, ReaderStopped
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_lease import TRANSITIONS, HeldLease, LeasePhase, RenewalPace, Trigger
-from penstock.core.leases.held_lease_actions import Lost, SendWrite
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.held_lease_actions import CreateChild, Lost, SendWrite
+from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Release
 from penstock.core.position import at_record
+from penstock.core.shard import ChildShard
 
 ROW = Lease("s", counter=4, owner="me", checkpoint=at_record("5"))
 
@@ -78,6 +81,18 @@ def test_a_reader_that_fails_parks_its_lease_unless_it_was_to_be_given_up(before
 
 def test_a_waiting_lease_can_only_be_read_released_or_lost():
     assert set(TRANSITIONS[LeasePhase.WAITING]) == {Trigger.START, Trigger.STOP, Trigger.LOST}
+
+
+@pytest.mark.parametrize("term_s", [10, 60])
+def test_children_are_created_only_while_the_lease_is_surely_held(term_s):
+    # A query keeps its leases beyond every deadline. While it stood still, another worker may have read and deleted all this.
+    options = CoordinatorOptions(keeps_claims=True, lease_duration_s=10.0)
+    row = structs.replace(ROW, term=LeaseTerm("me", term_s * 1000))
+    lease = HeldLease("me", options, RenewalPace(options), 1, row, renewed_s=0.0, renew_due_s=3.0)
+    lease.phase = LeasePhase.READING
+    lease.on_drained((ChildShard("child", ("s",), HashRange(0, 9)),))
+    assert [type(action) for action in advance(lease, now_s=term_s - 1.5)] == [CreateChild, SendWrite]
+    assert [type(action) for action in advance(lease, now_s=3600.0)] == [SendWrite]
 
 
 def test_a_shard_that_stopped_without_a_reason_is_not_renewed_at_once():

@@ -224,6 +224,12 @@ class HeldLease(Struct):
         return self.renewed_s + self.options.lease_duration_s - self.options.margin_s
 
     @property
+    def certain_until_s(self) -> float:
+        """The moment until which no other worker can have found this lease expired."""
+        duration_s = max(self.options.lease_duration_s, self.lease.term_s)
+        return self.renewed_s + duration_s - self.options.margin_s
+
+    @property
     def has_reader(self) -> bool:
         """Whether a reader was started and has not reported that it stopped."""
         return self.phase in (LeasePhase.READING, LeasePhase.STOPPING)
@@ -576,6 +582,10 @@ class HeldLease(Struct):
         children are taken. A crash in between loses nothing: the parent's next reader reaches the same end.
         """
         if not self.to_create or now_s < self.child_retry_s:
+            return []
+        if now_s >= self.certain_until_s:
+            # This process: stands still. Other workers: read this shard and a child to their ends and delete both leases.
+            # A child's lease that is created now would be read again; the renewal that is due shows whether this one is lost.
             return []
         actions: list[LeaseAction] = []
         for lease in self.to_create.values():
