@@ -2,13 +2,15 @@
 
     python bench/bill.py [--shards 4] [--per-s 20] [--seconds 60] [--option NAME=VALUE ...] [--json]
     python bench/bill.py --virtual [--cycle-s 0.25] ...
+    python bench/bill.py --virtual --consumer ...
 
 An embedded server with its quotas, the writer and Spark run in processes of their own. The query has the default options and
 Spark's own worker daemon (`--daemon` takes `penstock.spark.daemon`). Records are put one by one on random shards at random
-moments; each carries the moment before its put. The server counts the calls of the measured time.
+moments; each carries the moment before its put. The server counts the calls of the measured time. CPU milliseconds of a batch are those
+of the processes: Spark's JVM, its Python process that plans, the workers of the tasks, and the program with `foreachBatch`.
 
 With `--virtual` the planner and the tasks run in the simulator instead, with two executors and no faults. A batch takes
-`--cycle-s` beside its calls. The figures are the same on any machine, at any load, so two versions can be compared.
+`--cycle-s` beside its calls. With `--consumer` a `Consumer` is measured in place of the query. The figures are the same on any machine, at any load, so two versions can be compared.
 
 Prices are those of docs/costs.md: a write of a lease is one unit, and so is each lease that is read. Each lease that a task
 fetches is fetched once more by the driver, which calls `BatchGetItem` once for all shards of a batch.
@@ -32,6 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 
+import process_tree
 from program import percentile
 from row_printing import parser_of, print_rows
 from spark_session import kinesis, running, session, wait_until
@@ -42,6 +45,7 @@ from penstock_local import LocalKinesisProcess
 STREAM = "bill"
 MONTH_S = 730 * 3600
 WARM_UP_S = 15.0
+PARTS = ("JVM", "planner", "tasks", "program")
 
 
 def write(stream: str, per_s: float, seconds: float) -> None:
@@ -83,7 +87,7 @@ def row_of(
     scanned = calls["dynamodb.Scan"] / seconds * math.ceil(arguments.shards / 4)  # four rows to a unit
     month = writes * prices.lease_write_million + (2 * claims + scanned) * prices.lease_read_million
     return {
-        "name": f"{arguments.shards} shards, {arguments.per_s:g}/s, trigger {arguments.trigger_s:g} s{', virtual' if arguments.virtual else ''}",
+        "name": f"{'consumer, ' * arguments.consumer}{arguments.shards} shards, {arguments.per_s:g}/s, trigger {arguments.trigger_s:g} s{', virtual' if arguments.virtual else ''}",
         "p50 s": round(statistics.median(latencies), 2),
         "p99 s": round(percentile(latencies, 0.99), 2),
         "batches/s": round(batch_count / seconds, 2),
@@ -93,6 +97,29 @@ def row_of(
         "reads per shard and s": round(calls["kinesis.GetRecords"] / seconds / arguments.shards, 2),
         "iterators per shard and s": round(calls["kinesis.GetShardIterator"] / seconds / arguments.shards, 2),
     }
+
+
+def cpu_by_part() -> Counter[str]:
+    """Return the CPU seconds so far of the query's processes, by part."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    found: Counter[str] = Counter()
+    for pid, stat in process_tree.members(os.getpid()).items():
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+        except OSError:
+            continue  # it has ended
+        if "penstock_local" in line or "bill.py write" in line:
+            continue
+        if line.split(" ", 1)[0].endswith("java"):
+            part = "JVM"
+        elif pid == os.getpid():
+            part = "program"
+        elif "pyspark.daemon" in line or "penstock.spark.daemon" in line:
+            part = "tasks"
+        else:
+            part = "planner"
+        found[part] += sum(map(int, stat[11:13])) / ticks_per_s
+    return found
 
 
 # --- the real query -----------------------------------------------------------------------------------------------
@@ -140,16 +167,19 @@ def measure(arguments: Any) -> dict[str, Any]:
             try:
                 warm_s = time.monotonic() + WARM_UP_S
                 wait_until(query, lambda: time.monotonic() > warm_s, "the start")
-                before, began_s = server.calls(), time.monotonic()
+                before, began_s, cpu = server.calls(), time.monotonic(), cpu_by_part()
                 measuring = True
                 wait_until(query, lambda: time.monotonic() > began_s + arguments.seconds, "the load")
                 measuring = False
                 after, took_s = server.calls(), time.monotonic() - began_s
+                cpu = cpu_by_part() - cpu
             finally:
                 writer.kill()
     calls = Counter(after.total)
     calls.subtract(before.total)
     row = row_of(arguments, calls, latencies, batch_count, took_s)
+    row |= {f"CPU ms a batch, {part}": round(1000 * cpu[part] / batch_count) for part in PARTS}
+    row["CPU ms a batch"] = round(1000 * cpu.total() / batch_count)
     if arguments.fan_out:
         refused = after.failed("SubscribeToShard") - before.failed("SubscribeToShard")
         row |= {"subscriptions": calls["kinesis.SubscribeToShard"], "refused": refused}
@@ -185,16 +215,17 @@ def simulate(arguments: Any) -> dict[str, Any]:
     options = dict(each.split("=", 1) for each in arguments.option)
     if arguments.fan_out:
         options["consumerType"] = "fan-out"
+    plan = QueryPlan(options, executor_count=2, commit_s=(arguments.cycle_s,), trigger_s=arguments.trigger_s)
+    queries: dict[str, Any] = (
+        {} if arguments.consumer else {"queries": frozenset({"query"}), "query_plan": plan}
+    )
     scenario = Scenario(
         seed=1,
         workers=("query",),
         shard_count=arguments.shards,
         options=CoordinatorOptions(),
         faults=FaultPlan(latency_max_s=0.0),
-        queries=frozenset({"query"}),
-        query_plan=QueryPlan(
-            options, executor_count=2, commit_s=(arguments.cycle_s,), trigger_s=arguments.trigger_s
-        ),
+        **queries,
     )
     chance = random.Random(1)
     with closing(open_world(scenario, lambda _entry: None)) as world:
@@ -242,6 +273,7 @@ def main() -> None:
     parser.add_argument("--per-s", type=float, default=20.0, help="records per second over all shards")
     parser.add_argument("--seconds", type=float, default=60.0, help="measured time")
     parser.add_argument("--virtual", action="store_true", help="run in the simulator, in virtual time")
+    parser.add_argument("--consumer", action="store_true", help="with --virtual: a consumer, not a query")
     parser.add_argument("--cycle-s", type=float, default=0.25, help="with --virtual: Spark's part of a batch")
     parser.add_argument("--trigger-s", type=float, default=0.0, help="seconds of trigger(processingTime=...)")
     parser.add_argument("--fan-out", action="store_true", help="read with consumerType=fan-out")

@@ -1,12 +1,14 @@
 """Measure how long one record on a stream of idle shards takes to reach `foreachBatch`, with default options.
 
-Records are put one at a time on one shard, the next one when the one before has arrived and the query is idle again.
+Records are put one at a time on random shards at random moments, the next one when the one before has arrived and the query is idle
+again: a shard that was just read is probed more often, so the same shard again would be found too soon.
 boto3 asks every shard for records, one after the other, as a reader without leases and batches has to do to
 find one.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from program import Figures, run
 from spark_session import kinesis, running, session, wait_until
 
-RECORDS = 5
+RECORDS = 9
 
 
 def boto3(stream: str, turn: int) -> Figures:
@@ -41,7 +43,7 @@ def boto3(stream: str, turn: int) -> Figures:
 def penstock(stream: str, turn: int) -> Figures:
     import boto3
 
-    client = boto3.client("kinesis")
+    client, chance = boto3.client("kinesis"), random.Random(turn)
     arrived: dict[bytes, float] = {}
 
     def note(batch: Any, _: int) -> None:
@@ -51,7 +53,9 @@ def penstock(stream: str, turn: int) -> Figures:
 
     def put(query: Any, data: bytes) -> float:
         began_s = time.monotonic()
-        client.put_record(StreamName=stream, PartitionKey="k", Data=data)
+        client.put_record(
+            StreamName=stream, PartitionKey="k", Data=data, ExplicitHashKey=str(chance.randrange(2**128))
+        )
         wait_until(query, lambda: data in arrived, f"record {data!r}")
         return arrived[data] - began_s
 
@@ -59,7 +63,7 @@ def penstock(stream: str, turn: int) -> Figures:
         first_s = put(query, b"first %d" % turn)
         times = []
         for number in range(RECORDS):
-            time.sleep(1.0)
+            time.sleep(1.0 + chance.random())
             times.append(put(query, b"%d %d" % (turn, number)))
     return {"median_s": statistics.median(times), "longest_s": max(times), "first_s": first_s}
 
