@@ -38,9 +38,9 @@ SETTINGS = {
 KILLED_CODE = -signal.SIGKILL
 TOO_BUSY = "Python worker failed to connect back"
 """Of Spark, when the machine was too busy to start a process in time: it kills the run at a place of its own."""
-_TRIES_MAX = 4
+_TRIES_MAX = 12
 CHILD_S_MAX = 300.0
-_FAST = {"fetchInterval": "0ms", "probeInterval": "200ms"}
+FAST = {"fetchInterval": "0ms", "probeInterval": "200ms"}
 _CALLS_THAT_WRITE = ("create", "replace", "rename", "remove")
 _WRITE_S_MAX = 30.0
 
@@ -101,7 +101,8 @@ class Kill:
     def _cancel_the_write(self):
         """Cancel the jobs of the query when the first staged file is there."""
         staging, end_s = Path(self._opened.delivery.state, "staging"), time.monotonic() + _WRITE_S_MAX
-        while not any(path.is_file() for path in staging.glob("**/_temporary/**/*")):
+        # Unlike glob, walk goes on when a folder disappears under way.
+        while not any(files and "_temporary" in at for at, _, files in os.walk(staging)):
             if time.monotonic() > end_s:
                 return
             time.sleep(0.002)
@@ -159,7 +160,7 @@ class KilledTable:
             "stream": self.stream,
             "to": self.to,
             "format": table_format,
-            "options": _FAST,
+            "options": FAST,
             **layout,
             **dict(definition),
         }

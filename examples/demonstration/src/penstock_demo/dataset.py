@@ -6,6 +6,7 @@ lost, doubled or out of order can be named.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -99,3 +100,13 @@ def _plain_values(column: pd.Series[Any]) -> list[object]:
         # Python's int and None: pandas's own missing value would not be JSON.
         return list(column.astype(object).where(column.notna(), None))
     return list(column)
+
+
+def main() -> None:
+    """Print the flights, one JSON document a line, for `penstock put`."""
+    for event in events_of(load_flights()):
+        sys.stdout.buffer.write(event.data + b"\n")
+
+
+if __name__ == "__main__":
+    main()
