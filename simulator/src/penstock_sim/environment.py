@@ -34,7 +34,7 @@ from penstock_sim.fibers import Fibers
 from penstock_sim.kcl3_rows import SimKcl3Rows
 from penstock_sim.plan import EPOCH_MS, FaultPlan, Scenario
 from penstock_sim.stream import SimRecord, SimShard, SimStream
-from penstock_sim.table import SimTable
+from penstock_sim.table import Fate, SimTable, TableCall
 
 _RECORD_BYTES: Final = 200
 _MISTAKES_APART_S: Final = 10.0
@@ -114,6 +114,8 @@ class Environment:
         """Counts of each fault, refusal and decision."""
         self.stream = self.streams.open()
         self.table: SimTable = self._new_table()
+        self.calls: list[TableCall] = []
+        """Every write that was sent to the lease table, in the order in which the table decided it."""
         self.application = "application"
         """Its name in the queries now; its lease table has the same name."""
         self.former_tables: dict[str, tuple[Lease, ...]] = {}
@@ -277,10 +279,13 @@ class Environment:
         problem = self.table_problem()
         if problem is not None:
             return NotDone(problem)
+        place = len(self.history)
         if self.luck("unknown_late"):
+            self.calls.append(TableCall(place, self.now, who, write, Fate.SENT))
             self.schedule(self.now + self.chance.uniform(0.1, 6.0), self._write_late, self.table, who, write)
             return UNKNOWN
         if self.luck("unknown_lost"):
+            self.calls.append(TableCall(place, self.now, who, write, Fate.SENT))
             return UNKNOWN
         return self._write(who, write)
 
@@ -289,17 +294,25 @@ class Environment:
             return self.table.refuse(write)
         if self.faults.stale_scan:
             self.table.remember(self.now)
+        place, before = len(self.history), self.table.rows.get(write.key)
         outcome = self.table.write(who, write)
+        answer: WriteOutcome = outcome
         if self.luck("unknown_applied"):
-            return UNKNOWN
-        if isinstance(outcome, Applied) and self.luck("answer_replaced"):
-            return self.table.write(who, write)  # the SDK's own retry finds the effect of its first try
-        return outcome
+            answer = UNKNOWN
+        elif isinstance(outcome, Applied) and self.luck("answer_replaced"):
+            answer = self.table.write(who, write)  # the SDK's own retry finds the effect of its first try
+        if isinstance(outcome, Applied):
+            fate = Fate.ANSWERED if answer is outcome else Fate.SILENT
+            self.calls.append(TableCall(place, self.now, who, write, fate, before, outcome.lease))
+        return answer
 
-    @staticmethod
-    def _write_late(table: SimTable, who: str, write: LeaseWrite) -> None:
-        if table.exists:
-            table.write(who, write)
+    def _write_late(self, table: SimTable, who: str, write: LeaseWrite) -> None:
+        if not table.exists:
+            return
+        place, before = len(self.history), table.rows.get(write.key)
+        outcome = table.write(who, write)
+        if isinstance(outcome, Applied):
+            self.calls.append(TableCall(place, self.now, who, write, Fate.ARRIVED, before, outcome.lease))
 
     def serve_scan(
         self, part: TablePart | None

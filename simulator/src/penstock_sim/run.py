@@ -30,6 +30,7 @@ from penstock_sim.several_streams import SeveralStreams
 from penstock_sim.situations import finders_of
 from penstock_sim.story import story_lines
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
+from penstock_sim.table import TableCall
 from penstock_sim.world import World
 
 _READ_WITHIN_S: Final = 25.0
@@ -46,6 +47,7 @@ class SeedResult(Struct, frozen=True):
         virtual_s: Seconds that passed in the simulated world.
         history: All events, line by line.
         met: How often each fault, decision and situation happened.
+        calls: The writes at the lease table; `model_trace` compares them with the model of the protocol.
     """
 
     seed: int
@@ -55,6 +57,7 @@ class SeedResult(Struct, frozen=True):
     virtual_s: float
     history: tuple[HistoryEntry, ...]
     met: Counter[str]
+    calls: tuple[TableCall, ...] = ()
 
     def tail(self, line_count: int = 40) -> list[str]:
         """Show the end of the history, for people."""
@@ -236,6 +239,7 @@ def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
         world.now,
         tuple(world.history),
         world.met,
+        tuple(world.calls),
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeAlias
+from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -22,6 +23,37 @@ from penstock.core.leases.lease_writes import (
 )
 
 WriteListener: TypeAlias = Callable[[str, LeaseWrite, Lease | None, Lease | None], None]
+
+
+class Fate(Enum):
+    """The way of a write to the lease table, as only a simulator knows it."""
+
+    ANSWERED = "applied, and the worker has the answer"
+    SILENT = "applied, and the worker has no answer, or a refusal"
+    SENT = "neither applied nor answered yet"
+    ARRIVED = "applied after the worker gave up waiting for the answer"
+
+
+class TableCall(NamedTuple):
+    """One write at the lease table.
+
+    Args:
+        place: Entries of the history before it.
+        at_s: When the table decided it.
+        who: The process.
+        write: The write.
+        fate: Its way.
+        before: The row before it; None without a row.
+        after: The row after it; None without a row, and for a write that is only sent.
+    """
+
+    place: int
+    at_s: float
+    who: str
+    write: LeaseWrite
+    fate: Fate
+    before: Lease | None = None
+    after: Lease | None = None
 
 
 class SimTable:

@@ -1,0 +1,271 @@
+---------------------------- MODULE TraceLeases ----------------------------
+(***************************************************************************)
+(* Histories as behaviours of Leases.  Each history of `Traces` is an      *)
+(* initial state, and brings the constants of the model with it.  Its next *)
+(* event must be produced by an action of the model; steps that leave no   *)
+(* event behind (a worker reads a row, gives up a lease, drops a late      *)
+(* checkpoint) may come before it.  The history is a behaviour of the      *)
+(* model if its last event is reached.                                     *)
+(***************************************************************************)
+EXTENDS Naturals, Sequences, TLC, Traces
+
+VARIABLES row, held, delivered, late, run, left,
+  t,   \* number of the history
+  i    \* number of its next event
+
+vars == <<row, held, delivered, late, run, left, t, i>>
+View == <<row, held, delivered, late, run, t, i>>
+
+L(T) == INSTANCE Leases WITH
+  Penstock <- T.workers, Java <- T.java, Shards <- T.shards, Parents <- T.parents,
+  Records <- T.records, MayForce <- TRUE, Disturbances <- 0
+
+Init ==
+  /\ t \in 1..Len(Traces)
+  /\ i = 1
+  /\ \E T \in {Traces[t]} :
+       /\ row = [s \in T.shards |-> L(T)!NoRow]
+       /\ held = [w \in T.workers \cup T.java |-> [s \in T.shards |-> L(T)!NotHeld]]
+       /\ delivered = [s \in T.shards |-> 0]
+       /\ run = [w \in T.workers \cup T.java |-> 1]
+  /\ late = {}
+  /\ left = 1000000000
+
+Name(e) == e[1]
+Worker(e) == e[2]
+Shard(e) == e[3]
+RowOf(r) == [exists |-> r[1], counter |-> r[2], owner |-> r[3], from |-> r[4], at |-> r[5], run |-> r[6]]
+IsRow(r, e) == r = [RowOf(e) EXCEPT !.run = IF @ = 0 THEN r.run ELSE @]
+
+-----------------------------------------------------------------------------
+(* Writes.                                                                 *)
+
+(* A renewal that changes nothing but the counter, too.  A worker without  *)
+(* hand-overs keeps reading under a request.                               *)
+AnyRenew(T, w, s) ==
+  LET h == held[w][s] IN
+  /\ L(T)!Reading(w, s) \/ L(T)!Asked(w, s)
+  /\ L(T)!Send(L(T)!Write(IF h.phase = "asked" \/ w \in T.unaware THEN "RenewAsked" ELSE "Renew", w, s, h.counter, 0, L(T)!None),
+               L(T)!Holding(h.phase, h.counter + 1, h.done))
+  /\ UNCHANGED <<delivered, run>>
+
+Adopt(T, w, s) ==
+  LET r == row[s] IN
+  /\ L(T)!Idle(w, s)
+  /\ r.exists /\ r.at # L(T)!ShardEnd /\ L(T)!Reader(r) = w
+  /\ L(T)!Send(L(T)!Write("RenewAsked", w, s, r.counter, 0, L(T)!None),
+               L(T)!Holding(IF r.from = w /\ w \notin T.unaware THEN "asked" ELSE "reading", r.counter + 1, r.at))
+  /\ UNCHANGED <<delivered, run>>
+
+(* A checkpoint that changes nothing but the counter, too: a late one of   *)
+(* an earlier reader has come first.                                       *)
+AnyCheckpoint(T, w, s) ==
+  LET h == held[w][s] IN
+  /\ L(T)!Reading(w, s) \/ L(T)!Asked(w, s)
+  /\ L(T)!Send(L(T)!Write("Checkpoint", w, s, h.counter, h.done, L(T)!None), L(T)!Holding(h.phase, h.counter + 1, h.done))
+  /\ UNCHANGED <<delivered, run>>
+
+(* The first leases, and those that fill holes: from a listing.            *)
+CreateListed(T, w, s) ==
+  /\ ~row[s].exists
+  /\ L(T)!Send(L(T)!Write("Create", w, s, 0, 0, L(T)!None), held[w][s])
+  /\ UNCHANGED <<delivered, run>>
+
+(* Live leases are taken from workers without hand-overs, and under a      *)
+(* policy without them.                                                    *)
+TakeLive(T, w, s) ==
+  LET r == row[s] IN
+  /\ L(T)!Reader(r) \in T.unasked \/ w \in T.unaware
+  /\ L(T)!Idle(w, s)
+  /\ r.exists /\ r.at # L(T)!ShardEnd /\ L(T)!Reader(r) # w
+  /\ L(T)!Send(L(T)!Write("Take", w, s, r.counter, 0, L(T)!None), L(T)!Holding("reading", r.counter + 1, r.at))
+  /\ UNCHANGED <<delivered, run>>
+
+(* What a reader does that has been asked and has calls under way, or has  *)
+(* reached the end of the shard: it goes on as before.                     *)
+CreateChild(T, w, p, c) ==
+  LET h == held[w][p] IN
+  /\ L(T)!Reading(w, p) \/ L(T)!Asked(w, p)
+  /\ h.done = T.records
+  /\ ~row[c].exists
+  /\ \A other \in T.parents[c] : row[other].exists
+  /\ L(T)!Send(L(T)!Write("Create", w, c, 0, 0, L(T)!None), held[w][c])
+  /\ UNCHANGED <<delivered, run>>
+
+(* The children of a shard that has left the stream are found by listings. *)
+End(T, w, s, isGone) ==
+  LET h == held[w][s] IN
+  /\ L(T)!Reading(w, s) \/ L(T)!Asked(w, s)
+  /\ isGone \/ (h.done = T.records /\ \A c \in L(T)!Children(s) : row[c].exists)
+  /\ L(T)!Send(L(T)!Write("End", w, s, h.counter, 0, L(T)!None), L(T)!NotHeld)
+  /\ UNCHANGED <<delivered, run>>
+
+(* A stop has waited for the reader long enough: the lease is released at  *)
+(* an earlier position than that of the call under way, which goes on.     *)
+ReleaseUnfinished(T, w, s) ==
+  LET h == held[w][s] IN
+  /\ L(T)!Reading(w, s) \/ L(T)!Asked(w, s)
+  /\ \E at \in row[s].at..T.records :
+       /\ at < h.done
+       /\ L(T)!Send(L(T)!Write("Release", w, s, h.counter, at, IF h.phase = "asked" THEN row[s].owner ELSE L(T)!None), L(T)!Lost(h))
+  /\ UNCHANGED <<delivered, run>>
+
+(* A request that is applied, or has no answer and may arrive later.       *)
+RequestHandover(T, w, s, isSent) ==
+  LET r == row[s]
+      m == L(T)!Write("RequestHandover", w, s, 0, 0, r.owner) IN
+  /\ L(T)!Idle(w, s)
+  /\ r.exists /\ r.at # L(T)!ShardEnd /\ r.from = L(T)!None
+  /\ r.owner \notin {w, L(T)!None}
+  /\ IF isSent THEN late' = late \cup {m} /\ UNCHANGED row
+     ELSE row' = [row EXCEPT ![s] = L(T)!After(@, m)] /\ UNCHANGED late
+  /\ UNCHANGED <<held, delivered, run>>
+
+(* So may a Delete.  A shard that has left the stream needs no children.   *)
+Delete(T, w, s, isSent, isGone) ==
+  LET r == row[s] IN
+  /\ r.exists /\ r.at = L(T)!ShardEnd
+  /\ isGone \/ ( /\ \A p \in T.parents[s] : ~row[p].exists
+                /\ \A c \in L(T)!Children(s) : row[c].exists /\ row[c].at > 0
+                /\ L(T)!Children(s) # {} )
+  /\ \A m \in late : ~(m.kind = "Create" /\ m.shard = s)
+  /\ IF isSent THEN late' = late \cup {L(T)!Write("Delete", w, s, r.counter, r.at, L(T)!None)} /\ UNCHANGED row
+     ELSE row' = [row EXCEPT ![s] = L(T)!NoRow] /\ UNCHANGED late
+  /\ UNCHANGED <<held, delivered, run>>
+
+Writes == {"Create", "Take", "Renew", "Checkpoint", "LateCheckpoint", "End", "Release", "RequestHandover", "Delete"}
+
+Progress == {"Checkpoint", "LateCheckpoint"}
+
+(* Whether the answer was lost shows in the disturbances that are left: a  *)
+(* lost answer takes one, and so do some writes.                           *)
+Action(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e)
+      isSent == e[4] = "sent"
+      cost == IF e[4] = "answered" THEN 0 ELSE 1
+      Free(action) == action /\ left' = left - cost
+      Costs(action) == action /\ left' = left - cost - 1 IN
+  CASE Name(e) = "Create" -> Free(CreateListed(T, w, s)) \/ \E p \in T.parents[s] : Free(CreateChild(T, w, p, s))
+    [] Name(e) = "Take" -> Free(L(T)!Take(w, s)) \/ Free(L(T)!TakeOverdue(w, s)) \/ Free(TakeLive(T, w, s))
+    [] Name(e) = "Renew" -> Free(AnyRenew(T, w, s)) \/ Free(Adopt(T, w, s))
+    [] Name(e) = "Checkpoint" -> Free(AnyCheckpoint(T, w, s))
+    [] Name(e) = "LateCheckpoint" -> Free(L(T)!LateCheckpoint(w, s))
+    [] Name(e) = "End" -> Free(End(T, w, s, e[7]))
+    [] Name(e) = "Release" ->
+         Free(L(T)!Release(w, s)) \/ Costs(L(T)!ReleaseFreely(w, s)) \/ (e[7] /\ Free(ReleaseUnfinished(T, w, s)))
+    [] Name(e) = "RequestHandover" -> Free(RequestHandover(T, w, s, isSent))
+    [] Name(e) = "Delete" -> Free(Delete(T, w, s, isSent, e[7]))
+
+Written(T, e) ==
+  /\ Name(e) \in Writes
+  /\ Action(T, e)
+  /\ i' = i + 1
+  /\ IF e[4] = "sent"
+     THEN row' = row /\ \E m \in late' : m.shard = Shard(e) /\ (Name(e) \in Progress => m.at = e[6])
+     ELSE late' = late /\ IsRow(row'[Shard(e)], e[5])
+
+Arrived(T, e) ==
+  /\ Name(e) = "Arrive"
+  /\ L(T)!Arrive
+  /\ i' = i + 1
+  /\ \E m \in late \ late' : m.kind = e[4] \/ (m.kind = "RenewAsked" /\ e[4] = "Renew")
+  /\ IsRow(row'[Shard(e)], e[5])
+
+-----------------------------------------------------------------------------
+(* Steps of a worker that the table does not see, before a write of it.    *)
+
+(* The worker reads the row, after a lost answer or in a refusal.          *)
+Judged(T, w, s) ==
+  LET h == held[w][s]
+      judged == L(T)!Judge(w, s, h, row[s]) IN
+  /\ h.kind # L(T)!None \/ (h.phase \in {"reading", "asked"} /\ judged # h)
+  /\ held' = [held EXCEPT ![w][s] = IF w \in T.unaware /\ judged.phase = "asked" THEN [judged EXCEPT !.phase = "reading"] ELSE judged]
+  /\ UNCHANGED <<row, delivered, late, run, left>>
+
+Unseen(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e)
+      h == held[w][s] IN
+  /\ Name(e) \in Writes
+  /\ i' = i
+  /\ \/ Judged(T, w, s)
+     \/ Name(e) # "LateCheckpoint" /\ L(T)!LateCheckpoint(w, s) /\ row' = row
+     \/ Name(e) = "LateCheckpoint" /\ L(T)!Pause(w, s)
+     \/ Name(e) \in {"LateCheckpoint", "Take", "RequestHandover"} /\ L(T)!GiveUp(w, s)
+
+-----------------------------------------------------------------------------
+(* Delivery and disturbances.                                              *)
+
+(* A parent that has left the stream is not waited for.                    *)
+Waits(T, e) ==
+  IF e[Len(e)] THEN \E p \in T.parents[Shard(e)] : row[p].exists /\ row[p].at # L(T)!ShardEnd
+  ELSE L(T)!WaitsForParents(Shard(e))
+
+DeliverOrphan(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e)
+      h == held[w][s] IN
+  /\ e[Len(e)] /\ ~Waits(T, e) /\ h.may
+  /\ held' = [held EXCEPT ![w][s].done = @ + 1]
+  /\ delivered' = [delivered EXCEPT ![s] = IF @ < h.done + 1 THEN h.done + 1 ELSE @]
+  /\ UNCHANGED <<row, late, run, left>>
+
+Deliver(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e)
+      h == held[w][s] IN
+  /\ Name(e) \in {"Deliver", "Start"}
+  /\ Name(e) = "Start" => e[4] <= delivered[s]
+  /\ IF h.phase = "reading" /\ h.done < e[4]
+     THEN (L(T)!Deliver(w, s) \/ DeliverOrphan(T, e)) /\ i' = i
+     ELSE UNCHANGED <<row, held, delivered, late, run, left>> /\ i' = i + 1
+
+(* A handler is called: the condition of Deliver.                          *)
+Begin(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e) IN
+  /\ Name(e) = "Begin"
+  /\ held[w][s].phase = "reading" /\ held[w][s].may
+  /\ ~Waits(T, e)
+  /\ UNCHANGED <<row, held, delivered, late, run, left>>
+  /\ i' = i + 1
+
+(* The last ordinal has no records: it is reached with the end.            *)
+Drain(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e) IN
+  /\ Name(e) = "Drain"
+  /\ i' = i + 1
+  /\ IF held[w][s].phase \in {"reading", "asked"} /\ held[w][s].done >= e[4]
+     THEN /\ held' = [held EXCEPT ![w][s].done = T.records]
+          /\ delivered' = [delivered EXCEPT ![s] = T.records]
+          /\ UNCHANGED <<row, late, run, left>>
+     ELSE UNCHANGED <<row, held, delivered, late, run, left>>
+
+Disturbance(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e) IN
+  /\ i' = i + 1
+  /\ CASE Name(e) = "Pause" ->
+            IF held[w][s].may THEN L(T)!Pause(w, s) ELSE UNCHANGED <<row, held, delivered, late, run, left>>
+       [] Name(e) = "Exit" ->
+            IF \E each \in T.shards : held[w][each] # L(T)!NotHeld THEN L(T)!Crash(w)
+            ELSE run' = [run EXCEPT ![w] = @ + 1] /\ UNCHANGED <<row, held, delivered, late, left>>
+       [] Name(e) = "Gone" -> row' = [row EXCEPT ![s] = L(T)!NoRow] /\ UNCHANGED <<held, delivered, late, run, left>>
+       [] Name(e) = "Given" -> row' = [row EXCEPT ![s] = RowOf(e[4])] /\ UNCHANGED <<held, delivered, late, run, left>>
+       [] OTHER -> FALSE
+
+Next ==
+  \E T \in {Traces[t]} :
+    /\ i <= Len(T.events)
+    /\ t' = t
+    /\ \E e \in {T.events[i]} :
+         /\ Verbose => PrintT(<<"at", t, i, IF Shard(e) = "none" THEN 0 ELSE row[Shard(e)],
+                               IF Shard(e) = "none" \/ Worker(e) = "none" THEN 0 ELSE held[Worker(e)][Shard(e)]>>)
+         /\ \/ Written(T, e) \/ Arrived(T, e) \/ Unseen(T, e)
+            \/ Deliver(T, e) \/ Begin(T, e) \/ Drain(T, e) \/ Disturbance(T, e)
+         /\ i' > Len(T.events) => PrintT(<<"accepted", t>>)
+
+Spec == Init /\ [][Next]_vars
+=============================================================================

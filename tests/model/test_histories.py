@@ -1,0 +1,63 @@
+"""Histories of the simulator are behaviours of the model, and those of planted bugs are not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from penstock_sim.kinds import SeedKind
+from penstock_sim.model_trace import Trace, trace_of
+from penstock_sim.run import run_scenario
+from penstock_sim.seed_kinds import DRAW
+from sim.mutants import MUTANTS
+
+TRACES = Path(__file__).parents[2] / "model" / "traces.py"
+REFUSED = {
+    "delivery without a deadline": "Begin",
+    "end before the children": "End",
+    "first sight counts as dead": "Take",
+}
+
+
+def compared(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, TRACES, "--deadline", "500", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_histories_of_the_simulator_are_behaviours_of_the_model() -> None:
+    done = compared("--seeds", "0:20")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("20 of 20 histories are behaviours of the model")
+
+
+def trace_with_bug(name: str) -> Trace:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    scenario = DRAW[SeedKind.CONSUMERS](mutant.seed)
+    with mutant.planted():
+        return trace_of(name, scenario, run_scenario(scenario))
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder, arguments = tmp_path_factory.mktemp("traces"), list[str | Path]()
+    for name in REFUSED:
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(asdict(trace_with_bug(name))))
+        arguments += ["--file", path]
+    done = compared(*arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_history_with_a_planted_bug_is_refused_at_the_event_that_breaks_a_rule(
+    name: str, refusals: str
+) -> None:
+    line = next(line for line in refusals.splitlines() if line.startswith(f"{name}: "))
+    assert f"is refused: ['{REFUSED[name]}', " in line
