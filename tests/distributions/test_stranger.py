@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import pytest
 
 import penstock
 from built_distributions import FOLDERS, new_environment, run
-from docs_blocks import run_blocks
+from docs_blocks import blocks, run_blocks, shows
 from old_version import NEW, QUERY_S_MAX, WRITTEN, go_on_with_the_query
 from readme_terminal import Terminal, run_readme
 from site_index import search
@@ -56,6 +57,8 @@ from penstock import Consumer
 Consumer("orders", "billing", store, lease_duration=30)
 """,
 }
+TABLE_S_MAX = 180.0
+"""From `pip install` to the first query of a table."""
 MISTAKE = ("misspelt.py", 5, "lease_duration")
 """File, line and word."""
 
@@ -66,10 +69,12 @@ class Stranger(NamedTuple):
     Args:
         python: Its Python.
         environ: Environment variables for pip: it finds the built files, and of Penstock no version but theirs.
+        install_s: Duration of the installation.
     """
 
     python: Path
     environ: dict[str, str]
+    install_s: float
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +95,9 @@ def stranger(built, tmp_path_factory) -> Stranger:
     python = new_environment(folder / "environment", "pytest")
     install = run_blocks("README.md")[1].splitlines()[0]
     assert install.startswith("pip install ")
+    began_s = time.monotonic()
     run("bash", "-c", f"{python} -m {install}", env=environ, timeout=800)
-    return Stranger(python, environ)
+    return Stranger(python, environ, time.monotonic() - began_s)
 
 
 @pytest.fixture
@@ -120,6 +126,20 @@ def test_the_wheel_holds_no_file_of_simulator_server_or_demonstration(built):
 @pytest.mark.timeout(1800)  # the first test installs; longer than the deadlines of its steps
 def test_the_commands_of_the_readme_do_what_it_says(stranger, terminal):
     run_readme(terminal, run_blocks("README.md"))
+
+
+@pytest.mark.timeout(900)
+def test_a_table_is_queried_three_minutes_after_the_installation_began(stranger, terminal):
+    _, serve, shell, *_ = run_blocks("README.md")
+    found = [block.text for block in blocks("README.md")]
+    at = next(at for at, text in enumerate(found) if "penstock deliver" in text)
+    began_s = time.monotonic()
+    terminal.start(serve).wait_for("# Streams: orders (2 shards).")
+    terminal.run(shell.splitlines()[0])
+    said = terminal.run(found[at].replace("/tmp/sales", f"{terminal.folder}/sales"))
+    assert shows(said, found[at + 1]), said
+    if os.getloadavg()[0] < 2 * (os.cpu_count() or 1):  # a busy machine says nothing about time
+        assert stranger.install_s + time.monotonic() - began_s < TABLE_S_MAX
 
 
 def checked(*command: object, folder: Path) -> str:
