@@ -15,6 +15,7 @@ PACKAGES = {
     "boto3": ("boto3==1.44.5", "pyarrow==26.0.1", "cbor2==6.2.1", "aws-kinesis-agg==1.2.3"),
     "async-kinesis": ("async-kinesis==3.0.1",),
     "aiokpl": ("aiokpl==0.2.0",),
+    "native-aws-kcl-py": ("native-aws-kcl-py==0.1.1",),
     "plots": ("matplotlib==3.11.2",),
 }
 """What each environment has. The project's own has Penstock, and boto3, pyspark and moto as it uses them."""

@@ -23,8 +23,8 @@ from table import Contender, Results, Row, Streams
 
 CONTENDERS = Path(__file__).parent / "contenders"
 RUN_S_MAX = 150.0
-SAMPLE_S, FIRST_SAMPLE_S, FIRST_S = 0.4, 0.03, 2.0
-"""How often memory is sampled, also in the first seconds, which are the whole life of the shortest programs."""
+SAMPLE_S, FIRST_SAMPLE_S, FIRST_S = 0.4, 0.04, 2.0
+"""How often the memory of the tree is sampled, and that of its root alone in the first seconds, the whole life of the shortest programs."""
 _ANSWER = {
     "Content-Type": "application/x-amz-json-1.1",
     "Authorization": "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/kinesis/aws4_request, SignedHeaders=host, Signature=0",
@@ -167,10 +167,13 @@ def run_program(
             command, env=environ, stdout=out_file, stderr=errors_file, stdin=subprocess.DEVNULL
         )
         try:
-            while process.poll() is None and time.monotonic() < end_s:
-                peak_mb = max(peak_mb, process_tree.memory_mb(process.pid))
+            tree_due_s = began_s
+            while process.poll() is None and (now_s := time.monotonic()) < end_s:
+                is_due = now_s >= tree_due_s
+                peak_mb = max(peak_mb, process_tree.memory_mb(process.pid, with_children=is_due))
+                tree_due_s = now_s + SAMPLE_S if is_due else tree_due_s
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(FIRST_SAMPLE_S if time.monotonic() - began_s < FIRST_S else SAMPLE_S)
+                    process.wait(FIRST_SAMPLE_S if now_s - began_s < FIRST_S else SAMPLE_S)
         finally:
             if process.poll() is None:
                 for pid in process_tree.members(process.pid):
@@ -253,6 +256,7 @@ class RowRun:
                 continue
             if row.streams is not None and row.streams.is_fresh:
                 options = {**options, "stream": f"{row.key}-{place}-{options['turn']}"}
+                server.faults.clear()  # of the contender before
                 fill(server, options["stream"], row.streams)
                 if row.streams.distance_s:
                     server.faults.delay("*", row.streams.distance_s, count=None)
@@ -260,9 +264,12 @@ class RowRun:
             try:
                 found = run_program(contender, options, environ, self._run_s_max)
                 if server is not None:
-                    found |= _call_figures(Counter(server.calls().total) - before)
-                if row.streams is not None and row.streams.is_fresh and row.streams.distance_s:
-                    server.faults.clear()
+                    found |= _call_figures(
+                        Counter(server.calls().total) - before,
+                        are_writers=row.streams is not None and row.streams.is_fresh,
+                    )
+                if row.streams is not None and row.streams.is_fresh:
+                    server.faults.clear()  # what has arrived is counted without the distance
                 if (
                     row.streams is not None
                     and row.streams.is_fresh
@@ -309,16 +316,18 @@ def _check_count(put_count: int, count: int) -> None:
         raise Unavailable(f"failed: {put_count} records were put, {count} arrived")
 
 
-def _call_figures(calls: Counter[str]) -> dict[str, float]:
+def _call_figures(calls: Counter[str], *, are_writers: bool) -> dict[str, float]:
     """Count a contender's calls, from its start to its end, by service."""
     by_service: Counter[str] = Counter()
     for operation, count in calls.items():
         by_service[operation.partition(".")[0]] += count
-    return {
+    found = {
         "kinesis_calls": float(by_service["kinesis"]),
         "dynamodb_calls": float(by_service["dynamodb"]),
-        "put_calls": float(calls["kinesis.PutRecords"] + calls["kinesis.PutRecord"]),
     }
+    if are_writers:
+        found["put_calls"] = float(calls["kinesis.PutRecords"] + calls["kinesis.PutRecord"])
+    return found
 
 
 def _rounded(value: float) -> float:

@@ -1,9 +1,10 @@
-"""Measure two more libraries of others beside Penstock: aiokpl, a producer, and MiniStack, a server for tests.
+"""Measure more libraries of others beside Penstock: aiokpl, native-aws-kcl-py, and MiniStack, a server for tests.
 
     python bench/others.py [--turns 3] [--records 40000] [--json]
 
 The rows are made as those of `make bench`: each contender runs in a process of its own, in turn, and the median counts. aiokpl has an
 environment of its own; its limits by shard are lifted, and it waits for each acknowledgement. What has arrived is counted.
+native-aws-kcl-py, a consumer with leases like the KCL's, reads again after 0.1 s where its default is 1 s, and checkpoints each batch.
 """
 
 from __future__ import annotations
@@ -28,6 +29,22 @@ def rows(record_count: int) -> list[Row]:
             ),
             options={"record_count": record_count},
             streams=Streams(4, is_fresh=True),
+        ),
+        Row(
+            key="consumer-others",
+            title=f"consumer: {record_count:,} records of 200 B from 8 shards",
+            figure="cpu_s_per_million",
+            contenders=(
+                Contender("Penstock", ("consumer", "penstock")),
+                Contender(
+                    "native-aws-kcl-py",
+                    ("consumer", "native-aws-kcl-py"),
+                    environment="native-aws-kcl-py",
+                    packages=("native-aws-kcl-py",),
+                ),
+            ),
+            options={"record_count": record_count},
+            streams=Streams(8, record_count, 200),
         ),
         Row(
             key="server-others",

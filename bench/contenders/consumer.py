@@ -134,6 +134,53 @@ def async_kinesis(stream: str, turn: int, record_count: int) -> Figures:
     return figures_of(meter, record_count)
 
 
+def native_aws_kcl_py(stream: str, turn: int, record_count: int) -> Figures:
+    import native_aws_kcl_py as kcl
+
+    url, counted, done = os.environ["AWS_ENDPOINT_URL"], 0, asyncio.Event()
+
+    class Processor(kcl.ShardRecordProcessor):
+        async def ignore(self, _: Any) -> None:
+            pass
+
+        initialize = lease_lost = shard_ended = shutdown_requested = ignore
+
+        async def process_records(self, input: Any) -> None:  # noqa: A002 - the library's name
+            nonlocal counted
+            counted += len(input.records)
+            if input.records:
+                await input.checkpointer.checkpoint()
+            if counted >= record_count:
+                done.set()
+
+    class Factory(kcl.ShardRecordProcessorFactory):
+        def create_processor(self) -> Processor:
+            return Processor()
+
+    async def consume() -> None:
+        scheduler = kcl.Scheduler(
+            kcl.KinesisConsumerConfig(
+                aws=kcl.AwsConfig(
+                    region=os.environ["AWS_REGION"], kinesis_endpoint=url, dynamodb_endpoint=url
+                ),
+                application_name=f"{stream}-{turn}-native",
+                stream_name=stream,
+                record_processor_factory=Factory(),
+                retrieval=kcl.RetrievalConfig(stream_name=stream, idle_time_between_reads_millis=100),
+            )
+        )
+        running = asyncio.create_task(scheduler.run())
+        ended = asyncio.create_task(done.wait())
+        await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not done.is_set():
+            raise SystemExit(f"it ended after {counted} records: {running.exception()}")
+        await scheduler.shutdown()
+
+    meter = Meter()
+    asyncio.run(asyncio.wait_for(consume(), DEADLINE_S))
+    return figures_of(meter, record_count)
+
+
 if __name__ == "__main__":
     run(
         {
@@ -143,5 +190,6 @@ if __name__ == "__main__":
             "boto3": boto3,
             "boto3-first": boto3_first,
             "async-kinesis": async_kinesis,
+            "native-aws-kcl-py": native_aws_kcl_py,
         }
     )

@@ -98,7 +98,7 @@ def loaded(stream: str, load: list[float], follow: Callable[[Arrivals, Callable[
     return arrivals.figures()
 
 
-def penstock(stream: str, turn: int, load: list[float]) -> Figures:
+def penstock(stream: str, turn: int, load: list[float], daemon: str = "penstock.spark.daemon") -> Figures:
     def follow(arrivals: Arrivals, begin: Callable[[], None]) -> None:
         def note(batch: Any, _: int) -> None:
             rows = batch.select("data").collect()
@@ -106,7 +106,10 @@ def penstock(stream: str, turn: int, load: list[float]) -> Figures:
             for row in rows:
                 arrivals.note(bytes(row.data), now_s)
 
-        with session() as spark, running(kinesis(spark, stream, f"{stream}-{turn}"), note) as query:
+        with (
+            session(daemon=daemon) as spark,
+            running(kinesis(spark, stream, f"{stream}-{turn}"), note) as query,
+        ):
             begin()
             wait_until(query, arrivals.is_over.is_set, "the load")
 

@@ -70,6 +70,8 @@ def open_session(
             "spark.sql.shuffle.partitions": "16",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            # Spark's own daemon, with Penstock loaded before it forks: this Python has it.
+            "spark.python.daemon.module": "penstock.spark.daemon",
         }
     given = {**dict(conf.getAll()), **settings}
     # spark-submit has fetched its packages before this program began.
