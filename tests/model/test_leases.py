@@ -141,6 +141,9 @@ RULES = (
 def test_a_promise_breaks_without_the_rule(rule: Rule, tmp_path: Path) -> None:
     for path in (*MODEL.glob("*.tla"), MODEL / f"{rule.config}.cfg"):
         shutil.copy(path, tmp_path)
+    if rule.config == "live":  # one shard is enough, and much faster
+        config = tmp_path / "live.cfg"
+        config.write_text(config.read_text().replace("Shards = {p, q, r, m}", "Shards = {p}"))
     module = tmp_path / "Leases.tla"
     text = module.read_text()
     assert rule.text in text
