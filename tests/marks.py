@@ -36,6 +36,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "delivery/test_killed_deliveries.py": ("spark", "slow"),
     "delivery/test_deliver.py": ("spark", "slow"),
     "delivery/test_odd_records.py": ("spark", "slow"),
+    "delivery/test_preview.py": ("spark", "slow"),
     "delivery/test_record_texts.py": ("spark", "slow"),
     "demo/test_demo.py": ("spark", "slow"),
     "distributions": ("slow",),

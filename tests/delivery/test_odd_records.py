@@ -58,7 +58,7 @@ def test_a_new_field_with_the_name_of_a_computed_column_does_not_end_the_deliver
 
 
 def test_no_value_changes_on_its_way_into_a_column(write):
-    columns = "id BIGINT, n DOUBLE, t TIMESTAMP, s STRUCT<a: BIGINT>, m MAP<STRING, INT>, l ARRAY<MAP<STRING, DOUBLE>>, country STRING"
+    columns = "id BIGINT, n DOUBLE, t TIMESTAMP, s STRUCT<a: BIGINT>, m MAP<STRING, INT>, l ARRAY<MAP<STRING, DOUBLE>>, country STRING, note STRING"
     bad = [
         '{"id": 1, "n": 1e400}',
         '{"id": 2, "n": NaN}',
@@ -70,12 +70,13 @@ def test_no_value_changes_on_its_way_into_a_column(write):
         '{"id": 8, "country": ""}',
         '{"id": 99999999999999999999999}',
         '{"id": 9, "s": [1]}',
+        r'{"id": 9, "country": "\ud83d"}',
     ]
     good = [
         '{"id": 10, "t": "2026-01-01T02:00:00+02:00"}',
         '{"id": 11, "t": "2026-01-01 00:00:00"}',
         '{"id": 12, "t": 1767225600}',
-        '{"id": 13, "n": 1e300, "m": {"k": 1, "K": 2}, "country": "a/b=c"}',
+        r'{"id": 13, "n": 1e300, "m": {"k": 1, "K": 2}, "country": "a/b=c", "note": "\ud83d\ude00 \\ud83d"}',
     ]
     table, letters = write([*bad, *good], schema=columns, **{"partition-by": "country"})
     found = reasons(letters)
@@ -86,7 +87,7 @@ def test_no_value_changes_on_its_way_into_a_column(write):
     assert found[bad[7]] == "partition column country: an empty text cannot be the name of a folder"
     moment = 1767225600.0
     assert read(table, "id, epoch(t)") == [(10, moment), (11, moment), (12, moment), (13, None)]
-    assert read(table, "id, n, country")[-1] == (13, 1e300, "a/b=c")
+    assert read(table, "id, n, country, note")[-1] == (13, 1e300, "a/b=c", "\U0001f600 \\ud83d")
 
 
 def test_a_partition_column_that_no_record_has_yet_is_a_text(write):

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.core.delivering.json_fields import SECONDS_MAX, explain, infer_columns
+from penstock.core.delivering.json_fields import HALF_PAIR, SECONDS_MAX, explain, infer_columns
 from penstock.core.delivering.new_names import NewNames
 from penstock.delivery.record_texts import RecordTexts, text_and_reason
 
@@ -79,6 +79,7 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
         & (F.col(f"_penstock_parsed.{_END}") == 1)
         & (F.size(F.json_object_keys(wrapped)) == 2)
         & F.is_valid_utf8(text)
+        & ~(F.contains(text, F.lit("\\u")) & F.rlike(text, F.lit(HALF_PAIR)))
     )
     sound = None if has_every_float else _is_sound(F.col(f"_penstock_parsed.{_RECORD}"), schema)
     if sound is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from msgspec import Struct, structs
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
 from penstock import wiring
@@ -37,6 +39,7 @@ from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, local_path, open_files
 from penstock.delivery.json_rows import columns_of
 from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, open_texts
+from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, kind_of, try_lock
 from penstock.delivery.table_rows import check_columns, table_rows, with_wider
 from penstock.delivery.table_writer import save_schema, saved_schema, schema_place
 from penstock.delivery.targets.opening import open_target
@@ -119,6 +122,45 @@ def batch_options(delivery: Delivery) -> dict[str, str]:
     return {name: value for name, value in source_options(delivery, "").items() if name.lower() in known}
 
 
+def lock_run(delivery: Delivery, *, is_redelivery: bool) -> RunLock:
+    """Lock the runs of a delivery's kind: two of them at once would append to an Iceberg table twice.
+
+    Raises:
+        DeliveryFailed: Another one runs.
+        OptionError: The state folder cannot be made.
+    """
+    kind = _kind_of_run(delivery, is_redelivery=is_redelivery)
+    try:
+        lock = try_lock(delivery.state, kind)
+    except OSError as error:
+        raise DeliveryFailed(f"{delivery.state} cannot be written: {error}") from error
+    if lock is None:
+        what = {QUERY: "delivery", RANGE: "backfill", REDELIVERY: "redelivery"}[kind]
+        raise DeliveryFailed(
+            f"a {what} {delivery.name} into {delivery.to} runs already on this machine: stop it first"
+        )
+    return lock
+
+
+def _kind_of_run(delivery: Delivery, *, is_redelivery: bool) -> str:
+    return REDELIVERY if is_redelivery else QUERY if delivery.since is None else RANGE
+
+
+def _finish_batches(delivery: Delivery, store: BatchStore, own: str) -> None:
+    """Finish the batches that killed runs have left, but none of a run that is under way."""
+    for kind in (QUERY, RANGE, REDELIVERY):
+        lock = None if kind == own else try_lock(delivery.state, kind)
+        if kind != own and lock is None:
+            continue
+        try:
+            for manifest in store.unfinished():
+                if kind_of(manifest.batch) == kind:
+                    store.finish(manifest)
+        finally:
+            if lock is not None:
+                lock.release()
+
+
 class OpenDelivery(Struct, frozen=True, kw_only=True):
     """A delivery that may run.
 
@@ -144,9 +186,21 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
 
 
 def open_delivery(
-    spark: SparkSession, delivery: Delivery, options: SourceOptions, *, is_redelivery: bool = False
+    spark: SparkSession,
+    delivery: Delivery,
+    options: SourceOptions,
+    lock: Callable[[Delivery], None],
+    *,
+    is_redelivery: bool = False,
 ) -> OpenDelivery:
     """Check a delivery against the service, the table and its earlier runs.
+
+    Args:
+        spark: A session.
+        delivery: The definition.
+        options: Of the source.
+        lock: Locks the delivery's runs of this kind. It is called here if there were earlier runs, else by the caller before `begin`.
+        is_redelivery: Whether only dead letters are delivered.
 
     Raises:
         OptionError: It contradicts an earlier run, or the schema is none.
@@ -157,6 +211,7 @@ def open_delivery(
     kinesis.fetch_summary(delivery.stream)
     files = open_files(spark, delivery.state)
     earlier = earlier_record(files, delivery)
+    kind = _kind_of_run(delivery, is_redelivery=is_redelivery)
     delivery_id = uuid.uuid4().hex if earlier is None else earlier.id
     target = open_target(spark, delivery, delivery_id)
     texts = open_record_texts(delivery)
@@ -170,8 +225,9 @@ def open_delivery(
         if store.is_empty():
             earlier = with_layout(earlier, now)
         check_same_delivery(delivery, earlier, now)
-        for manifest in store.unfinished():
-            store.finish(manifest)
+        check_table_folder(delivery, store)
+        lock(delivery)
+        _finish_batches(delivery, store, kind)
     elif is_redelivery:
         raise DeliveryFailed(
             f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
@@ -377,8 +433,11 @@ def _beyond(schema: StructType, other: StructType) -> StructType:
 def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructType | None) -> None:
     from penstock.spark.schema import SCHEMA_DDL
 
-    if not delivery.partitions or (schema is not None and not schema.fields):
-        return  # sampled columns are not known yet
+    if not delivery.partitions:
+        return
+    if schema is not None and not schema.fields:
+        _check_sampled(spark, delivery)
+        return
     rows = spark.createDataFrame([], SCHEMA_DDL)
     try:
         if schema is not None:
@@ -391,6 +450,42 @@ def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructTy
     if len(columns) == len(delivery.partitions):
         raise OptionError(
             "partition-by: no column is left for the files; partition by expressions of columns"
+        )
+
+
+def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
+    """Refuse an expression that is none, or a function that there is not, before any field is known."""
+    from penstock.spark.schema import COLUMNS, SCHEMA_DDL
+
+    there = {name.lower() for name in (*COLUMNS, "arrived")}
+    for part in delivery.partitions:
+        names = {name.partition(".")[0].lower() for name in part.names} - there
+        rows = spark.createDataFrame([], SCHEMA_DDL).withColumn(
+            "arrived", F.col("approximateArrivalTimestamp")
+        )
+        rows = rows.select("*", *(F.lit("").alias(name) for name in sorted(names)))
+        try:
+            rows.select(F.expr(part.expression))
+        except PySparkException as error:
+            # Others depend on the types of the fields.
+            if (error.getCondition() or "").startswith(("UNRESOLVED_ROUTINE", "PARSE_")):
+                raise OptionError(
+                    f"partition-by={part.expression}: {str(error).strip().splitlines()[0]}"
+                ) from error
+
+
+def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
+    """Refuse to go on if the table's folder on this machine has gone since the last batch.
+
+    Raises:
+        DeliveryFailed: It was renamed or removed.
+    """
+    if not delivery.is_folder or not delivery.to.startswith("/") or store.is_empty():
+        return
+    if not Path(delivery.to).exists():
+        raise DeliveryFailed(
+            f"the folder {delivery.to} has gone, and {delivery.state} has batches that were delivered into it: put it back, or remove "
+            f"{delivery.state} too to begin anew"
         )
 
 

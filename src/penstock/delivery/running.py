@@ -25,12 +25,14 @@ from penstock.delivery.opening import (
     begin,
     check_options,
     first_line,
+    lock_run,
     note_query,
     open_delivery,
     source_options,
     with_absolute_paths,
 )
 from penstock.delivery.redelivery import redeliver
+from penstock.delivery.run_lock import RunLock
 from penstock.delivery.table_writer import BatchReport, TableWriter
 from penstock.errors import DeliveryFailed, PenstockError
 from penstock.spark.engine import PASSES_START, check_version
@@ -127,35 +129,58 @@ class DeliveryRun:
         self._at_step = at_step
         self._is_stopping = False  # a plain flag: a signal handler must not take an Event's lock
         self._error: BaseException | None = None
-        self.opened = [
-            open_delivery(spark, each, options, is_redelivery=is_redelivery) for each, options in deliveries
-        ]
-        for each in self.opened:
-            begin(each)
+        self._is_redelivery = is_redelivery
+        self._locks: dict[str, RunLock] = {}
+        try:
+            self.opened = [
+                open_delivery(spark, each, options, self._lock, is_redelivery=is_redelivery)
+                for each, options in deliveries
+            ]
+            for opened in self.opened:
+                self._lock(opened.delivery)
+                begin(opened)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self, delivery: Delivery) -> None:
+        if delivery.state not in self._locks:
+            self._locks[delivery.state] = lock_run(delivery, is_redelivery=self._is_redelivery)
+
+    def close(self) -> None:
+        """Let other runs of the deliveries begin. A second call does nothing."""
+        for each in self._locks.values():
+            each.release()
 
     def stop(self) -> None:
         """Let the batch under way finish, and end. Safe in a signal handler."""
         self._is_stopping = True
 
     def redeliver(self) -> None:
-        """Deliver the dead letters again."""
-        for each in self.opened:
-            redeliver(self._spark, each, self._report, self._at_step)
+        """Deliver the dead letters again, and close."""
+        try:
+            for each in self.opened:
+                redeliver(self._spark, each, self._report, self._at_step)
+        finally:
+            self.close()
 
     def run(self, *, once: bool) -> None:
-        """Deliver until `stop`, or, with `once`, until all is read that had arrived.
+        """Deliver until `stop`, or, with `once`, until all is read that had arrived; then close.
 
         Raises:
             PenstockError: A delivery failed; the others were stopped in order.
         """
         running = [each for each in self.opened if each.wanted is None]
-        for each in self.opened:
-            if each.wanted is not None:
-                self._backfill(each)
-        if once:
-            self._run_once(running)
-        elif running:
-            self._run_on(running)
+        try:
+            for each in self.opened:
+                if each.wanted is not None:
+                    self._backfill(each)
+            if once:
+                self._run_once(running)
+            elif running:
+                self._run_on(running)
+        finally:
+            self.close()
 
     def _run_on(self, running: Sequence[OpenDelivery]) -> None:
         queries = [

@@ -52,6 +52,7 @@ def test_columns_are_bounded():
         (b'{"inner": [1]}', "field inner: array does not fit STRUCT<A:INT>"),
         (b'{"ID": 1}', "field ID is no column: column id differs in case"),
         (b'{"note": 1}', "field note is no column"),
+        (rb'{"id": 1, "s": "\\\ud83d"}', "a text has half a surrogate pair, which is no valid Unicode"),
         (
             b'{"at": "no moment"}',
             "a value does not fit its column, or an object in it has a field without one",
@@ -59,5 +60,5 @@ def test_columns_are_bounded():
     ],
 )
 def test_a_dead_letter_has_its_reason(data, reason):
-    types = {"id": "bigint", "ok": "boolean", "inner": "struct<a:int>", "at": "timestamp"}
+    types = {"id": "bigint", "ok": "boolean", "inner": "struct<a:int>", "at": "timestamp", "s": "string"}
     assert explain(data, types) == reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
@@ -13,6 +14,11 @@ from penstock.core.safe_text import text_of
 COLUMNS_MAX: Final = 1000
 """Columns of a table; a record with further fields is a dead letter."""
 _LONG_MAX: Final = 2**63 - 1
+HALF_PAIR: Final = (
+    r"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F])"
+)
+"""Half a surrogate pair in the text of a JSON value, for the regular expressions of Python and Java. Spark would write `?`."""
 SECONDS_MAX: Final = 253_402_300_800
 """Begin of the year 10000. Spark reads a number as seconds, so one of milliseconds is beyond it."""
 _WHOLE: Final = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
@@ -97,6 +103,11 @@ def _explain(data: bytes, types: Mapping[str, str], refusal: Callable[[str], str
         return f"a JSON {_name_of(pairs)} instead of an object"
     return (
         _explain_fields(pairs, types, refusal)
+        or (
+            "a text has half a surrogate pair, which is no valid Unicode"
+            if re.search(HALF_PAIR, text)
+            else None
+        )
         or "a value does not fit its column, or an object in it has a field without one"
     )
 

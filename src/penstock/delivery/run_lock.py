@@ -1,0 +1,66 @@
+"""Locks of a delivery's runs on this machine. The system releases them when a process ends, however it ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from penstock.core.delivering.manifest import parse_range
+
+QUERY: Final = "query"
+RANGE: Final = "range"
+REDELIVERY: Final = "redelivery"
+_BUSY: Final = (BlockingIOError, PermissionError)
+
+
+class RunLock:
+    """A lock that is held.
+
+    Args:
+        descriptor: Of the lock's file; None if the place cannot be locked.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Release it; a second call does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def kind_of(label: str) -> str:
+    """Return the kind of the run that a batch is of."""
+    if parse_range(label) is not None:
+        return RANGE
+    return QUERY if label.isdecimal() else REDELIVERY
+
+
+def try_lock(state: str, kind: str) -> RunLock | None:
+    """Lock the runs of a kind; return None if another run on this machine holds the lock.
+
+    A state folder elsewhere, or a system without such locks, is not locked: then nothing is known of other runs.
+
+    Args:
+        state: The delivery's folder.
+        kind: Of run.
+    """
+    if not state.startswith("/"):
+        return RunLock(None)
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return RunLock(None)
+    Path(state).mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(f"{state}/{kind}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except _BUSY:
+        os.close(descriptor)
+        return None
+    except OSError:  # a file system without locks
+        os.close(descriptor)
+        return RunLock(None)
+    return RunLock(descriptor)

@@ -1,0 +1,44 @@
+"""`--dry-run`: rows, dead letters, costs and warnings before the first write."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from penstock.core.delivering.definition import parse_delivery
+from penstock.errors import OptionError
+
+
+def test_a_dry_run_shows_rows_dead_letters_and_costs_and_writes_nothing(kinesis, running_spark, tmp_path):
+    from penstock.delivery.preview import preview
+    from penstock.delivery.running import check_deliveries
+
+    stream = f"s-{uuid.uuid4().hex[:10]}"
+    kinesis.create_stream(stream, shards=2)
+    lines = [{"id": number, "country": "de"} for number in range(3)] + [{"id": 3, "date": "2026-01-01"}]
+    records = [{"PartitionKey": str(line["id"]), "Data": json.dumps(line).encode()} for line in lines]
+    kinesis.client("kinesis").put_records(StreamName=stream, Records=records)
+    given = {
+        "stream": stream,
+        "to": f"{tmp_path}/orders",
+        "partition-by": "date(arrived)",
+        "freshness": "30s",
+    }
+    found = preview(running_spark, *check_deliveries([parse_delivery(given)])[0])
+    assert found.columns == (("country", "STRING"), ("id", "BIGINT"), ("date", "DATE"))
+    assert sorted(row["id"] for row in found.rows) == ["0", "1", "2"]
+    assert found.dead == ("field date is no column: partition-by=date(arrived) makes a column of this name",)
+    assert (found.costs.shard_count, found.costs.batches_per_day, found.costs.files_per_day) == (
+        2,
+        2880,
+        2880,
+    )
+    assert {each.item for each in found.costs.sums} >= {"renewals", "claims of batches"}
+    with pytest.raises(OptionError, match=r"partition-by=no_such\(x\): .*no_such"):
+        preview(
+            running_spark,
+            *check_deliveries([parse_delivery({**given, "partition-by": "no_such(x) AS y"})])[0],
+        )
+    assert list(tmp_path.iterdir()) == []
