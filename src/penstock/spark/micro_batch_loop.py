@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import UsageError
 from penstock.spark.batch_log import BatchLog
-from penstock.spark.batch_planning import BatchPlanning, OneStream, SeveralStreams, TaskRows
+from penstock.spark.batch_planning import AnyPlanner, BatchSource, OneStream, SeveralStreams, TaskRows
 from penstock.spark.options.several_streams import names_several, parse_several_source
 from penstock.spark.options.spark_options import parse_source
 from penstock.spark.schema import SCHEMA_DDL
@@ -47,16 +47,16 @@ def micro_batches(spark: SparkSession, options: Mapping[str, str], *, checkpoint
         UsageError: The checkpoint cannot be used.
     """
     zone = spark.conf.get("spark.sql.session.timeZone")
-    planning: BatchPlanning
+    source: BatchSource
     if names_several(options):
         several, notes = parse_several_source(options, zone)
-        planning = SeveralStreams(several)
+        source = SeveralStreams(several)
     else:
         parsed, notes = parse_source(options, zone)
-        planning = OneStream(parsed)
+        source = OneStream(parsed)
     for note in notes:
         _log.warning(note)
-    return MicroBatches(spark, planning, BatchLog(spark, checkpoint.rstrip("/")))
+    return MicroBatches(spark, source, BatchLog(spark, checkpoint.rstrip("/")))
 
 
 class MicroBatches:
@@ -64,13 +64,13 @@ class MicroBatches:
 
     Args:
         spark: The session.
-        planning: Plans the batches of the stream, or of several.
+        source: The stream, or several.
         log: The checkpoint.
     """
 
-    def __init__(self, spark: SparkSession, planning: BatchPlanning, log: BatchLog) -> None:
+    def __init__(self, spark: SparkSession, source: BatchSource, log: BatchLog) -> None:
         self._spark = spark
-        self._planning = planning
+        self._source = source
         self._log = log
         self._stop = threading.Event()
         self._running = threading.Lock()
@@ -101,50 +101,51 @@ class MicroBatches:
         try:
             self._stop.clear()
             with self._stop_on_termination():
-                self._planning.open()
+                planner = self._source.open()
                 try:
-                    self._run(self._planning, write, available_now=available_now)
+                    self._run(planner, write, available_now=available_now)
                 finally:
-                    self._planning.stop()
+                    planner.stop()
         finally:
             self._running.release()
 
-    def _run(self, planning: BatchPlanning, write: Write, *, available_now: bool) -> None:
-        number, offset, is_done = -1, planning.initial, True
+    def _run(self, planner: AnyPlanner, write: Write, *, available_now: bool) -> None:
+        source = self._source
+        number, offset, is_done = -1, source.initial, True
         last = self._log.last()
         if last is not None:
             number, document, is_done = last
-            offset = planning.parse(document)
-        planning.join(offset)
+            offset = source.parse(document)
+        planner.join(offset)
         if not is_done:
             before = self._log.offset(number - 1)
-            start = planning.initial if before is None else planning.parse(before)
-            self._run_batch(number, start, offset, write)
+            start = source.initial if before is None else source.parse(before)
+            self._run_batch(planner, number, start, offset, write)
         if available_now:
-            planning.prepare_available_now()
+            planner.prepare_available_now()
         while not self._stop.is_set():
-            following = planning.latest(offset)
+            following = planner.latest(offset)
             if following is offset:
                 if available_now:
                     return
                 continue
             number += 1
             self._log.plan(number, following.to_json())
-            self._run_batch(number, offset, following, write)
+            self._run_batch(planner, number, offset, following, write)
             offset = following
 
-    def _run_batch(self, number: int, start: Any, offset: Any, write: Write) -> None:
+    def _run_batch(self, planner: AnyPlanner, number: int, start: Any, offset: Any, write: Write) -> None:
         began_s = time.monotonic()
-        tasks = self._planning.tasks(start, offset)
+        tasks = self._source.tasks(planner, start, offset)
         rows = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_ReadTasks(tasks), SCHEMA_DDL)
         write(rows, number)
         self._log.commit(number)
         self.last_progress = {
             "batchId": number,
             "durationMs": round(1000 * (time.monotonic() - began_s)),
-            "source": self._planning.report(),
+            "source": planner.report(),
         }
-        _log.info("batch %d of stream %s: %s", number, self._planning.name, self.last_progress)
+        _log.info("batch %d of stream %s: %s", number, self._source.name, self.last_progress)
 
     @contextlib.contextmanager
     def _stop_on_termination(self) -> Iterator[None]:

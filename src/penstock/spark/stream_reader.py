@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
 
+    from penstock.spark.batch_planning import AnyPlanner
     from penstock.spark.driver.planner import Planner
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -57,26 +58,7 @@ class AnyOffset(Protocol):
         """Return the offset as Spark logs it."""
 
 
-class AnyPlanner(Protocol):
-    """The planner of one stream, or of several; its offsets are those of its reader."""
-
-    def prepare_available_now(self) -> None:
-        """Fix the moment up to which the query reads."""
-
-    def join(self, known: Any) -> None:
-        """Join the application; later calls have no effect."""
-
-    def latest(self, start: Any, *, with_limits: bool, may_be_only: bool) -> Any:
-        """Return the next batch's offset, or `start` itself."""
-
-    def report(self) -> dict[str, Any] | None:
-        """Return the figures for the query's progress."""
-
-    def stop(self) -> None:
-        """End threads, and release idle leases."""
-
-
-_P = TypeVar("_P", bound=AnyPlanner)
+_P = TypeVar("_P", bound="AnyPlanner")
 
 
 class PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_P]):
