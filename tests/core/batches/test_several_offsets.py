@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.batches.offsets import SHARE_BYTES_MIN, StreamOffset, parse_offset
-from penstock.core.batches.several_offsets import INITIAL_SEVERAL, SeveralOffset, parse_several
-from penstock.core.batches.stream_split import Limits, in_turn, split_limits, split_total
+from penstock.core.batches.offsets import SHARE_BYTES_MIN, Limits, StreamOffset, parse_offset
+from penstock.core.batches.several_offsets import (
+    INITIAL_SEVERAL,
+    SeveralOffset,
+    in_turn,
+    parse_several,
+    split_limits,
+    split_total,
+)
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PositionError

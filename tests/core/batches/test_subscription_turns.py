@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.core.batches.subscription_turns import TURN_S, SubscriptionTurns
+from penstock.core.batches.task_plan import TURN_S, SubscriptionTurns
 from penstock.core.limits import SUBSCRIPTIONS_APART_S
 
 NOW, LATER = 0.0, TURN_S

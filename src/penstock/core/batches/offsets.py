@@ -9,7 +9,7 @@ has one spelling.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -37,6 +37,21 @@ class Share(Struct, frozen=True):
     record_count_max: int | None = None
     bytes_max: int | None = None
     may_exceed: bool = True
+
+
+class Limits(NamedTuple):
+    """The limits of one batch; None: none.
+
+    Args:
+        record_count_max: User records.
+        bytes_max: Bytes of user data.
+    """
+
+    record_count_max: int | None = None
+    bytes_max: int | None = None
+
+
+NO_LIMITS: Final = Limits()
 
 
 class Limit(Struct, frozen=True):

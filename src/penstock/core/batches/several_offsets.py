@@ -1,4 +1,4 @@
-"""The offset of a query of several streams: one offset for each stream.
+"""A query of several streams: its offset has one offset for each stream, and a batch's limits are split over the streams.
 
 Each stream has batches of its own numbers. A batch of the query reads the streams whose offsets it changes. A stream that
 the query does not read any more keeps its offset, so that it goes on there when it is read again.
@@ -6,12 +6,18 @@ the query does not read any more keeps its offset, so that it goes on there when
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, field
 
-from penstock.core.batches.offsets import SEVERAL_FORMAT_VERSION, StreamOffset, parse_offset
+from penstock.core.batches.offsets import (
+    SEVERAL_FORMAT_VERSION,
+    SHARE_BYTES_MIN,
+    Limits,
+    StreamOffset,
+    parse_offset,
+)
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PositionError
 
@@ -99,3 +105,61 @@ def parse_several(document: Any) -> SeveralOffset:
     if not isinstance(streams, Mapping) or not all(isinstance(key, str) for key in streams):
         raise PositionError(f"the checkpoint holds an offset that cannot be read: {document!r:.300}")
     return SeveralOffset({key: parse_offset(offset) for key, offset in sorted(streams.items())})
+
+
+# --- limits ---------------------------------------------------------------------------------------------------
+
+
+def in_turn(stream_ids: Sequence[str], batch_count: int) -> list[str]:
+    """Return the streams in the order in which one batch serves them: each batch begins with another one.
+
+    Args:
+        stream_ids: All streams of the query, in a fixed order.
+        batch_count: A number that grows with every batch by the number of streams that it reads.
+    """
+    turn = batch_count % len(stream_ids)
+    return [*stream_ids[turn:], *stream_ids[:turn]]
+
+
+def split_total(total: int | None, waiting: Mapping[str, int], *, least: int = 1) -> dict[str, int | None]:
+    """Split a limit over streams in proportion to their shards with records to read; the parts sum up to the limit.
+
+    If the limit is too small for all, the first streams get it and the others wait for a later batch.
+
+    Args:
+        total: The limit, or None.
+        waiting: For each stream, in the order in which it is served, the number of its shards to read, 1 or more.
+        least: The smallest part that is worth a read; the first stream gets the limit even if that is smaller.
+
+    Returns:
+        The part of each stream that is served, in the same order.
+    """
+    if total is None:
+        return dict.fromkeys(waiting)
+    served = list(waiting)[: max(1, total // least)]
+    spare = total - min(least, total) * len(served)
+    weight = sum(waiting[stream_id] for stream_id in served)
+    parts: dict[str, int | None] = {}
+    given = passed = 0
+    for stream_id in served:
+        # Each boundary is rounded by itself, so the parts sum up exactly and no stream is rounded away.
+        passed += waiting[stream_id]
+        until = spare * passed // weight
+        parts[stream_id] = min(least, total) + until - given
+        given = until
+    return parts
+
+
+def split_limits(limits: Limits, waiting: Mapping[str, int]) -> dict[str, Limits]:
+    """Split the limits of a batch; return the part of each stream that the batch reads.
+
+    Args:
+        limits: Of the batch.
+        waiting: As for `split_total`.
+    """
+    records = split_total(limits.record_count_max, waiting)
+    sizes = split_total(
+        limits.bytes_max, {stream_id: waiting[stream_id] for stream_id in records}, least=SHARE_BYTES_MIN
+    )
+    records = split_total(limits.record_count_max, {stream_id: waiting[stream_id] for stream_id in sizes})
+    return {stream_id: Limits(records[stream_id], sizes[stream_id]) for stream_id in sizes}

@@ -1,4 +1,4 @@
-"""The tasks of a batch: how many, and which shards each reads.
+"""The tasks of a batch: how many, which shards each reads, and when they may subscribe.
 
 If no option sets the number, a batch has as many tasks as the cluster runs at once. Spark does not pass the number of cores
 to a source in Python. But a claim names the process that made it, and Spark has a Python process for each running task. So a
@@ -14,6 +14,10 @@ import heapq
 import math
 from collections.abc import Mapping
 from typing import Final
+
+from msgspec import Struct
+
+from penstock.core.limits import SUBSCRIBE_AGAIN_S
 
 SHARDS_PER_TASK_MAX: Final = 32
 _BATCHES_BETWEEN_TRIALS: Final = 16
@@ -74,3 +78,54 @@ def plan_tasks(weights: Mapping[str, int], task_count: int) -> list[list[str]]:
         tasks[place].append(shard)
         heapq.heappush(loads, (load + weights[shard], held + 1, place))
     return [task for task in tasks if task]
+
+
+# --- subscriptions ------------------------------------------------------------------------------------------
+
+TURN_S: Final = SUBSCRIBE_AGAIN_S + 1.0
+"""From one permission to the next. Tasks begin at different times after their plan, so a second is added."""
+
+
+class _Turn(Struct):
+    planned_s: float
+    """When its last task was planned."""
+    used_s: float
+    """When its last permission was used, at the latest."""
+
+
+class SubscriptionTurns:
+    """When a task may subscribe to a shard: no sooner than five seconds after the last subscription of any task. Not thread-safe.
+
+    The service refuses a second subscription within five seconds. Each worker process keeps to that for its own
+    subscriptions, but Spark gives the next batch's task to any process. So the driver, which plans all tasks, decides. It does
+    not learn from a task whether it has subscribed, and counts each permission as used.
+    """
+
+    def __init__(self) -> None:
+        self._shards: dict[str, _Turn] = {}
+
+    def plan(self, shard_id: str, now_s: float) -> float:
+        """Return the seconds from now after which the shard's task of the next batch may subscribe.
+
+        A task that runs for longer than a turn may subscribe even if the batch began without permission.
+
+        Args:
+            shard_id: The shard.
+            now_s: Monotonic seconds.
+        """
+        shard = self._shards.get(shard_id)
+        if shard is None:
+            self._shards[shard_id] = _Turn(now_s, now_s)
+            return 0.0
+        if shard.planned_s != shard.used_s and now_s - shard.planned_s >= TURN_S:
+            shard.used_s = shard.planned_s + TURN_S
+        shard.planned_s = now_s
+        if now_s - shard.used_s < TURN_S:
+            return TURN_S
+        shard.used_s = now_s
+        return 0.0
+
+    def keep_only(self, shard_ids: frozenset[str]) -> None:
+        """Drop the shards that the query does not hold any more."""
+        for shard_id in self._shards.keys() - shard_ids:
+            del self._shards[shard_id]

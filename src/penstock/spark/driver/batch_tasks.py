@@ -15,8 +15,7 @@ from penstock.core.batches.claims import Execution
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.batches.shard_state import Settlement
-from penstock.core.batches.subscription_turns import SubscriptionTurns
-from penstock.core.batches.task_plan import TaskSlots, plan_tasks
+from penstock.core.batches.task_plan import SubscriptionTurns, TaskSlots, plan_tasks
 from penstock.ports.clock import Clock
 from penstock.spark.driver.joining import Joined
 from penstock.spark.options.spark_options import SourceOptions

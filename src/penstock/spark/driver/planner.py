@@ -23,9 +23,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.batches.known_batches import KnownBatches
-from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.offsets import NO_LIMITS, Limits, StreamOffset
 from penstock.core.batches.shard_state import Settlement
-from penstock.core.batches.stream_split import NO_LIMITS, Limits
 from penstock.core.leases.coordinator_effects import StartReader
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import ChildShard

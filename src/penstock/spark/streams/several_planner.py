@@ -14,9 +14,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.several_offsets import SeveralOffset
-from penstock.core.batches.stream_split import NO_LIMITS, Limits, in_turn, split_limits, split_total
+from penstock.core.batches.offsets import NO_LIMITS, Limits, StreamOffset
+from penstock.core.batches.several_offsets import SeveralOffset, in_turn, split_limits, split_total
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_other_mode
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.lease import stream_name_of
