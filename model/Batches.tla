@@ -78,10 +78,12 @@ PlannerOf(entries, batch) ==
   LET after == {i \in 1..Len(entries) : entries[i].batch >= batch} IN
   IF after = {} THEN 0 ELSE entries[CHOOSE i \in after : \A j \in after : i <= j].run
 
+IsOf(claim, batch, planner) == claim.batch = batch /\ claim.planner = planner
+
 Knows(entries, claim) ==
   /\ entries # <<>>
   /\ claim.batch <= entries[Len(entries)].batch
-  /\ claim.planner = PlannerOf(entries, claim.batch)
+  /\ IsOf(claim, claim.batch, PlannerOf(entries, claim.batch))
 
 KnownTo(d) == SubSeq(Entries(d), 1, drv[d].at)
 IsUnknown(entries, claim) == claim # NoClaim /\ ~Knows(entries, claim)
@@ -91,7 +93,7 @@ Shortened(list, n) == SubSeq(list, 1, IF Len(list) < n THEN Len(list) ELSE n)
 
 EndOf(claim, batch, start, planner) ==
   LET list == Past(claim)
-      found == {i \in 1..Len(list) : list[i].batch = batch /\ list[i].planner = planner /\ list[i].start = start} IN
+      found == {i \in 1..Len(list) : IsOf(list[i], batch, planner) /\ list[i].start = start} IN
   IF claim = NoClaim \/ found = {} THEN Absent ELSE list[CHOOSE i \in found : \A j \in found : i <= j].end
 
 -----------------------------------------------------------------------------
@@ -138,16 +140,6 @@ SeenNow(seen, s, r) ==
 -----------------------------------------------------------------------------
 (* A driver begins: core/batches/rewind.py.                                *)
 
-Start(d) ==
-  LET l == drv[d].loc
-      unknown == {row[s].claim.batch : s \in {x \in Shards : IsUnknown(log[l].entries, row[x].claim)}} IN
-  /\ ~Alive(d)
-  /\ IF drv[d].mode = "refused" \/ (drv[d].run = 0 /\ d # 1 /\ l = 1) THEN Spend("start") ELSE UNCHANGED left
-  /\ runs' = runs + 1
-  /\ drv' = [drv EXCEPT ![d] = [Down EXCEPT !.loc = l, !.mode = "joining", !.run = runs + 1,
-       !.unknown = IF unknown = {} THEN 0 ELSE CHOOSE b \in unknown : \A c \in unknown : c <= b]]
-  /\ UNCHANGED <<row, log, tasks, late, other, done>>
-
 GoesBack(d, s) ==
   LET r == row[s]
       entries == Entries(d)
@@ -157,6 +149,23 @@ GoesBack(d, s) ==
   /\ r.at = ShardEnd \/ r.holder # Other
   /\ r.claim.batch > logged.batch \/ (logged.start[s] # Absent /\ ~(r.claim.end < r.at))
 
+(* The location has no record of a later claim, or of one that goes back.  *)
+LastUnknown(d) ==
+  LET entries == Entries(d)
+      unknown == {s \in Shards : IsUnknown(entries, row[s].claim)}
+      last == IF entries = <<>> THEN 0 ELSE entries[Len(entries)].batch IN
+  IF \E s \in unknown : row[s].claim.batch > last \/ GoesBack(d, s)
+  THEN CHOOSE b \in {row[s].claim.batch : s \in unknown} : \A s \in unknown : row[s].claim.batch <= b
+  ELSE 0
+
+Start(d) ==
+  LET l == drv[d].loc IN
+  /\ ~Alive(d)
+  /\ IF drv[d].mode = "refused" \/ (drv[d].run = 0 /\ d # 1 /\ l = 1) THEN Spend("start") ELSE UNCHANGED left
+  /\ runs' = runs + 1
+  /\ drv' = [drv EXCEPT ![d] = [Down EXCEPT !.loc = l, !.mode = "joining", !.run = runs + 1, !.unknown = LastUnknown(d)]]
+  /\ UNCHANGED <<row, log, tasks, late, other, done>>
+
 (* Another driver renews leases in the query's name.                       *)
 SeesAnother(d) ==
   \E e \in Drivers \ {d} : Alive(e) /\ \E s \in Shards : row[s].holder = drv[e].run
@@ -165,8 +174,7 @@ Refuse(d) == drv' = [drv EXCEPT ![d] = [Down EXCEPT !.loc = drv[d].loc, !.mode =
 
 RefuseToBegin(d) ==
   /\ drv[d].mode = "joining"
-  /\ \E s \in Shards : GoesBack(d, s)
-  /\ SeesAnother(d)
+  /\ LastUnknown(d) > 0 /\ SeesAnother(d)
   /\ Refuse(d)
   /\ UNCHANGED <<row, log, tasks, late, other, done, runs, left>>
 
@@ -183,7 +191,7 @@ Reset(d, s) ==
   /\ IF SeesAnother(d) THEN Spend("pause") ELSE UNCHANGED left
   /\ row' = [row EXCEPT ![s] = [r EXCEPT !.holder = Nobody, !.at = place,
        !.claim = IF end = Absent THEN NoClaim
-                 ELSE IF /\ r.claim.batch = logged.batch /\ r.claim.planner = logged.run THEN r.claim
+                 ELSE IF IsOf(r.claim, logged.batch, logged.run) THEN r.claim
                  ELSE [NoClaim EXCEPT !.batch = logged.batch, !.run = r.claim.run, !.planner = logged.run,
                                       !.start = place, !.end = end]]]
   /\ UNCHANGED <<log, drv, tasks, late, other, done, runs>>
@@ -196,6 +204,7 @@ Joined(d) ==
       free == {s \in Shards : ReadyFor(s) /\ (row[s].holder = Nobody \/ (IsOfQuery(row[s]) /\ row[s].holder < drv[d].run))} IN
   /\ drv[d].mode = "joining"
   /\ \A s \in Shards : ~GoesBack(d, s)
+  /\ ~(LastUnknown(d) > 0 /\ SeesAnother(d))
   /\ \E taken \in {free, {}} :
        /\ IF taken # free THEN Spend("slow") ELSE UNCHANGED left
        /\ row' = [s \in Shards |-> IF s \in taken THEN [row[s] EXCEPT !.holder = drv[d].run] ELSE row[s]]
@@ -216,11 +225,10 @@ Take(d, s) ==
       v == drv[d]
       settled == v.mode = "settled"
       planned == IF v.at = 0 THEN Absent ELSE Entry(d).start[s]
-      place == IF v.pos[s] # Absent /\ ~(v.pos[s] < r.at) THEN v.pos[s]
+      place == IF s \notin v.held /\ v.pos[s] # Absent /\ ~(v.pos[s] < r.at) THEN v.pos[s]
                ELSE IF KnownTo(d) = <<>> THEN r.at ELSE ResolveStart(r, KnownTo(d), planned) IN
   /\ v.mode \in {"running", "done", "settled"}
   /\ ReadyFor(s)
-  /\ s \notin v.held
   /\ \/ r.holder = Nobody /\ UNCHANGED left
      \/ IsOfQuery(r) /\ r.holder < v.run /\ UNCHANGED left
      \/ r.holder = Other /\ Spend("force")
@@ -314,7 +322,7 @@ Finish(t, end) ==
   /\ log' = IF same
             THEN [log EXCEPT ![t.loc].entries[t.at].ends[t.shard] = IF first \in {Absent, end} THEN end ELSE Differ]
             ELSE log
-  /\ drv' = IF v.run = t.run /\ v.mode = "running" /\ v.at = t.at
+  /\ drv' = IF v.run = t.run /\ v.mode = (IF t.fixes THEN "done" ELSE "running") /\ v.at = t.at
             THEN [drv EXCEPT ![t.driver].got = @ \cup {t.shard}] ELSE drv
 
 Dies(t) ==
@@ -351,7 +359,7 @@ Unclaimed(d) ==
 FixEnd(d, s) ==
   LET t == [Task(d, s) EXCEPT !.seen = Identity(row[s].claim)] IN
   /\ drv[d].mode = "done"
-  /\ s \in Unclaimed(d)
+  /\ s \in Unclaimed(d) \ drv[d].got
   /\ \A x \in Own(d, s) : ~x.fixes
   /\ ~IsNew(d, s)
   /\ Decide(t, tasks, IF drv[d].ran THEN t.start..ShardEnd ELSE {t.start})
@@ -424,13 +432,13 @@ Settle(d) ==
                                 ELSE IF s \in toRead THEN NextStart(d, s) ELSE v.pos[s]] IN
   /\ v.mode = "done"
   /\ IF \E s \in toRead : IsNew(d, s) THEN Refuse(d) /\ UNCHANGED <<log, done>>
-     ELSE /\ Unclaimed(d) = {}
+     ELSE /\ Unclaimed(d) \subseteq v.got
           /\ \A t \in tasks : ~(t.fixes /\ t.run = v.run)
           /\ log' = IF unread = {} THEN log ELSE [log EXCEPT ![v.loc].entries[v.at].passed = @ \cup unread,
                ![v.loc].entries[v.at].ends = [s \in Shards |-> IF s \in unread THEN end[s] ELSE @[s]]]
           /\ done' = [s \in Shards |-> IF s \in unread THEN done[s] \cup Span(Entry(d).start[s], end[s]) ELSE done[s]]
           /\ drv' = [drv EXCEPT ![d].mode = "settled", ![d].pos = next,
-                                ![d].held = {s \in v.held : IsOfQuery(row[s])},
+                                ![d].held = {s \in v.held : IsOfQuery(row[s])}, ![d].got = {},
                                 ![d].seen = [s \in Shards |-> IF s \in toRead THEN SeenNow(@, s, row[s])[s] ELSE @[s]],
                                 ![d].last = Max(@, Entry(d).batch)]
   /\ UNCHANGED <<row, tasks, late, other, runs, left>>
@@ -573,6 +581,7 @@ ReadersClaim ==
 (* that is the query's.                                                    *)
 EndsAreFixed ==
   [][\A d \in Drivers : drv[d].mode = "done" /\ drv'[d].mode = "settled" =>
-       \A s \in Entry(d).reads : IsOfQuery(row[s]) => row[s].claim.batch = Entry(d).batch]_vars
+       \A s \in Entry(d).reads : IsOfQuery(row[s]) =>
+         EndOf(row[s].claim, Entry(d).batch, Entry(d).start[s], Entry(d).run) # Absent]_vars
 
 =============================================================================

@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
+
+from sim.query_mutants import QUERY_MUTANTS
 
 MODEL = Path(__file__).parents[2] / "model"
 
@@ -41,6 +43,7 @@ class Rule(NamedTuple):
         broken: The promise that breaks.
         kinds: The disturbances of the history that breaks it.
         count: How many of them.
+        bounds: Constants that are not those of configuration `batches`.
     """
 
     sentence: str
@@ -49,6 +52,7 @@ class Rule(NamedTuple):
     broken: str
     kinds: tuple[str, ...]
     count: int = 1
+    bounds: tuple[tuple[str, str], ...] = ()
 
 
 RULES = (
@@ -121,7 +125,7 @@ RULES = (
     ),
     Rule(
         "an end that no action has reached is claimed before the next batch",
-        "     ELSE /\\ Unclaimed(d) = {}\n",
+        "     ELSE /\\ Unclaimed(d) \\subseteq v.got\n",
         "     ELSE /\\ TRUE\n",
         "EndsAreFixed",
         ("unread",),
@@ -133,23 +137,136 @@ RULES = (
         "NothingLost",
         (),
     ),
+    Rule(
+        "a promotion applies to one claim alone",
+        "r.claim.batch = m.batch /\\ r.claim.end = m.end /\\ r.at < m.end\n"
+        "              THEN [row EXCEPT ![m.shard].at = m.end]",
+        "r.at < r.claim.end\n              THEN [row EXCEPT ![m.shard].at = r.claim.end]",
+        "NothingLost",
+        ("late",),
+        bounds=(("Records", "2"),),
+    ),
+    Rule(
+        "a claim needs the checkpoint that the task read",
+        "  /\\ t.forfeits \\/ r.at = t.rowAt\n",
+        "",
+        "ReadersClaim",
+        ("force",),
+        bounds=(("Records", "2"),),
+    ),
+    Rule(
+        "a task reads nothing that another worker has passed",
+        '[] t.start < r.at -> "nothing"',
+        '[] FALSE -> "nothing"',
+        "ReadersClaim",
+        ("force",),
+        bounds=(("Records", "2"),),
+    ),
+    Rule(
+        "a task fails at the claim of another driver",
+        "tasks' = rest /\\ Dies(t) /\\ UNCHANGED log\n       [] plan = \"nothing\" -> ",
+        "tasks' = rest /\\ Finish(t, t.start)\n       [] plan = \"nothing\" -> ",
+        "SameRecords",
+        ("start", "attempt"),
+        2,
+        (("Kept", "0"),),
+    ),
+    Rule(
+        "a claim keeps the ranges of the batches before it",
+        "!.claim = [batch |-> t.batch, run |-> t.run, planner |-> t.planner, start |-> t.start, end |-> t.end,\n"
+        "               earlier |-> IF r.claim = NoClaim THEN <<>> ELSE Shortened(Past(r.claim), Kept)],",
+        "!.claim = [batch |-> t.batch, run |-> t.run, planner |-> t.planner, start |-> t.start, end |-> t.end, earlier |-> <<>>],",
+        "SameRecords",
+        ("crash", "restore"),
+        2,
+    ),
+    Rule(
+        "claims of which the location has no record are found",
+        "IsUnknown(entries, claim) == claim # NoClaim /\\ ~Knows(entries, claim)",
+        "IsUnknown(entries, claim) == FALSE",
+        "NothingSkipped",
+        ("crash", "restore"),
+        2,
+        (("Records", "2"), ("Batches", "3")),
+    ),
 )  # fmt: skip
+
+
+def write_module(folder: Path, rule: Rule) -> None:
+    """Write the module without a rule, and the configuration that shows that it is needed."""
+    shutil.copy(MODEL / "MCBatches.tla", folder)
+    kinds = ", ".join(f'"{kind}"' for kind in rule.kinds)
+    constants = {"Kinds": f"{{{kinds}}}", "Disturbances": str(rule.count), **dict(rule.bounds)}
+    config = (MODEL / "batches.cfg").read_text()
+    for name, value in constants.items():
+        config, changes = re.subn(rf"^  {name} = .*$", f"  {name} = {value}", config, flags=re.MULTILINE)
+        assert changes == 1
+    (folder / "batches.cfg").write_text(config)
+    text = (MODEL / "Batches.tla").read_text()
+    assert text.count(rule.text) == 1
+    (folder / "Batches.tla").write_text(text.replace(rule.text, rule.without))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.sentence)
 def test_a_promise_breaks_without_the_rule(rule: Rule, tmp_path: Path) -> None:
-    for path in MODEL.glob("*Batches.tla"):
-        shutil.copy(path, tmp_path)
-    kinds = ", ".join(f'"{kind}"' for kind in rule.kinds)
-    config = re.sub(r"Kinds = \{.*\}", f"Kinds = {{{kinds}}}", (MODEL / "batches.cfg").read_text())
-    config = re.sub(r"Disturbances = \d+", f"Disturbances = {rule.count}", config)
-    (tmp_path / "batches.cfg").write_text(config)
-    module = tmp_path / "Batches.tla"
-    text = module.read_text()
-    assert text.count(rule.text) == 1
-    module.write_text(text.replace(rule.text, rule.without))
-    result = checked(tmp_path, "batches")
-    assert result["broken"] == rule.broken
+    write_module(tmp_path, rule)
+    assert checked(tmp_path, "batches")["broken"] == rule.broken
+
+
+PLANTED_BUGS: Final[dict[str, str]] = {
+    "the last claim stands": "the first claim of a batch is final",
+    "a take clears the claims": "a claim survives every change of owner",
+    "a promotion is not fenced by its batch": "a promotion applies to one claim alone",
+    "a claim without being the reader": "only the shard's reader claims records",
+    "a claim does not look at the checkpoint": "a claim needs the checkpoint that the task read",
+    "a replay reads on to the tip": "a repeated task reads to the claimed end",
+    "a refused claim is taken for one's own": "a task whose claim was refused takes the end that is claimed",
+    "rows of a lost lease count": "rows that were read before the lease was lost do not count",
+    "the next batch starts at the checkpoint": "the next batch starts at the claimed end",
+    "tasks do not know the claim that stands": "tasks get the claim that the driver saw",
+    "a restored location is not noticed": "claims of which the location has no record are found",
+    "a second driver finds its batch empty": "a task fails at the claim of another driver",
+    "rows that were left unread are offered again": "an end that no action has reached is claimed before the next batch",
+    "that there is nothing is not claimed": "that a batch holds nothing of a shard is claimed too",
+    "who comes back looks at no checkpoint": "a task reads nothing that another worker has passed",
+}
+"""Each planted bug of the simulator's queries that concerns claims or batches, and the rule that it breaks."""
+
+OUTSIDE: Final[dict[str, str]] = {
+    "a claim of another history counts as one's own": "two shards, three batches and three disturbances: beyond the bounds",
+    "the iterator behind a cut page is kept": "the model has no iterators",
+    "the iterator at the last record is kept": "the model has no iterators",
+    "one answer at the tip is believed": "the model has no answers of the stream: a read may end anywhere",
+    "what was read is read again": "the model has no iterators",
+    "every end is believed": "the model has no answers of the stream: a read that ends the shard has all records",
+    "one listing without a shard ends it": "the model has no listings",
+    "the promotion of a quiet shard is dropped": "a promotion may never be written; the next claim moves the checkpoint",
+    "what came later is skipped with an unread batch": "the model has no arrival times",
+    "what was claimed before a restore is another driver's": "an alarm after a restore is not judged: a task may have claimed",
+    "a shard ends without its children": "a rule of Leases.tla: the children have leases before the end is written",
+    "a probe that failed is the last one": "the model has no probes",
+    "a batch ends at the first record of an aggregate": "the model has no aggregates",
+    "an aggregate that was begun is given again": "the model has no aggregates",
+    "a whole aggregate counts as its first record": "the model has no aggregates",
+    "a gone record is never a loss": "no record leaves the model's stream",
+    "a gone record is always a loss": "no record leaves the model's stream",
+    "a task does not know the tip": "no record leaves the model's stream",
+    "a vanished shard ends the query": "no shard leaves the model's stream",
+    "what was given back is forgotten": "the model's driver sees each row as it is, not an older copy",
+    "an older moment on the lease counts": "no record leaves the model's stream",
+    "leases of another stream are taken": "the model has one stream",
+    "two loads of one query share the shards": "the model has one source in the query",
+    "default names are shared in silence": "the model has one application",
+    "a run ends where nobody reads on": "the model has no query that ends by itself",
+    "the table of the earlier name is forgotten": "the model has one lease table",
+}
+"""The other planted bugs, and why the model does not have them."""
+
+
+def test_each_planted_bug_of_a_query_breaks_a_rule_or_lies_outside_the_model() -> None:
+    assert {mutant.name for mutant in QUERY_MUTANTS} == PLANTED_BUGS.keys() | OUTSIDE.keys()
+    assert not PLANTED_BUGS.keys() & OUTSIDE.keys()
+    assert set(PLANTED_BUGS.values()) <= {rule.sentence for rule in RULES}
 
 
 def test_the_page_has_every_rule() -> None:
