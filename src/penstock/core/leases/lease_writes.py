@@ -175,7 +175,7 @@ class Claim(Struct, frozen=True):
     so its end (this batch's start) becomes the checkpoint in the same write. A task whose worker is not the reader may only
     claim that the batch holds nothing of the shard (a forfeit); that changes neither checkpoint nor pending checkpoint.
 
-    Model: in Batches.
+    Model: `Claim` of `model/Batches.tla`.
 
     Args:
         claim: The worker, the batch and its range. The worker must be the reader unless the claim is a forfeit.
@@ -216,7 +216,7 @@ class Promote(Struct, frozen=True):
     It applies to that claim alone: a delayed promotion never affects the claim of a later batch. Counter and owner stay, so
     it needs no place in the order of the owner's writes. The claim stays too: the batch may be repeated.
 
-    Model: in Batches.
+    Model: `Promote` and `Arrive` of `model/Batches.tla`.
 
     Args:
         worker: The query's worker id; must be the reader.
@@ -248,7 +248,7 @@ class Reset(Struct, frozen=True):
 
     An operator writes it, or a query whose checkpoint location was restored.
 
-    Model: left out, an operator's write.
+    Model: `Reset` of `model/Batches.tla`; an operator's is left out.
 
     Args:
         forget: The worker whose claim is removed: its restored checkpoint location has no record of that claim.
