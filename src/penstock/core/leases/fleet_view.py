@@ -1,6 +1,6 @@
 """The fleet as one worker sees it: leases with their owners' states, live workers, and the moves of a plan with reasons.
 
-The policies (`penstock.core.leases.balance`, `balance_kcl2`) plan with these values. A worker's id may name its zone and its
+The policies (`penstock.core.leases.balance`) plan with these values. A worker's id may name its zone and its
 capacity.
 """
 
