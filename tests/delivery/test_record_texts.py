@@ -114,3 +114,9 @@ def test_a_json_schema_names_the_columns_and_checks_the_records(batches, tmp_pat
     found = sorted(reasons(delivery))
     assert len(found) == len(bad)
     assert "'id' is a required property" in found[-1]
+
+    file.write_text(json.dumps(DEVICE).replace('"off"', '"off", "red"'))
+    mended = batches(schema=str(file))
+    mended.redeliver()
+    assert [row[0] for row in read(mended, "id")] == [1, 2, 3]
+    assert len(reasons(mended)) == 2

@@ -106,3 +106,18 @@ def test_a_table_without_a_folder_has_its_state_where_the_user_says():
 def test_another_stream_gets_the_records_as_they_are():
     given = {"stream": "orders", "to": "copy", "format": "stream", "state": "/s"}
     assert parse_delivery(given).schema == "raw"
+
+
+@pytest.mark.parametrize(
+    ("schema", "found"),
+    [
+        ("glue", ("default-registry", "orders")),
+        ("glue:prices", ("default-registry", "prices")),
+        ("glue:shop/prices", ("shop", "prices")),
+        ("glued STRING", None),
+        ("raw", None),
+    ],
+)
+def test_a_registered_schema_is_named_by_registry_and_name(schema, found):
+    stream = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+    assert parse_delivery({"stream": stream, "to": "/t", "schema": schema}).glue_schema == found
