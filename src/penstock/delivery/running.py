@@ -148,7 +148,7 @@ class DeliveryRun:
             self._locks[delivery.state] = lock_run(delivery, is_redelivery=self._is_redelivery)
 
     def close(self) -> None:
-        """Let other runs of the deliveries begin. A second call does nothing."""
+        """Release the locks of the deliveries. A second call does nothing."""
         for each in self._locks.values():
             each.release()
 
