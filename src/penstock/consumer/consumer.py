@@ -419,9 +419,8 @@ def open_ports(
         deadline_s=min(options.deadline_s, lease_duration_s / 3),
     )
     table = wiring.open_lease_table(table_name, table_options)
-    wiring.begin_opening(
-        table
-    )  # while the stream is described: a consumer's first call, and the client before it
+    # While the stream is described: the first call about leases takes as long, and the client before it too.
+    wiring.begin_opening(table)
     return ConsumerPorts(
         kinesis=wiring.open_kinesis(options),
         lease_table=table,
