@@ -399,10 +399,12 @@ Next ==
   \/ \E w \in Workers : Crash(w) \/ Die(w)
   \/ Arrive
 
+(* A Java worker renews on threads of its own: it learns that a lease is   *)
+(* lost, whatever else it can do with the shard.                           *)
 Spec ==
   /\ Init /\ [][Next]_vars
   /\ \A w \in Penstock, s \in Shards : WF_vars(WorkerStep(w, s))
-  /\ \A w \in Java, s \in Shards : WF_vars(JavaStep(w, s))
+  /\ \A w \in Java, s \in Shards : WF_vars(JavaStep(w, s)) /\ WF_vars(JavaRenew(w, s))
 
 -----------------------------------------------------------------------------
 (* The promises.                                                           *)
