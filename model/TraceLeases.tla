@@ -110,6 +110,15 @@ ReleaseUnfinished(T, w, s) ==
        /\ L(T)!Send(L(T)!Write("Release", w, s, h.counter, at, IF h.phase = "asked" THEN row[s].owner ELSE L(T)!None), L(T)!Lost(h))
   /\ UNCHANGED <<delivered, run>>
 
+(* A process that is restarted during a hand-over completes it in one      *)
+(* write: Adopt and Release.                                               *)
+CompleteHandover(T, w, s) ==
+  LET r == row[s] IN
+  /\ L(T)!Idle(w, s)
+  /\ r.exists /\ r.from = w
+  /\ L(T)!Send(L(T)!Write("Release", w, s, r.counter, r.at, r.owner), L(T)!NotHeld)
+  /\ UNCHANGED <<delivered, run>>
+
 (* A request that is applied, or has no answer and may arrive later.       *)
 RequestHandover(T, w, s, isSent) ==
   LET r == row[s]
@@ -133,7 +142,32 @@ Delete(T, w, s, isSent, isGone) ==
      ELSE row' = [row EXCEPT ![s] = L(T)!NoRow] /\ UNCHANGED late
   /\ UNCHANGED <<held, delivered, run>>
 
-Writes == {"Create", "Take", "Renew", "Checkpoint", "LateCheckpoint", "End", "Release", "RequestHandover", "Delete"}
+Max(a, b) == IF a < b THEN b ELSE a
+
+(* Workers of the KCL.  A request does not stop one that knows no requests: *)
+(* the counter stays.  One that knows them answers.                        *)
+JavaWrite(T, w, s, kind, at, next, success) ==
+  L(T)!Send(L(T)!Write(kind, w, s, row[s].counter, at, next), success)
+
+JavaAction(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e)
+      r == row[s]
+      h == held[w][s]
+      next == L(T)!Holding("reading", r.counter + 1, IF h.phase = "none" THEN r.at ELSE h.done) IN
+  /\ r.exists
+  /\ CASE Name(e) = "JavaTake" -> JavaWrite(T, w, s, IF e[5][4] = "none" /\ r.from # L(T)!None THEN "Take" ELSE "JavaTake", 0, L(T)!None, L(T)!Holding("reading", r.counter + 1, r.at))
+       [] Name(e) = "JavaRenew" -> JavaWrite(T, w, s, IF r.owner = w THEN "JavaRenew" ELSE "RenewAsked", 0, L(T)!None, next)
+       [] Name(e) = "JavaCheckpoint" -> h.done = e[6] /\ JavaWrite(T, w, s, IF r.owner = w THEN "JavaCheckpoint" ELSE "Checkpoint", e[6], L(T)!None, next)
+       [] Name(e) = "JavaEnd" ->
+            /\ h.done = T.records /\ \A c \in L(T)!Children(s) : row[c].exists
+            /\ IF e[5][3] = "none" THEN JavaWrite(T, w, s, "End", 0, L(T)!None, L(T)!NotHeld)
+               ELSE JavaWrite(T, w, s, "JavaCheckpoint", L(T)!ShardEnd, L(T)!None, L(T)!NotHeld)
+       [] Name(e) = "JavaRelease" -> JavaWrite(T, w, s, "Release", Max(r.at, e[6]), IF e[5][3] = "none" THEN L(T)!None ELSE e[5][3], L(T)!NotHeld)
+  /\ UNCHANGED <<delivered, run>>
+
+JavaWrites == {"JavaTake", "JavaRenew", "JavaCheckpoint", "JavaEnd", "JavaRelease"}
+Writes == JavaWrites \cup {"Create", "Take", "Renew", "Checkpoint", "LateCheckpoint", "End", "Release", "RequestHandover", "Delete"}
 
 Progress == {"Checkpoint", "LateCheckpoint"}
 
@@ -153,8 +187,9 @@ Action(T, e) ==
     [] Name(e) = "LateCheckpoint" -> Free(L(T)!LateCheckpoint(w, s))
     [] Name(e) = "End" -> Free(End(T, w, s, e[7]))
     [] Name(e) = "Release" ->
-         Free(L(T)!Release(w, s)) \/ Costs(L(T)!ReleaseFreely(w, s)) \/ (e[7] /\ Free(ReleaseUnfinished(T, w, s)))
+         Free(L(T)!Release(w, s)) \/ Free(CompleteHandover(T, w, s)) \/ Costs(L(T)!ReleaseFreely(w, s)) \/ (e[7] /\ Free(ReleaseUnfinished(T, w, s)))
     [] Name(e) = "RequestHandover" -> Free(RequestHandover(T, w, s, isSent))
+    [] Name(e) \in JavaWrites -> Free(JavaAction(T, e))
     [] Name(e) = "Delete" -> Free(Delete(T, w, s, isSent, e[7]))
 
 Written(T, e) ==
@@ -190,7 +225,7 @@ Unseen(T, e) ==
   /\ Name(e) \in Writes
   /\ i' = i
   /\ \/ Judged(T, w, s)
-     \/ Name(e) # "LateCheckpoint" /\ L(T)!LateCheckpoint(w, s) /\ row' = row
+     \/ Name(e) # "LateCheckpoint" /\ L(T)!LateCheckpoint(w, s) /\ row' = row /\ (late' = late \/ h.done > row[s].at)
      \/ Name(e) = "LateCheckpoint" /\ L(T)!Pause(w, s)
      \/ Name(e) \in {"LateCheckpoint", "Take", "RequestHandover"} /\ L(T)!GiveUp(w, s)
 
@@ -210,6 +245,28 @@ DeliverOrphan(T, e) ==
   /\ held' = [held EXCEPT ![w][s].done = @ + 1]
   /\ delivered' = [delivered EXCEPT ![s] = IF @ < h.done + 1 THEN h.done + 1 ELSE @]
   /\ UNCHANGED <<row, late, run, left>>
+
+(* In a log nothing is known but the writes.  A worker delivers what its   *)
+(* checkpoint or its end needs, and a deadline passes if a write needs it. *)
+Assumed(T, e) ==
+  LET w == Worker(e)
+      s == Shard(e)
+      h == held[w][s]
+      r == L(T)!Reader(row[s]) IN
+  /\ T.isLog /\ i' = i
+  /\ \/ /\ Name(e) \in {"Checkpoint", "LateCheckpoint", "Release", "JavaCheckpoint"}
+        /\ h.phase = "reading" /\ h.done < e[6] /\ e[6] <= T.records
+        /\ ~L(T)!WaitsForParents(s)
+        /\ held' = [held EXCEPT ![w][s].done = e[6]]
+        /\ delivered' = [delivered EXCEPT ![s] = Max(@, e[6])]
+        /\ UNCHANGED <<row, late, run, left>>
+     \/ /\ Name(e) \in {"End", "JavaEnd"} /\ h.phase \in {"reading", "asked"} /\ h.done < T.records
+        /\ ~L(T)!WaitsForParents(s)
+        /\ held' = [held EXCEPT ![w][s].done = T.records]
+        /\ delivered' = [delivered EXCEPT ![s] = T.records]
+        /\ UNCHANGED <<row, late, run, left>>
+     \/ /\ Name(e) = "Take" /\ r \notin {w, L(T)!None} \cup T.unasked
+        /\ L(T)!Pause(r, s)
 
 Deliver(T, e) ==
   LET w == Worker(e)
@@ -263,7 +320,7 @@ Next ==
     /\ \E e \in {T.events[i]} :
          /\ Verbose => PrintT(<<"at", t, i, IF Shard(e) = "none" THEN 0 ELSE row[Shard(e)],
                                IF Shard(e) = "none" \/ Worker(e) = "none" THEN 0 ELSE held[Worker(e)][Shard(e)]>>)
-         /\ \/ Written(T, e) \/ Arrived(T, e) \/ Unseen(T, e)
+         /\ \/ Written(T, e) \/ Arrived(T, e) \/ Unseen(T, e) \/ Assumed(T, e)
             \/ Deliver(T, e) \/ Begin(T, e) \/ Drain(T, e) \/ Disturbance(T, e)
          /\ i' > Len(T.events) => PrintT(<<"accepted", t>>)
 

@@ -114,7 +114,8 @@ def _module(traces: Sequence[Trace], *, is_verbose: bool) -> str:
         lines.append(
             f"T{number} == [workers |-> {_set(trace.workers)}, java |-> {_set(trace.java)}, shards |-> {_set(shards)},"
             f" parents |-> [s \\in {_set(shards)} |-> {body}], records |-> {trace.records},"
-            f" unasked |-> {_set(trace.unasked)}, unaware |-> {_set(trace.unaware)}, events |-> E{number}]"
+            f" unasked |-> {_set(trace.unasked)}, unaware |-> {_set(trace.unaware)},"
+            f" isLog |-> {_tla(trace.is_log)}, events |-> E{number}]"
         )
     names = ",".join(f"T{number}" for number in range(1, len(traces) + 1))
     return "\n".join([*lines, f"Traces == <<{names}>>", "===="])
@@ -135,7 +136,7 @@ def _tla(value: Any) -> str:
 def mutant_traces() -> tuple[list[Trace], list[str]]:
     """Run each planted bug of the simulator's tests; return the histories of those that the model can see, and the other names."""
     sys.path.insert(0, str(HERE.parent / "tests"))
-    from sim.lease_mutants import UNSEEN
+    from sim.lease_mutants import LONGER, UNSEEN
     from sim.mutants import MUTANTS
 
     traces, unseen = [], []
@@ -143,7 +144,7 @@ def mutant_traces() -> tuple[list[Trace], list[str]]:
         if mutant.name in UNSEEN:
             unseen.append(f"{mutant.name}: {UNSEEN[mutant.name]}")
             continue
-        scenario = DRAW[SeedKind.CONSUMERS](mutant.seed)
+        scenario = DRAW[SeedKind.CONSUMERS](LONGER.get(mutant.name, mutant.seed))
         with mutant.planted():
             traces.append(trace_of(mutant.name, scenario, run_scenario(scenario)))
     return traces, unseen

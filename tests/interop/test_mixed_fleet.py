@@ -53,6 +53,7 @@ def test_workers_join_are_killed_and_stop_while_shards_are_split_and_merged(
         fleet.put(PART)
         fleet.wait_until_all_is_read()
         history = fleet.gather()
+        fleet.assert_behaves_as_the_model()
         logs = fleet.logs()
     report_repeats(history, fleet.gone, record_property)
     assert everything_wrong(history) == {}, logs

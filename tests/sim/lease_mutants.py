@@ -1,4 +1,4 @@
-"""Which planted bugs the model of the lease protocol cannot see, and why."""
+"""Planted bugs for the model of the lease protocol: which it cannot see, and why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ UNSEEN: Final = {
     "the table is watched without a pause": _PACE,
     "a watch that failed is repeated at once": _PACE,
     "retries without a pause": _PACE,
+    "renewal as rare as expiry": _PACE,
     "a lost lease wakes its reader for ever": _PACE,
+    "a refused renewal is a loss": "a worker may give up a lease at any time; nothing is unsafe about it",
     "children at LATEST": _STARTS,
     "missing shards at LATEST": _STARTS,
     "end never written": _LIVENESS,
@@ -37,3 +39,6 @@ UNSEEN: Final = {
     "silence": _LIVENESS,
 }
 """The reason by the name of the bug."""
+
+LONGER: Final = {"checkpoint before the work": 5}
+"""Other seeds than the bugs' own: those have a second process under the name of a living one before the bug shows."""

@@ -1,7 +1,8 @@
 """Turns a history of a fleet into a trace that TLC compares with `model/Leases.tla`.
 
 A trace is data: the constants of the model for this history, and its events in an order in which the model could take them.
-Positions become ordinals: the distinct positions of a shard's checkpoints, numbered from 1; 0 is before all records.
+Positions become ordinals: the distinct positions of a shard's checkpoints, and of the last record that each reader handled,
+numbered from 1; 0 is before all records.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Trace:
         unaware: Workers that know no hand-overs.
         events: In order; each begins with its name.
         left_out: Why the history is longer than the trace; empty if it is not.
+        is_log: Whether the writes are all that is known.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Trace:
     unaware: list[str]
     events: list[Event]
     left_out: str = ""
+    is_log: bool = False
 
 
 def number_of(position: Position) -> int:
@@ -429,6 +432,9 @@ def _first_pass(result: SeedResult) -> tuple[dict[str, _Shard], dict[tuple[str, 
                 _count(shards[event.key], (event.position,))
     for call in result.calls:
         _count(shards[call.write.key], _positions(call))
+    handled = (entry.event for entry in result.history if isinstance(entry.event, RecordsHandled))
+    for (_, key, _), number in {event.reader: event.numbers[-1] for event in handled}.items():
+        shards[key].ordinals.append(number)
     for shard in shards.values():
         shard.ordinals = sorted(set(shard.ordinals))
     return shards, gets
