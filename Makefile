@@ -144,9 +144,9 @@ screenshots: setup # the pictures of the dashboard in docs/, with a browser that
 soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 	@$(PY) tools/soak_seeds.py
 	@$(PY) tools/soak_queue.py
-	@$(PY) model/traces.py --seeds 0:2000
 	@$(PY) tools/soak_delivery.py
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
+	@$(PY) model/traces.py --seeds 0:2000
 
 model: setup # check the models of the leases and the batches: every order of events within their bounds
 	@$(PY) model/check.py
