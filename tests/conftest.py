@@ -50,3 +50,29 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         environment.setenv("JAVA_HOME", str(HERE / "no_java"))
         environment.setenv("PATH", f"{HERE / 'no_java' / 'bin'}{os.pathsep}{os.environ['PATH']}")
         return (yield)
+
+
+CPU_OF_A_LEFT_THREAD_MAX_S = 2.0
+_left: dict[threading.Thread, tuple[str, float]] = {}
+
+
+def _cpu_s(thread: threading.Thread) -> float:
+    """CPU time of a thread; 0 where the system has no /proc, and of a thread that has just ended."""
+    try:
+        fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_computes_for_ever(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail if a nameless thread of an earlier file still computes: it slows every test that follows in this process."""
+    yield
+    for thread in threading.enumerate():
+        if not thread.name.startswith("Thread-"):
+            continue  # servers and sessions that several files share
+        file, before_s = _left.setdefault(thread, (request.node.nodeid, _cpu_s(thread)))
+        if _cpu_s(thread) - before_s > CPU_OF_A_LEFT_THREAD_MAX_S:
+            _left[thread] = (file, float("inf"))  # reported once
+            pytest.fail(f"{thread.name} of {file} still computes")

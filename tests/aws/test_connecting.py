@@ -78,7 +78,10 @@ def answer_over(context):
         with context.wrap_socket(connection, server_side=True) as secure:
             request = b""
             while not request.endswith(b"}"):
-                request += secure.recv(65_536)
+                piece = secure.recv(65_536)
+                if not piece:  # the client has closed the connection before its request
+                    return
+                request += piece
             head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(ANSWER)
             secure.sendall(head + ANSWER)
 
