@@ -343,12 +343,13 @@ class _Extractor(Subscriber):
         if not passed:
             return
         begun = max(reader.begun.get(number, 0.0) for number in passed)
-        at = shard.ordinal(passed[-1])
-        if at != reader.at:
-            reader.at = at
-            self._deliveries.append(
-                _Delivery(event.who, event.key, begun, self.place, at, self.is_orphan(event.key))
-            )
+        # One step for each ordinal: a checkpoint may lie between two records of one call.
+        for at in dict.fromkeys(map(shard.ordinal, passed)):
+            if at != reader.at:
+                reader.at = at
+                self._deliveries.append(
+                    _Delivery(event.who, event.key, begun, self.place, at, self.is_orphan(event.key))
+                )
 
     def place_deliveries(self) -> None:
         """Emit each delivery at a moment at which the model can make it: see `_Delivery`."""
