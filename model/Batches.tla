@@ -134,6 +134,14 @@ IsNew(d, s) ==
   /\ row[s].claim.batch > drv[d].unknown
   /\ Identity(row[s].claim) # drv[d].seen[s]
 
+(* A claim that another driver, on an older copy, has put in place of the  *)
+(* one that the tasks of the batch were to find.                           *)
+IsReplaced(d, s) ==
+  LET claim == row[s].claim IN
+  /\ s \in Entry(d).reads /\ claim # NoClaim
+  /\ claim.batch < Entry(d).batch /\ Knows(KnownTo(d), claim)
+  /\ Identity(claim) # drv[d].seen[s]
+
 SeenNow(seen, s, r) ==
   IF r.claim # NoClaim /\ r.claim.batch >= seen[s][1] THEN [seen EXCEPT ![s] = Identity(r.claim)] ELSE seen
 
@@ -178,22 +186,22 @@ RefuseToBegin(d) ==
   /\ Refuse(d)
   /\ UNCHANGED <<row, log, tasks, late, other, done, runs, left>>
 
-(* The other driver may be paused: then it is not seen.                    *)
+(* The other driver may be paused: then it is not seen.  The claim is this *)
+(* run's, so that the other one finds another claim than it has seen.      *)
 Reset(d, s) ==
   LET entries == Entries(d)
       logged == entries[Len(entries)]
       r == row[s]
       place == IF logged.start[s] = Absent THEN 0 ELSE logged.start[s]
-      end == EndOf(r.claim, logged.batch, place, logged.run) IN
+      end == EndOf(r.claim, logged.batch, place, logged.run)
+      batch == IF end = Absent THEN logged.batch - 1 ELSE logged.batch IN
   /\ drv[d].mode = "joining"
   /\ GoesBack(d, s)
   /\ \A x \in Shards : GoesBack(d, x) => r.claim.batch <= row[x].claim.batch
   /\ IF SeesAnother(d) THEN Spend("pause") ELSE UNCHANGED left
   /\ row' = [row EXCEPT ![s] = [r EXCEPT !.holder = Nobody, !.at = place,
-       !.claim = IF end = Absent THEN NoClaim
-                 ELSE IF IsOf(r.claim, logged.batch, logged.run) THEN r.claim
-                 ELSE [NoClaim EXCEPT !.batch = logged.batch, !.run = r.claim.run, !.planner = logged.run,
-                                      !.start = place, !.end = end]]]
+       !.claim = [NoClaim EXCEPT !.batch = batch, !.run = drv[d].run, !.planner = PlannerOf(entries, batch),
+                                 !.start = place, !.end = IF end = Absent THEN place ELSE end]]]
   /\ UNCHANGED <<log, drv, tasks, late, other, done, runs>>
 
 Joined(d) ==
@@ -235,7 +243,7 @@ Take(d, s) ==
   /\ row' = [row EXCEPT ![s].holder = v.run]
   /\ IF IsNew(d, s) THEN Refuse(d)
      ELSE drv' = [drv EXCEPT ![d].held = @ \cup {s},
-                             ![d].seen = SeenNow(@, s, r),
+                             ![d].seen = IF settled \/ @[s] = <<0, 0>> THEN SeenNow(@, s, r) ELSE @,
                              ![d].pos[s] = IF settled THEN place ELSE Absent]
   /\ UNCHANGED <<log, tasks, late, other, done, runs>>
 
@@ -361,7 +369,7 @@ FixEnd(d, s) ==
   /\ drv[d].mode = "done"
   /\ s \in Unclaimed(d) \ drv[d].got
   /\ \A x \in Own(d, s) : ~x.fixes
-  /\ ~IsNew(d, s)
+  /\ ~IsNew(d, s) /\ ~IsReplaced(d, s)
   /\ Decide(t, tasks, IF drv[d].ran THEN t.start..ShardEnd ELSE {t.start})
   /\ UNCHANGED left
 
@@ -431,7 +439,7 @@ Settle(d) ==
       next == [s \in Shards |-> IF s \notin v.held THEN Absent
                                 ELSE IF s \in toRead THEN NextStart(d, s) ELSE v.pos[s]] IN
   /\ v.mode = "done"
-  /\ IF \E s \in toRead : IsNew(d, s) THEN Refuse(d) /\ UNCHANGED <<log, done>>
+  /\ IF \E s \in toRead : IsNew(d, s) \/ IsReplaced(d, s) THEN Refuse(d) /\ UNCHANGED <<log, done>>
      ELSE /\ Unclaimed(d) \subseteq v.got
           /\ \A t \in tasks : ~(t.fixes /\ t.run = v.run)
           /\ log' = IF unread = {} THEN log ELSE [log EXCEPT ![v.loc].entries[v.at].passed = @ \cup unread,

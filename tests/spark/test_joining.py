@@ -23,7 +23,7 @@ ORDER = [
 
 
 def test_the_steps_have_a_fixed_order():
-    joining = Joining(None, None, INITIAL_OFFSET, None)
+    joining = Joining(None, None, INITIAL_OFFSET, None, "run")
     assert [step.__name__ for step in joining.steps()] == ORDER
 
 

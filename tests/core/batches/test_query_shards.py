@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.batches.claims import BatchStart, ClaimNote, StartReason
+from penstock.core.batches.claims import (
+    BatchStart,
+    ClaimedElsewhere,
+    ClaimNote,
+    Execution,
+    ReadFreely,
+    StartReason,
+    plan_read,
+)
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.batches.recreation import find_missing, find_skipped
@@ -54,6 +62,11 @@ def planned(by, *args, **more):
     """A lease with a claim of a batch that a run planned."""
     row = claimed(*args, **more)
     return replace(row, claims=(replace(row.claims[0], planned_by=by),))
+
+
+def unclaimed_at(position, batch=2, planned_by=None, made_ms=0):
+    """The claim on a lease that run `new` has reset to a position, if the end of the location's last batch is not known."""
+    return BatchClaim(ME, batch, "new", position, position, made_ms=made_ms, planned_by=planned_by)
 
 
 def holding(*keys, position=AT5):
@@ -441,10 +454,12 @@ def test_a_restored_copy_keeps_its_last_batchs_end_if_a_later_claim_has_it():
     row = claimed("a", start=AT9, end=AT12, batch=4)
     claim = replace(row.claims[0], earlier=(PastClaim(3, AT5, AT9),), made_ms=7)
     row = replace(row, claims=(claim,))
-    standing = BatchClaim(ME, 3, "r1", AT5, AT9, b"", 7)
+    standing = BatchClaim(ME, 3, "new", AT5, AT9, b"", 7)
     back = Reset("a", 3, AT5, forget=ME, is_followed=True)
-    assert plan_rewind({"a": row}, done(3), ME, {}) == {"a": replace(back, claim=standing)}
-    assert plan_rewind({"a": row}, done(2), ME, {}) == {"a": back}
+    assert plan_rewind({"a": row}, done(3), ME, {}, "new") == {"a": replace(back, claim=standing)}
+    assert plan_rewind({"a": row}, done(2), ME, {}, "new") == {
+        "a": replace(back, claim=unclaimed_at(AT5, batch=1, made_ms=7))
+    }
 
 
 # --- a checkpoint location that was restored from an older copy -----------------------------------------------
@@ -461,12 +476,12 @@ def test_leases_go_back_to_an_older_copy_of_the_checkpoint_location():
         lease("new"),
     ]
     known = done(3, shards=("a", "ended", "quiet", "theirs", "gone", "vanished"))
-    writes = plan_rewind({row.key: row for row in rows}, known, ME, listed)
+    writes = plan_rewind({row.key: row for row in rows}, known, ME, listed, "new")
     assert list(writes.values()) == [
         Create(starting_lease("gone", AT5, ("p",), FULL_RANGE)),
-        Reset("ended", 3, AT5, forget=ME),
-        Reset("a", 3, AT5, forget=ME, is_followed=True),
-        Reset("child", 3, TRIM_HORIZON, forget=ME, is_followed=True),
+        Reset("ended", 3, AT5, forget=ME, claim=unclaimed_at(AT5)),
+        Reset("a", 3, AT5, forget=ME, claim=unclaimed_at(AT5), is_followed=True),
+        Reset("child", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
     ]
 
 
@@ -481,10 +496,10 @@ def test_what_comes_before_a_shard_that_the_location_knows_stays_done():
     rows = {key: claimed(key, TRIM_HORIZON, batch=6) for key in ("child", "new")}
     known = StreamOffset(batch=3, worker=ME, shards={"p": AT5, "child": TRIM_HORIZON})
     # The ancestors of `new` may have been read by a batch that the location has no record of.
-    assert list(plan_rewind(rows, known, ME, shards).values()) == [
+    assert list(plan_rewind(rows, known, ME, shards, "new").values()) == [
         Create(starting_lease("p", SHARD_END, ("old",), FULL_RANGE)),
-        Reset("child", 3, TRIM_HORIZON, forget=ME, is_followed=True),
-        Reset("new", 3, TRIM_HORIZON, forget=ME, is_followed=True),
+        Reset("child", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
+        Reset("new", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
     ]
     assert find_missing({}, known, {key: shard.parents for key, shard in shards.items()}) == {
         "child": TRIM_HORIZON
@@ -502,15 +517,15 @@ def test_a_shard_between_known_and_rewound_shards_is_read_again_before_them():
     rows = {key: claimed(key, TRIM_HORIZON, batch=6) for key in ("p", "new")}
     known = StreamOffset(batch=3, worker=ME, shards={"p": AT5})
     # The lease of `between` was cleared away; `new` would be read before it, and before the rest of `p`.
-    assert plan_rewind(rows, known, ME, shards)["between"] == Create(
+    assert plan_rewind(rows, known, ME, shards, "new")["between"] == Create(
         starting_lease("between", TRIM_HORIZON, ("p", "beside"), FULL_RANGE)
     )
-    assert plan_rewind(rows, known, ME, shards).keys() == {"p", "between", "new"}
+    assert plan_rewind(rows, known, ME, shards, "new").keys() == {"p", "between", "new"}
 
 
 def test_an_unknown_claims_records_are_known_to_follow_the_reset_position():
     rows = {"read": claimed("read", batch=5), "empty": claimed("empty", start=AT5, end=AT5, batch=6)}
-    writes = plan_rewind(rows, done(3, shards=("read", "empty")), ME, {})
+    writes = plan_rewind(rows, done(3, shards=("read", "empty")), ME, {}, "new")
     after = {key: apply_write(rows[key], write).lease for key, write in writes.items()}
     assert {key: row.mark for key, row in after.items()} == {"read": TipMark(AT5, None), "empty": None}
     assert {key for key, row in after.items() if row.has_foreign_checkpoint} == {"empty"}
@@ -525,7 +540,7 @@ def test_an_unfinished_shard_whose_children_alone_have_leases_is_skipped():
 
 def test_a_shard_that_the_copy_knows_as_done_stays_done():
     known = StreamOffset(batch=3, worker=ME, shards={"a": SHARD_END})
-    assert plan_rewind({"a": lease(checkpoint=SHARD_END)}, known, ME, {}) == {}
+    assert plan_rewind({"a": lease(checkpoint=SHARD_END)}, known, ME, {}, "new") == {}
 
 
 # --- a copy of the checkpoint location that was used beside it --------------------------------------------------
@@ -564,10 +579,10 @@ def test_leases_go_back_from_a_copys_claims_under_numbers_that_were_used():
         planned("r9", "unknown", batch=3),
     ]
     known = done(3, shards=("equal", "before", "ours", "read on", "theirs"), runs=RUNS)
-    writes = plan_rewind({row.key: row for row in rows}, known, ME, {})
+    writes = plan_rewind({row.key: row for row in rows}, known, ME, {}, "new")
     assert list(writes.values()) == [
-        Reset("before", 3, AT5, forget=ME, is_followed=True),
-        Reset("equal", 3, AT5, forget=ME, is_followed=True),
+        Reset("before", 3, AT5, forget=ME, claim=unclaimed_at(AT5, planned_by="r1"), is_followed=True),
+        Reset("equal", 3, AT5, forget=ME, claim=unclaimed_at(AT5, planned_by="r1"), is_followed=True),
     ]
 
 
@@ -576,11 +591,58 @@ def test_the_locations_last_end_is_kept_only_if_the_same_run_planned_it():
 
     def standing(planner):
         claim = replace(row.claims[0], earlier=(PastClaim(3, AT5, AT9, planner),), made_ms=7)
-        writes = plan_rewind({"a": replace(row, claims=(claim,))}, done(3, runs=RUNS), ME, {})
+        writes = plan_rewind({"a": replace(row, claims=(claim,))}, done(3, runs=RUNS), ME, {}, "new")
         return writes["a"].claim
 
-    assert standing("r1") == BatchClaim(ME, 3, "r1", AT5, AT9, b"", 7, planned_by="r1")
-    assert standing("r8") is None
+    assert standing("r1") == BatchClaim(ME, 3, "new", AT5, AT9, b"", 7, planned_by="r1")
+    assert standing("r8") == unclaimed_at(AT5, planned_by="r1", made_ms=7)
+
+
+def reset_rows(logged):
+    """A lease that a run with this location has reset, after which it begins."""
+    row = claimed("a", start=AT9, end=AT12, batch=logged.batch + 6)
+    write = plan_rewind({"a": row}, logged, ME, {}, "new")["a"]
+    return {"a": apply_write(row, write).lease}
+
+
+def test_a_lease_that_was_reset_is_not_reset_again():
+    logged = done(3, runs=RUNS)
+    assert plan_rewind(reset_rows(logged), logged, ME, {}, "newer") == {}
+    assert plan_rewind(reset_rows(logged), done(1, runs=RUNS), ME, {}, "newer").keys() == {"a"}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_restored_query_reads_freely_from_a_position_that_was_reset(batch):
+    logged = done(batch, runs=RUNS)
+    row = replace(reset_rows(logged)["a"], owner=ME)
+    shards = QueryShards(ME, batch + 6)
+    shards.on_row(row)
+    execution = Execution(ME, batch, "new", AT5, shards.seen_claim("a"), "r1")
+    assert plan_read(row, execution) == ReadFreely()
+    shards.start(StartReader("a", 1, AT5, row, 0.0), 1000)
+    assert (
+        shards.claims_of_another_driver([row], logged.known_batches),
+        shards.replaced_claims(logged, {"a": row}),
+    ) == ([], [])
+    settle(shards, replace(logged, limit=Limit(None, None, ())), row)
+    assert (positions(shards), shards.promotions()) == ({"a": AT5}, [])
+
+
+def test_a_task_of_a_driver_that_was_paused_during_a_reset_does_not_go_on():
+    seen = planned("r1", batch=3)
+    row = replace(reset_rows(done(2, runs=RUNS))["a"], owner=ME)
+    execution = Execution(ME, 4, "old", AT9, seen.claims[0].identity, "r1")
+    assert plan_read(row, execution) == ClaimedElsewhere(row.claims[0])
+
+
+def test_a_lease_that_was_reset_during_a_batch_and_came_back_still_counts_as_reset():
+    shards = holding("a")
+    settle(shards, done(3, runs=RUNS), planned("r1", batch=3))
+    shards.on_batch_start()
+    claim = replace(planned("r1", batch=3).claims[0], run="new")
+    row = lease(claims=(claim,))
+    shards.start(StartReader("a", 2, AT5, row, 0.0), 1000)
+    assert shards.replaced_claims(done(4, runs=RUNS), {"a": row}) == [("a", claim)]
 
 
 # --- which shards share a task ----------------------------------------------------------------------------------

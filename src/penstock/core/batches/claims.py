@@ -16,7 +16,7 @@ Five rules complete the protocol:
 3. The driver passes to each task the query's claim that it saw when it planned the batch. The task expects this claim, or a
    claim of its own batch, on the row. Any other claim was made by another driver on the same checkpoint location: the task
    fails. A batch is identified by its number and by the run of the driver that planned it
-   (`penstock.core.batches.known_batches`).
+   (`penstock.core.batches.known_batches`). When the batch is done, the driver expects the same of a row that has no claim of it.
 4. If the claim that the driver saw is missing before the task reads, the row was deleted and created again, and nothing has
    been claimed on it since. The task reads from the batch's start, at-least-once, as if the row were missing. If the claim
    disappears while the task reads, the task fails and is repeated: its driver may have been replaced, and the new driver

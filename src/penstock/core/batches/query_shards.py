@@ -118,7 +118,9 @@ class QueryShards:
         if effect.lease.claim_of(self.worker) is None and effect.key in self._seen:
             # Either the row is an older copy, or the claim was dropped as too old. Only a new read of the row can show it.
             self.unverified.add(effect.key)
-        self.on_row(effect.lease)
+        # During a batch the claim that its tasks were to find is kept: see `replaced_claims`.
+        if self.is_settled or effect.key not in self._seen:
+            self.on_row(effect.lease)
         if self.is_settled:
             state = self._resume(held, effect, now_ms)
             if state is not None:
@@ -187,6 +189,26 @@ class QueryShards:
         # Older ones are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent
         # read may return claims that were removed.
         return claim.batch > self._last_claimed_before and claim.identity != seen
+
+    def replaced_claims(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[tuple[str, BatchClaim]]:
+        """Return the claims that replace those that the tasks of a done batch had to find, by shard.
+
+        Another driver, on an older copy of the checkpoint location, has reset these leases while this one was paused; or the
+        lease table was restored from a backup.
+
+        Args:
+            start: The offset of the batch.
+            rows: Its shards' current leases.
+        """
+        claims = ((key, rows[key].claim_of(self.worker)) for key in start.shares() if key in rows)
+        return [
+            (key, claim)
+            for key, claim in claims
+            if claim is not None
+            and claim.batch < start.batch
+            and start.known_batches.has(claim)
+            and claim.identity != self.seen_claim(key)
+        ]
 
     def rows_to_read(self, start: StreamOffset) -> list[str]:
         """Return the shards whose leases are read to settle a batch: those that it read, and those added since."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.leases.lease import BatchClaim, Lease, lease_of
@@ -35,14 +37,15 @@ def goes_back(row: Lease, claim: BatchClaim, logged: StreamOffset) -> bool:
 
 
 def plan_rewind(
-    rows: Mapping[str, Lease], logged: StreamOffset, worker: str, shards: Mapping[str, Shard]
+    rows: Mapping[str, Lease], logged: StreamOffset, worker: str, shards: Mapping[str, Shard], run: str
 ) -> dict[str, LeaseWrite]:
     """Plan the reset of leases whose claims a checkpoint location has no record of.
 
     - A shard in the location's offset goes back to its position there.
     - A later shard begins at TRIM_HORIZON, after its parents' end.
     - The claim of the location's last batch is kept if a lease still has it: Spark repeats that batch if it was not
-      committed.
+      committed. If no lease has it, an empty claim of the batch before takes its place. Each is this run's: a driver that
+      was paused during the reset finds a claim that it has not seen, and does not go on.
     - The ancestors of shards in the offset stay done.
     - A shard between the offset's shards and the later ones gets a lease at TRIM_HORIZON, if its lease was deleted.
 
@@ -51,6 +54,7 @@ def plan_rewind(
         logged: The last offset of the location.
         worker: The query's worker id.
         shards: The listed shards of the stream, by id.
+        run: The run of the driver that resets them.
 
     Returns:
         Writes by shard, without leases that `goes_back` leaves alone and without unlisted shards that have no lease. The
@@ -59,8 +63,8 @@ def plan_rewind(
     parents_of = {key: shard.parents for key, shard in shards.items()}
     done = ancestors_of(logged.shards, parents_of)
     unknown = find_unknown_claims(rows.values(), worker, logged.known_batches)
-    to_reset = [(claim.batch, row) for row, claim in unknown if goes_back(row, claim, logged)]
-    later = [row.key for _, row in to_reset if row.key not in logged.shards]
+    to_reset = [(row, claim) for row, claim in unknown if goes_back(row, claim, logged)]
+    later = [row.key for row, _ in to_reset if row.key not in logged.shards]
     unfinished = {key: place for key, place in logged.shards.items() if not place.is_shard_end}
     places = unfinished | dict.fromkeys(_between(logged, later, parents_of), TRIM_HORIZON)
     writes: dict[str, LeaseWrite] = {
@@ -68,16 +72,20 @@ def plan_rewind(
         for key, place in places.items()
         if key in shards and key not in rows and key not in done
     }
-    ends = {row.key: claim.end for row, claim in unknown}
-    for _, row in sorted(to_reset, key=lambda found: found[0]):
+    batch_before = logged.batch - 1
+    planned_before = logged.known_batches.planner_of(batch_before)
+    for row, claim in sorted(to_reset, key=lambda found: found[1].batch):
         position = logged.shards.get(row.key, TRIM_HORIZON)
+        kept = claim_of_last_batch(row, worker, logged, position)
+        if kept is None:
+            kept = BatchClaim(worker, batch_before, run, position, position, planned_by=planned_before)
         writes[row.key] = Reset(
             row.key,
             row.counter,
             position,
             forget=worker,
-            claim=claim_of_last_batch(row, worker, logged, position),
-            is_followed=ends[row.key].is_record and position < ends[row.key],
+            claim=replace(kept, run=run, made_ms=claim.made_ms),
+            is_followed=claim.end.is_record and position < claim.end,
         )
     known_positions = {key: logged.shards[key] for key in writes if key in logged.shards}
     ended = ended_parents(rows, known_positions, shards)

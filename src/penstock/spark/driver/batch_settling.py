@@ -101,7 +101,7 @@ class BatchSettler:
             is_last: The query ends, so no further shard is read.
 
         Raises:
-            AnotherDriver: A batch was claimed that this driver has no record of.
+            AnotherDriver: A batch was claimed that this driver has no record of, or another driver has reset a lease.
             OptionError: Two sources of the query share the stream's shards.
             Unavailable: With `is_last`: a shard's end is not claimed.
         """
@@ -116,6 +116,7 @@ class BatchSettler:
             if self._recreation.recreate_lost(rows, start, joined.stream):
                 rows = self.fetch_leases(None)
         refuse_another_driver(start.known_batches, shards, rows.values())
+        _refuse_replaced_claims(start, shards, rows)
         unclaimed = shards.unclaimed(start, rows)
         if unclaimed and is_last:
             raise Unavailable(
@@ -280,6 +281,16 @@ def refuse_another_driver(known: KnownBatches, shards: QueryShards, rows: Iterab
         raise AnotherDriver(
             f"shard {key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch {known.last}: "
             "another query works from the same checkpoint location, or from a copy of it. Make sure that one query at a time uses it"
+        )
+
+
+def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
+    # Without this check the driver would claim the batch's end again, and Spark may have accepted another one.
+    for key, claim in shards.replaced_claims(start, rows):
+        raise AnotherDriver(
+            f"shard {key}: its lease was set back to batch {claim.batch} during batch {start.batch} of {shards.worker}: another query "
+            "works from a copy of the checkpoint location, or the lease table was restored from a backup. Make sure that one query "
+            "at a time uses the location and its copies, and start it again: it goes on from its checkpoint location"
         )
 
 

@@ -90,10 +90,10 @@ def join(
         DataLossError: A shard left the stream before it was read to its end, and failOnDataLoss is on.
         ServiceError: A call failed for longer than its deadline.
     """
-    joining = Joining(ports, options, offset, recreation)
+    joining = Joining(ports, options, offset, recreation, run)
     for step in joining.steps():
         step()
-    return joining.start(run)
+    return joining.start()
 
 
 def deregister_consumer(ports: DriverPorts, options: SourceOptions, joined: Joined) -> None:
@@ -136,8 +136,14 @@ class Joining:
     rows: dict[str, Lease]
 
     def __init__(
-        self, ports: DriverPorts, options: SourceOptions, offset: StreamOffset, recreation: LeaseRecreation
+        self,
+        ports: DriverPorts,
+        options: SourceOptions,
+        offset: StreamOffset,
+        recreation: LeaseRecreation,
+        run: str,
     ) -> None:
+        self._run = run
         self._ports = ports
         self._options = options
         self._offset = offset
@@ -232,7 +238,9 @@ class Joining:
         if not any(claim.batch > offset.batch or goes_back(row, claim, offset) for row, claim in unknown):
             return
         refuse_living_driver(ports.table, self.worker, self.rows, options.lease_duration_s, ports.clock)
-        self.last_unknown_batch = rewind_leases(ports.kinesis, ports.table, options, offset, self.worker)
+        self.last_unknown_batch = rewind_leases(
+            ports.kinesis, ports.table, options, offset, self.worker, run=self._run
+        )
         self.rows = scan_leases(ports.table)
 
     def register_consumer(self) -> None:
@@ -269,7 +277,7 @@ class Joining:
         if not self._is_new and self._recreation.repair_at_start(self.rows, self._offset, self.stream):
             self.rows = scan_leases(self._ports.table)
 
-    def start(self, run: str) -> Joined:
+    def start(self) -> Joined:
         """Start the lease loop, after all steps; return the joined query."""
         ports, options = self._ports, self._options
         metrics = ports.open_metrics(options, self.worker)
@@ -283,7 +291,7 @@ class Joining:
                 kcl3=ports.kcl3 is not None,
             ),
             ports,
-            run_name=name_run(self.worker, run[:8]),
+            run_name=name_run(self.worker, self._run[:8]),
             stream=options.stream,
             metrics=metrics,
             known=self.known_stream,

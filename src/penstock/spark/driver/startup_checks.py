@@ -258,7 +258,7 @@ def refuse_living_driver(
 
 
 def rewind_leases(
-    kinesis: Kinesis, table: LeaseTable, options: SourceOptions, known: StreamOffset, worker: str
+    kinesis: Kinesis, table: LeaseTable, options: SourceOptions, known: StreamOffset, worker: str, *, run: str
 ) -> int:
     """Reset leases to the checkpoint location's positions, if the location has no record of their claims.
 
@@ -272,7 +272,7 @@ def rewind_leases(
     unknown = [row for row, _ in find_unknown_claims(rows.values(), worker, known.known_batches)]
     last = last_claimed_batch(unknown, worker)
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
-    writes = plan_rewind(rows, known, worker, shards)
+    writes = plan_rewind(rows, known, worker, shards, run)
     going_back = [
         key for key, write in writes.items() if not (isinstance(write, Create) and write.lease.is_ended)
     ]
