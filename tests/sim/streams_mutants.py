@@ -11,10 +11,10 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import stream_id_of, stream_name_of
 from penstock.core.leases.lease_view import StreamRows
 from penstock.core.leases.lease_writes import Delete
-from penstock.core.leases.move_planner import NOTHING_TO_MOVE
 from penstock.core.leases.pending_writes import ForLateCheckpoint
 from penstock.core.leases.required_leases import find_holes
 from penstock.core.leases.shard_syncer import ShardSyncer
+from penstock.core.leases.stream_leases import Streams
 from penstock.runtime.known_stream import KnownStream
 from sim.mutants import Mutant
 
@@ -64,20 +64,17 @@ def marks_as_the_first(self, key):
     return next(iter(self.streams.values())).identity if self.streams else self.stream
 
 
-def waits_for_every_stream(self, event, now_s):
+def waits_for_every_stream(self, existing, now_s):
     """A fleet that shares no lease before every stream has some."""
-    standing = {lease.key for lease in event.leases}
-    lacking = [stream for stream in self._streams.values() if not self._has_rows(stream, standing)]
-    for stream in lacking:
-        stream.syncer.on_no_rows(now_s)
-    return NOTHING_TO_MOVE if lacking else RUN_ROUND(self, event, now_s)
+    started = STARTED(self, existing, now_s)
+    return started if len(started._streams) == len(self._streams) else Streams(self._context, {})
 
 
 def believes_the_name(self):
     """A worker that takes a stream for the one that had its name before."""
 
 
-RUN_ROUND = Coordinator._run_round
+STARTED = Streams.started
 
 OURS = "Penstock, until it was simulated"
 SEVERAL = "a consumer of several streams"
@@ -117,8 +114,8 @@ STREAMS_MUTANTS = (
         "a stream without leases holds up all",
         SEVERAL,
         171,
-        Coordinator,
-        "_run_round",
+        Streams,
+        "started",
         waits_for_every_stream,
     ),
     Mutant("a name is believed for ever", OURS, 6, KnownStream, "check", believes_the_name),

@@ -92,6 +92,7 @@ class Batches:
 
     def read(self):
         """Run a batch; whether there was one."""
+        self.planner.join(self.offset)
         following = self.planner.latest(self.offset)
         report = self.planner.report()
         if report is not None:
