@@ -27,7 +27,7 @@ _UNREADABLE: Final = (
 
 
 def is_of_credentials(error: BaseException) -> bool:
-    """Return whether an error was raised while botocore looked for credentials or renewed them, or signed: nothing was sent yet."""
+    """Return whether an error was raised while botocore found or renewed credentials, or signed: nothing was sent yet."""
     modules = _modules_of(error)
     return _OF_CREDENTIALS in modules or _is_of_no_text(error, modules)
 

@@ -109,10 +109,10 @@ def moments_of(start: StartingPosition) -> dict[str, int]:
 
 
 def print_understood(command: str, word: str, moments: Mapping[str, int]) -> None:
-    """Print the parsed moments beside the output.
+    """Print parsed moments to stderr, so that a user sees how they were understood.
 
     Args:
-        command: The command.
+        command: Name of the command.
         word: Precedes each moment, for instance `from` or `until`.
         moments: As `moments_of` returns them.
     """

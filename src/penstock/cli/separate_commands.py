@@ -1,6 +1,6 @@
 """Commands that other distributions bring: the embedded server, the simulator and the demonstration.
 
-A command whose distribution is not installed stays on the command line, and says in one sentence how to get it.
+A command whose distribution is not installed stays on the command line, and its error explains in one sentence how to get it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def is_missing(command: str) -> bool:
 
 
 class MissingCommand(ModuleType):
-    """Stands for the module of a command that is not installed."""
+    """Replaces the module of a command that is not installed."""
 
     def __init__(self, command: str) -> None:
         super().__init__(f"penstock.cli.{command}")
         self._command = command
 
     def add_parser(self, subparsers: Any) -> None:
-        """Add the command; it accepts all words, since the sentence is the answer to each."""
+        """Add the command; it accepts all arguments, since every call ends with the same error."""
         parser = subparsers.add_parser(self._command, help=_HELP[self._command])
         parser.accept_all_words()
 
     def run(self, args: argparse.Namespace) -> int:
-        """Raise with the sentence.
+        """Refuse to run.
 
         Raises:
-            PenstockError: Always.
+            PenstockError: Always; the message explains how to get the command.
         """
         raise PenstockError(f"`{args.command}` {_REMEDY[args.command]}")

@@ -92,7 +92,7 @@ def safe_json_text(text: str) -> str:
 
 
 def warn(message: str) -> None:
-    """Print one line for people, beside the output."""
+    """Print one line for people to stderr, apart from the output."""
     print(escape_text(message), file=sys.stderr)
 
 

@@ -22,7 +22,7 @@ from penstock.errors import AnotherDriver, DeliveryFailed
 
 _log: Final = logging.getLogger("penstock.delivery")
 _KEPT_COUNT: Final = 100
-"""Manifests of finished batches that stay, for people."""
+"""Number of finished batches whose manifests are kept, for people to read."""
 
 
 class BatchStore:
@@ -83,7 +83,7 @@ class BatchStore:
         """Make a staged batch part of the table, once.
 
         Returns:
-            The manifest that counts: another attempt's if that was first.
+            The manifest that was committed: that of an earlier attempt, if there is one.
 
         Raises:
             AnotherDriver: Another attempt of the batch had other records.
@@ -99,7 +99,7 @@ class BatchStore:
         return manifest
 
     def finish(self, manifest: Manifest) -> None:
-        """Put the rows of a batch into the table, move the files that are left, and note that it is done."""
+        """Put the rows of a batch into the table, move the files that are left, and mark the batch as done."""
         if not self.is_done(manifest.batch):
             if manifest.rows is not None:
                 self._commit_rows(manifest)
@@ -140,7 +140,7 @@ class BatchStore:
             )
 
     def forget(self, current: int) -> None:
-        """Remove the manifest of a batch of the query that was done long ago."""
+        """Remove the manifest of the query's batch that is `_KEPT_COUNT` before the current one, if that batch is done."""
         label = f"{current - _KEPT_COUNT:09d}"
         if current >= _KEPT_COUNT and self.is_done(label):
             self._files.remove(self._manifest(label))
@@ -157,7 +157,7 @@ class BatchStore:
         try:
             self._files.rename(source, target)
         except OSError:
-            # A second driver may have moved it since: the sizes were asked for before.
+            # A second driver may have moved it after this one read the sizes.
             if self._files.size(target) is None:
                 raise
             _log.warning("%s was moved by another program", target)

@@ -24,7 +24,7 @@ from penstock.core.delivering.new_names import NewNames
 from penstock.delivery.record_texts import RecordTexts, text_and_reason
 
 SAMPLE_COUNT: Final = 1000
-"""Records of a batch whose new fields are looked at in one round."""
+"""Number of records that one round examines for new fields; a batch may need several rounds."""
 _CORRUPT: Final = "_penstock_corrupt"
 _RECORD: Final = "_penstock_record"
 _END: Final = "_penstock_end"
@@ -40,7 +40,7 @@ UNKNOWN: Final = "unknown field"
 _CONFLICT: Final = "conflict"
 _TWICE: Final = "field twice"
 _VERDICTS: Final = (UNKNOWN, _CONFLICT, _TWICE)
-"""Verdicts whose reason is found by a look at the record; others are reasons."""
+"""Verdicts for which `explain` finds the reason in the record. Every other verdict except `FITS` is itself the reason."""
 _UNCHANGED: Final = (
     "streamName",
     "shardId",
@@ -49,11 +49,13 @@ _UNCHANGED: Final = (
     "partitionKey",
     "explicitHashKey",
 )
-"""Columns of the source that a dead letter has as they are."""
+"""Columns of the source that a dead letter has unchanged."""
 
 
 def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None = None) -> DataFrame:
-    """Return the source's rows with `_penstock_fields`, the parsed record, and `_penstock_verdict`.
+    """Return the source's rows with the parsed record in `_penstock_fields` and its verdict in `_penstock_verdict`.
+
+    The verdict is `FITS`, one of `_VERDICTS`, or the reason why `texts` has no JSON text for the record.
 
     `from_json` ignores any text after the first JSON value. So each record is wrapped in an object, with a second field after it,
     and the parsed object must have exactly these two fields.
@@ -118,9 +120,9 @@ def fields_of(schema: StructType) -> list[Column]:
 
 
 def new_columns(verdicts: DataFrame, schema: StructType, names: NewNames) -> dict[str, str]:
-    """Return the new columns of the records with unknown fields, by name."""
+    """Return the columns to add for records with unknown fields: type by name."""
     refused = [*(name.lower() for name in schema.names), *names.taken, ""]
-    # Records whose unknown fields can become no columns must not fill the sample.
+    # A record is sampled only if one of its unknown fields may become a column.
     may_grow = F.exists("_penstock_keys", lambda key: ~F.lower(key).isin(refused))
     rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & may_grow).select(TEXT).limit(SAMPLE_COUNT).collect()
     return infer_columns((bytes(row[0]).decode() for row in rows), schema.names, names.refusal)
@@ -133,7 +135,7 @@ def extended(schema: StructType, columns: Mapping[str, str]) -> StructType:
 
 
 def reason_of(schema: StructType, names: NewNames) -> Column:
-    """Return the reason why a source row fits no row of the table: its verdict, if that is a reason."""
+    """Return a column with the reason why a record becomes a dead letter."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
 
     def read(data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
@@ -146,7 +148,7 @@ def reason_of(schema: StructType, names: NewNames) -> Column:
 def dead_letters(
     rows: DataFrame, schema: StructType, names: NewNames, delivery: str, label: str
 ) -> DataFrame:
-    """Return dead letters as they are written, from source rows that fit no row of the table."""
+    """Return the dead letters for source rows that do not fit the table, in the form in which they are written."""
     return rows.select(
         F.lit(delivery).alias("delivery"),
         F.lit(label).alias("batch"),
@@ -168,7 +170,7 @@ DEAD_LETTER_DDL: Final = (
 
 
 def source_rows(letters: DataFrame) -> DataFrame:
-    """Return dead letters as the source's rows, as they were."""
+    """Return the source's rows from which dead letters were made."""
     return letters.select(
         *_UNCHANGED,
         F.timestamp_micros("arrivedMicros").alias("approximateArrivalTimestamp"),
@@ -177,9 +179,10 @@ def source_rows(letters: DataFrame) -> DataFrame:
 
 
 def _is_sound(value: Column, kind: Any) -> Column | None:
-    """Return whether a parsed value is as it was written; None if it always is.
+    """Return a column: whether a parsed value equals the JSON from which it was parsed; None if it always does for this type.
 
-    Spark makes numbers beyond a DOUBLE infinite, dates of a moment in milliseconds, and maps with a key twice, which readers refuse.
+    Spark turns a number that is too large for a DOUBLE into infinity, reads a moment in milliseconds as one in seconds, and makes maps
+    that have a key twice, which readers refuse.
     """
     if isinstance(kind, DoubleType | FloatType):
         sound = F.abs(value) != float("inf")
@@ -212,7 +215,7 @@ def _all_sound(value: Column, kind: Any) -> Column:
 
 
 def _structs(schema: StructType, path: str = "$") -> list[tuple[str, list[str]]]:
-    """Return the JSON path of each object in a record that has columns of its own, with their names."""
+    """Return the JSON path of each struct in the schema, with the names of the struct's fields."""
     found: list[tuple[str, list[str]]] = []
     for field in schema.fields:
         kind: Any = field.dataType

@@ -76,10 +76,10 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
 
 
 def new_application(delivery: Delivery, now_ms: int) -> str:
-    """Return the name of the leases of a delivery's first run.
+    """Return the application name under which a delivery's first run creates its leases.
 
-    Two deliveries that shared leases would share the shards. So would a delivery into a table that was removed and begins anew: it
-    would go on at the old leases.
+    The default is a new name for every stream, state folder and moment. Two deliveries with the same leases would divide the shards
+    between them, and a delivery that begins again after its table was removed would go on from the old leases.
     """
     if delivery.application is not None:
         return delivery.application
@@ -99,7 +99,7 @@ def source_options(delivery: Delivery, application: str) -> dict[str, str]:
 
 
 def check_options(delivery: Delivery) -> SourceOptions:
-    """Refuse what can be refused without the service and without Spark.
+    """Return the parsed options of a delivery's source, after all checks that need neither the service nor Spark.
 
     Raises:
         OptionError, PositionError: A wrong value.
@@ -117,13 +117,15 @@ def check_options(delivery: Delivery) -> SourceOptions:
 
 
 def batch_options(delivery: Delivery) -> dict[str, str]:
-    """Return the options of a batch read: those of the source that it has, too."""
+    """Return those of the source's options that a batch read also has."""
     known = {key.lower() for option in OPTIONS if "batch" in option.scopes for key, _ in option.spellings()}
     return {name: value for name, value in source_options(delivery, "").items() if name.lower() in known}
 
 
 def lock_run(delivery: Delivery, *, is_redelivery: bool) -> RunLock:
-    """Lock the runs of a delivery's kind: two of them at once would append to an Iceberg table twice.
+    """Lock a delivery against a second run of the same kind: both would append the same batch to an Iceberg table.
+
+    The kinds are the delivery itself, a backfill and a redelivery.
 
     Raises:
         DeliveryFailed: Another one runs.
@@ -162,16 +164,16 @@ def _finish_batches(delivery: Delivery, store: BatchStore, own: str) -> None:
 
 
 class OpenDelivery(Struct, frozen=True, kw_only=True):
-    """A delivery that may run.
+    """A delivery that has passed the checks of `open_delivery`.
 
     Args:
         delivery: The definition.
         files: The file system of the table.
         schema: Schema of the records; None for `raw`.
-        texts: Makes JSON of the records; None if they are.
-        target: Gets the rows.
-        record: As of this run.
-        wanted: The range of a backfill; None for a running delivery.
+        texts: Makes JSON texts of the records; None if they are parsed as they are, or not at all.
+        target: Where the rows are put.
+        record: The record that `begin` writes.
+        wanted: The range of a backfill; None if this is no backfill.
         starting: The source's starting position.
     """
 
@@ -198,12 +200,12 @@ def open_delivery(
     Args:
         spark: A session.
         delivery: The definition.
-        options: Of the source.
+        options: The source's options.
         lock: Locks the delivery's runs of this kind. It is called here if there were earlier runs, else by the caller before `begin`.
         is_redelivery: Whether only dead letters are delivered.
 
     Raises:
-        OptionError: It contradicts an earlier run, or the schema is none.
+        OptionError: The delivery contradicts an earlier run, or its schema cannot be parsed.
         NotFound: There is no such stream.
         DeliveryFailed: The table or the checkpoint location is another delivery's, or cannot be written.
     """
@@ -216,7 +218,7 @@ def open_delivery(
     target = open_target(spark, delivery, delivery_id)
     texts = open_record_texts(delivery)
     store = BatchStore(files, delivery.state, target.commit)
-    if store.is_empty():  # left from a run that ended before its first batch
+    if store.is_empty():  # the schema of a run that ended before its first batch
         files.remove(schema_place(delivery))
     schema = checked_schema(spark, files, delivery, target, texts)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
@@ -276,7 +278,7 @@ def earlier_record(files: Files, delivery: Delivery) -> DeliveryRecord | None:
 def checked_schema(
     spark: SparkSession, files: Files, delivery: Delivery, target: Target, texts: RecordTexts | None
 ) -> StructType | None:
-    """Return the given schema with the columns that the table has beyond it, checked.
+    """Return the delivery's schema with the table's further columns, after checking it against the table.
 
     Raises:
         OptionError: The columns do not fit the table.
@@ -307,7 +309,7 @@ def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> 
 
 
 def begin(opened: OpenDelivery) -> None:
-    """Note that a delivery runs, before its first batch and after the checks of all deliveries."""
+    """Write the delivery's record and schema: after the checks of all deliveries and before its first batch."""
     opened.files.replace(_record_place(opened.delivery), opened.record.to_json())
     if opened.schema is not None and opened.schema.fields:
         save_schema(opened.files, opened.delivery, opened.schema)
@@ -318,13 +320,13 @@ def _record_place(delivery: Delivery) -> str:
 
 
 def note_query(opened: OpenDelivery, query_id: str) -> None:
-    """Keep the id of Spark's query, by which the checkpoint location is recognised."""
+    """Save the id of Spark's query in the record; later runs recognise the checkpoint location by it."""
     if opened.record.query_id != query_id:
         opened.files.replace(_record_place(opened.delivery), with_query(opened.record, query_id).to_json())
 
 
 def open_record_texts(delivery: Delivery) -> RecordTexts | None:
-    """Return what makes JSON of a delivery's records; None if they are JSON, or are not read.
+    """Return the `RecordTexts` of a delivery with a Glue schema or a JSON Schema; None for other deliveries.
 
     Raises:
         OptionError: A package is missing, or the file of a JSON Schema cannot be read.
@@ -406,7 +408,7 @@ def _read_schema(text: str) -> StructType:
 
 
 def _merged(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
-    """Return the given columns, then those that the table has beyond them."""
+    """Return the given columns, then the further columns to which the table has grown."""
     known = {field.name: field.dataType for field in grown.fields}
     for field in schema.fields:
         if field.name in known and known[field.name] != field.dataType and delivery.format == "parquet":
@@ -425,7 +427,7 @@ def _merged(schema: StructType, grown: StructType, delivery: Delivery) -> Struct
 
 
 def _beyond(schema: StructType, other: StructType) -> StructType:
-    """Return a schema with the columns that another one has beyond it."""
+    """Return a schema with the further columns of another one added."""
     names = set(schema.names)
     return StructType([*schema.fields, *(field for field in other.fields if field.name not in names)])
 
@@ -454,7 +456,7 @@ def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructTy
 
 
 def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
-    """Refuse an expression that is none, or a function that there is not, before any field is known."""
+    """Refuse a partition expression that cannot be parsed or calls an unknown function; no field is known yet."""
     from penstock.spark.schema import COLUMNS, SCHEMA_DDL
 
     there = {name.lower() for name in (*COLUMNS, "arrived")}
@@ -467,7 +469,7 @@ def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
         try:
             rows.select(F.expr(part.expression))
         except PySparkException as error:
-            # Others depend on the types of the fields.
+            # Other errors may be due to the fields' types, which are not known yet.
             if (error.getCondition() or "").startswith(("UNRESOLVED_ROUTINE", "PARSE_")):
                 raise OptionError(
                     f"partition-by={part.expression}: {str(error).strip().splitlines()[0]}"
@@ -535,7 +537,7 @@ def time_zone_of(delivery: Delivery) -> Any:
     """Return the time zone of a delivery's dates.
 
     Raises:
-        OptionError: There is none of its name.
+        OptionError: There is no time zone of this name.
     """
     try:
         return read_time_zone(delivery.time_zone)

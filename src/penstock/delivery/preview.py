@@ -35,7 +35,7 @@ _SPAN_MIN_MS: Final = 1000
 
 
 class Preview(Struct, frozen=True, kw_only=True):
-    """A delivery that has not run.
+    """The columns, first rows and costs that a delivery would have.
 
     Args:
         delivery: Its name.
@@ -45,7 +45,7 @@ class Preview(Struct, frozen=True, kw_only=True):
         columns: Name and type of each column; those of partitions last.
         partitions: Names of the partition columns.
         rows: The first rows, as texts by column.
-        dead: Reasons of dead letters among the records that were looked at.
+        dead: Reasons of dead letters among the first records.
         note: Why there are no rows; empty if there are.
         costs: Calls, files and prices.
         changes: Changes of the table that the delivery will make.
@@ -118,7 +118,7 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
 
 
 def _bytes_per_s(records: DataFrame, shard_count: int) -> float | None:
-    """Return the rate of the stream by the records that were read; None if they are too few."""
+    """Estimate the stream's bytes per second from the records that were read; None if they are too few."""
     moment = F.unix_millis("approximateArrivalTimestamp")
     seen = records.agg(
         F.count(F.lit(1)).alias("count"),
@@ -128,7 +128,7 @@ def _bytes_per_s(records: DataFrame, shard_count: int) -> float | None:
     ).collect()[0]
     if not seen["count"] or seen["span_ms"] < _SPAN_MIN_MS:
         return None
-    # A sample that ends at its limit is from the first shards.
+    # A sample that was cut off at its limit is from the first shards only.
     part = shard_count / seen["shards"] if seen["count"] >= json_rows.SAMPLE_COUNT else 1.0
     return float(seen["size"] / seen["span_ms"] * 1000 * max(1.0, part))
 

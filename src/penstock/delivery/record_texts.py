@@ -1,4 +1,4 @@
-"""Records with a schema of their own, as JSON texts: those of the AWS Glue Schema Registry, and those that a JSON Schema checks."""
+"""JSON texts of records with a schema: decoded by the AWS Glue Schema Registry, or checked by a JSON Schema."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class RecordTexts(Hashable, Protocol):
         """
 
     def open(self) -> Callable[[bytes], str]:
-        """Return the function that makes the JSON text of a record. It raises SchemaError if the record has none."""
+        """Return the function that makes the JSON text of a record. It raises SchemaError if the record cannot be read."""
 
 
 class GlueTexts:
-    """Records with the header of the AWS Glue Schema Registry, each read by the version that it names.
+    """Records with the header of the AWS Glue Schema Registry; each is decoded by the schema version in its header.
 
     Args:
-        registry: Has the versions.
-        schema_name: Schema whose newest version has the columns.
+        registry: Where schema versions are fetched.
+        schema_name: Schema whose newest version has the table's columns.
     """
 
     has_every_float = True
@@ -124,7 +124,7 @@ class CheckedTexts:
     """Records that are checked by a JSON Schema.
 
     Args:
-        definition: Its text.
+        definition: Text of the JSON Schema.
     """
 
     has_every_float = False
@@ -174,7 +174,7 @@ def _open(texts: RecordTexts) -> Callable[[bytes], str]:
 
 
 def text_and_reason(texts: RecordTexts) -> Column:
-    """Return a column of the JSON text of `data`, or of the reason why it has none."""
+    """Return a struct column: `text`, the JSON text of `data`, or `reason`, why there is none."""
 
     def read(data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
         try:

@@ -1,4 +1,4 @@
-"""Dead letters back into the table, once the schema takes them; those that still fit no row stay dead letters."""
+"""Deliver dead letters to the table again; those that still do not fit it become dead letters again."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def redeliver(
 ) -> None:
     """Deliver the dead letters of a delivery again, as one batch that also removes their files.
 
-    It may run beside the delivery, which only adds files. Of two redeliveries that run at the same
-    time, the second adopts the batch of the first.
+    It may run while the delivery runs, because that only adds files of dead letters. If two redeliveries run at the same time, the
+    second one adopts the batch of the first.
 
     Raises:
         OptionError: The table has the source's columns, and thus no dead letters.

@@ -18,7 +18,7 @@ class RunLock:
     """A lock that is held.
 
     Args:
-        descriptor: Of the lock's file; None if the place cannot be locked.
+        descriptor: Descriptor of the lock's file; None if the place cannot be locked.
     """
 
     def __init__(self, descriptor: int | None) -> None:
@@ -32,20 +32,20 @@ class RunLock:
 
 
 def kind_of(label: str) -> str:
-    """Return the kind of the run that a batch is of."""
+    """Return the kind of run to which a batch with this label belongs."""
     if parse_range(label) is not None:
         return RANGE
     return QUERY if label.isdecimal() else REDELIVERY
 
 
 def try_lock(state: str, kind: str) -> RunLock | None:
-    """Lock the runs of a kind; return None if another run on this machine holds the lock.
+    """Take the lock of one kind of run; return None if another run on this machine holds it.
 
-    A state folder elsewhere, or a system without such locks, is not locked: then nothing is known of other runs.
+    If the state folder is not on this machine, or the system has no such locks, nothing is locked and other runs are not noticed.
 
     Args:
         state: The delivery's folder.
-        kind: Of run.
+        kind: `QUERY`, `RANGE` or `REDELIVERY`.
     """
     if not state.startswith("/"):
         return RunLock(None)

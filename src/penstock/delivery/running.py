@@ -1,4 +1,4 @@
-"""Run deliveries in one Spark session until they are stopped, or until all is read that had arrived."""
+"""Run deliveries in one Spark session until they are stopped, or until they have read all records that had arrived."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def open_session(
         master: Spark's master; None is spark-submit's, or all cores of this machine.
         settings: Further settings of Spark.
         is_verbose: Whether Spark logs more than errors.
-        formats: Of the deliveries.
+        formats: Formats of the deliveries' tables.
 
     Raises:
         OptionError: A format has no package for this Spark, and none is named in the settings.
@@ -72,7 +72,7 @@ def open_session(
             "spark.sql.shuffle.partitions": "16",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # Spark's own daemon, with Penstock loaded before it forks: this Python has it.
+            # Spark's worker daemon, with Penstock loaded before it forks. Local workers run this Python, which has the module.
             "spark.python.daemon.module": "penstock.spark.daemon",
         }
     given = {**dict(conf.getAll()), **settings}
@@ -81,7 +81,7 @@ def open_session(
     for name, value in {**chosen, **settings, **lake}.items():
         conf.set(name, value)
     if SparkContext._active_spark_context is None and not is_submitted:  # noqa: SLF001 - it has no public name
-        # Ctrl-C reaches a whole process group. In a session of their own Spark's processes finish the batch under way.
+        # Ctrl-C reaches a whole process group. Spark's processes get a session of their own, so they finish the batch under way.
         gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]  # pyspark's
         SparkContext(conf=conf, gateway=gateway)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -94,7 +94,7 @@ def open_session(
 
 
 def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, SourceOptions]]:
-    """Return deliveries with absolute paths and their options, checked as far as that needs no service.
+    """Return each delivery with absolute paths, and its source's options, after all checks that need no service.
 
     Raises:
         OptionError, PositionError: A wrong value.
@@ -153,7 +153,7 @@ class DeliveryRun:
             each.release()
 
     def stop(self) -> None:
-        """Let the batch under way finish, and end. Safe in a signal handler."""
+        """Request the end of `run` after the batch under way. Safe in a signal handler."""
         self._is_stopping = True
 
     def redeliver(self) -> None:
@@ -165,7 +165,7 @@ class DeliveryRun:
             self.close()
 
     def run(self, *, once: bool) -> None:
-        """Deliver until `stop`, or, with `once`, until all is read that had arrived; then close.
+        """Deliver until `stop` is called or, with `once`, until all records are read that had arrived; then close.
 
         Raises:
             PenstockError: A delivery failed; the others were stopped in order.
@@ -203,7 +203,7 @@ class DeliveryRun:
             finally:
                 self._end(queries)
             self._raise_failure(queries)
-            # Spark 4.0 and 4.1 end after one batch, so they are asked until a run finds nothing.
+            # With Spark 4.0 and 4.1 a run ends after one batch, so the queries are started again until a run reads nothing.
             left = [
                 each
                 for each, query in zip(left, queries, strict=True)
@@ -268,7 +268,7 @@ class DeliveryRun:
         writer.write(rows, label)
 
     def _end(self, queries: Sequence[Any]) -> None:
-        """Stop the queries, each when its batch is done."""
+        """Stop each query when its batch is done, or when `_STOP_PATIENCE_S` has passed."""
         end_s = time.monotonic() + _STOP_PATIENCE_S
         for query in queries:
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end_s:

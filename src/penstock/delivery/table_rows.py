@@ -46,8 +46,8 @@ def with_verdict(
 ) -> DataFrame:
     """Return the source's rows with the parsed record and a verdict: whether it fits the schema and the partitions.
 
-    A partition column must have a value if the fields that it is computed from have one, and no empty text, which readers of folders
-    take for null.
+    A record does not fit if a partition column has no value although every field in its expression has one. Except in Iceberg, an empty
+    text does not fit either: readers of partition folders take it for null.
     """
     if schema is None:
         return batch.withColumn(json_rows.VERDICT, F.lit(json_rows.FITS))
@@ -94,7 +94,7 @@ def _field_of(column: Column, path: str, kind: Any) -> Column:
 
 
 def check_columns(delivery: Delivery, schema: StructType | None) -> None:
-    """Refuse a table in which two columns have one name.
+    """Refuse a table in which two columns have the same name.
 
     Raises:
         OptionError: A partition column, or one of `metadata`, has the name of another column.
@@ -115,7 +115,7 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
 
 
 def with_newer(schema: StructType, newest: StructType, names: NewNames) -> StructType:
-    """Return a schema with the new and the wider columns of the newest version of its source."""
+    """Return a schema with the columns that the newest version adds or widens."""
     there = {each.name.lower() for each in schema.fields}
     added = [
         each for each in newest.fields if each.name.lower() not in there and names.refusal(each.name) is None
@@ -124,7 +124,7 @@ def with_newer(schema: StructType, newest: StructType, names: NewNames) -> Struc
 
 
 def with_wider(schema: StructType, other: StructType) -> StructType:
-    """Return a schema whose columns have the type of another one's if that is wider."""
+    """Return a schema in which each column has the type of the same column in the other schema, if that type is wider."""
     kinds = {each.name: each.dataType for each in other.fields}
     return StructType(
         [
@@ -137,7 +137,7 @@ def with_wider(schema: StructType, other: StructType) -> StructType:
 
 
 def unseen_columns(delivery: Delivery, columns: Collection[str]) -> dict[str, str]:
-    """Return the fields that partitions are made of and no record of the sample has, as texts."""
+    """Return STRING columns for fields that partition expressions use but that no record of the sample has."""
     there = {name.lower() for name in (*columns, *COLUMNS, "arrived")}
     fields = {each.field for each in delivery.partitions if each.field is not None}
     return {name: "STRING" for name in sorted(fields) if name.lower() not in there}

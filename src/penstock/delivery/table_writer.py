@@ -1,4 +1,4 @@
-"""A batch into its target: staged beside it, then committed by the manifest."""
+"""Writes a batch into its target: stages the rows beside it, then commits the manifest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.delivery.table_rows import check_columns, unseen_columns, with_new
 from penstock.delivery.targets.target import Target
 
 _ROUNDS_MAX: Final = 10
-"""How often the new fields of one batch are looked for: each round finds those of a sample."""
+"""Most rounds in which one batch is searched for new fields: each round finds those of a sample."""
 _PROPAGATES_EMPTY: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 _BEGIN: Final[Callable[[str], None]] = lambda _step: None  # noqa: E731
 
@@ -64,8 +64,8 @@ class TableWriter:
         delivery: The definition.
         files: The file system of the table.
         schema: Schema of the records; None for `raw`.
-        texts: Makes JSON of the records; None if they are.
-        target: Gets the rows.
+        texts: Makes JSON texts of the records; None if they are parsed as they are, or not at all.
+        target: Where the rows are put.
         report: Called after each batch.
         at_step: Called with the name of each step before it begins; for tests.
     """
@@ -100,10 +100,10 @@ class TableWriter:
         self._compaction.run_if_due()
 
     def write(self, batch: DataFrame, label: str, removes: Sequence[str] = ()) -> BatchReport:
-        """Deliver rows of the source under a label, once.
+        """Deliver rows of the source as the batch of a label; a batch that was delivered is not delivered again.
 
         Args:
-            batch: The rows, the same ones whenever the label is the same.
+            batch: The rows; every attempt with the same label must have the same ones.
             label: Of the batch.
             removes: Files that are removed when the rows are in the table.
         """
@@ -213,11 +213,11 @@ class TableWriter:
         return dict(observation.get)
 
     def _may_grow(self, seen: Mapping[str, Any]) -> bool:
-        """Return whether records that fit no row may fit one after a look at the schema's source."""
+        """Return whether records that do not fit now may fit after `_grow`."""
         return bool(seen["unknown"] or (self._texts is not None and seen["dead"]))
 
     def _grow(self, verdicts: DataFrame) -> tuple[str, ...]:
-        """Add columns for unknown fields, if that is the policy; return their names."""
+        """Add and widen columns if `evolve` is `add` or no column is known yet; return the names of those that changed."""
         assert self._schema is not None
         if self._delivery.evolve != "add" and not self._is_unknown:
             return ()
@@ -256,7 +256,7 @@ def saved_schema(files: Files, delivery: Delivery) -> StructType | None:
 
 
 def save_schema(files: Files, delivery: Delivery, schema: StructType) -> None:
-    """Keep a schema for the next batches; before the first file that has it."""
+    """Save a schema for later batches. It is called before the first file with this schema is written."""
     files.replace(schema_place(delivery), schema.json().encode())
 
 
@@ -268,7 +268,7 @@ def settle_session(spark: SparkSession, delivery: Delivery) -> None:
     conf.set("spark.sql.adaptive.enabled", "true")
     conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(delivery.file_bytes))
     conf.set("spark.sql.caseSensitive", "false")
-    # A partition expression that has no value for a record must not end the delivery; `with_verdict` looks for it.
+    # A partition expression without a value for a record must not end the delivery; `with_verdict` makes a dead letter of it.
     conf.set("spark.sql.ansi.enabled", "false")
     # This rule would remove the observation, and with it the counts, from a batch in which no record fits.
     conf.set("spark.sql.adaptive.optimizer.excludedRules", _PROPAGATES_EMPTY)

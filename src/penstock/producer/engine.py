@@ -454,7 +454,7 @@ class Engine:
         receipts = self._open
         while receipts and receipts[0].done():
             receipts.popleft()
-        if len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX:  # one waits long before them
+        if len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX:  # an old one still waits before them
             self._open = deque([each for each in receipts if not each.done()])
 
     # --- metrics ------------------------------------------------------------------------------------------

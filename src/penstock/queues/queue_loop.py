@@ -59,7 +59,7 @@ _IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
 _SLOW_MEMORY_S: Final = 1.0
 _MEMORY_PAUSE_S: Final = 10.0
-"""After a call of `finished` that failed slowly, none is made for so long. The calls hold up acknowledgements, whose visibility timeouts run."""
+"""Pause after a call of `finished` that failed slowly: such calls delay acknowledgements while the visibility timeouts run."""
 
 
 class QueuePools(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """A recording in progress: a folder with one Parquet file for each batch, and a document with options and finished shards.
 
-Each batch goes to the file of the recording as well, while other shards are read, so that little is left to do at the end. A run
-that goes on copies the parts that it found before its own first batch.
+Each batch is also written to the final file while the shards are read, so little is left to do at the end. A run that continues
+an interrupted recording copies the parts that it found to the final file, and then adds its own batches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FORMAT: Final = "penstock recording in progress 1"
 
 
 class Progress(Struct, kw_only=True):
-    """The document.
+    """The document of a recording in progress.
 
     Args:
         asked: The options as they were typed: a recording goes on only with the same ones.
@@ -43,7 +43,7 @@ class Progress(Struct, kw_only=True):
         recorded: The slice.
         has_end: Whether the end was typed; else it is the beginning of the recording.
         began_ms: When the recording began.
-        secret: Of the hashes, in hexadecimal; removed with the folder.
+        secret: The secret of the hashes, in hexadecimal; removed with the folder.
         done: The shards that are read.
         dropped_count: Payloads that redaction dropped.
         format: The name of the format.
@@ -66,7 +66,7 @@ class PartFolder:
     Args:
         path: The final file.
         progress: The document.
-        batches: The parts that are there, by number; those of a shard are in its order.
+        batches: The parts that are there, by number; the parts of a shard are in the order of its records.
 
     Raises:
         OptionError: Another process records there.

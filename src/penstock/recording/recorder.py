@@ -48,14 +48,12 @@ from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
 from penstock.recording.arrow import SCHEMA, pa
 from penstock.recording.parts import PartFolder, Progress, create_parts, open_parts
 
-_THREADS_MAX: Final = 8  # each holds a page in a few forms
+_THREADS_MAX: Final = 8  # each thread holds a page in several forms
 _BUFFERS_BYTES: Final = 64 * 1024 * 1024
 _BATCH_BYTES_MIN: Final = 1024 * 1024
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 _DEADLINE_S: Final = 300.0
-_ROUNDS_MAX: Final = (
-    10  # listings after which new shards are left out: each round of a recording that follows reshards
-)
+_ROUNDS_MAX: Final = 10  # rounds of listing shards and reading the new ones; later shards are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,7 @@ class Slice:
 
 @dataclass(slots=True)
 class RecorderState:
-    """How far a recording is; read by another thread to show it.
+    """The progress of a recording; another thread reads it for display.
 
     Attributes:
         records: Records so far, those of an earlier run too.
@@ -105,7 +103,7 @@ class RecorderState:
 
 
 class RecordingStoppedError(PenstockError):
-    """The recording was stopped before it was whole; the same command goes on."""
+    """The recording was stopped before it was whole; the same command continues it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +229,7 @@ class Recorder:
     # --- the shards ---
 
     def _record_all(self) -> tuple[Shard, ...]:
-        """Read every shard of the slice; shards that appear meanwhile too. Return the last listing."""
+        """Read every shard of the slice, including shards that appear meanwhile; return the last listing."""
         done = set(self._parts.progress.done)
         for _ in range(_ROUNDS_MAX):
             listed = self._list()
@@ -374,7 +372,7 @@ class Recorder:
         return 0.0
 
     def _is_past_end(self, page: RecordPage, rows: Sequence[RawRecord], asked_ms: int) -> bool:
-        """Whether no record of the slice follows a page."""
+        """Whether no record after this page can be in the slice."""
         until_ms = self._recorded.until_ms
         if rows and _arrival_ms(rows[-1]) >= until_ms + 1_000:  # arrivals are in order to the second
             return True

@@ -17,7 +17,7 @@ def take_apart(table: pa.Table) -> pa.Table:
     import pyarrow.compute as pc
 
     data = table.column("data")
-    # Not by a comparison with `pa.scalar`, which imports pandas for half a second.
+    # No comparison with `pa.scalar`: it would import pandas, which takes half a second.
     if not pc.any(pc.starts_with(data, pattern=MAGIC), min_count=0).as_py():
         return table
     counts = DecodeCounts()

@@ -72,6 +72,6 @@ def view_columns(index: int, *, is_stored: bool = False) -> str:
 
 
 def stored_columns(index: int) -> str:
-    """Return the select list by which a scan becomes a table of DuckDB: the text is not stored twice."""
+    """Return the select list for storing a scan in a table of DuckDB: without the text, which `data` has already."""
     prefix = prefix_of(index)
     return f'* EXCLUDE ("{prefix}{TEXT}"), "{prefix}{TEXT}" IS NOT NULL AS has_text'

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.sql.query_plan import Need
 
 ROWS_MAX: Final = 10_000
-"""Rows of a result that is computed again and again."""
+"""Most rows of a result that is computed repeatedly."""
 _ROWS_PER_RESULT: Final = 2_048
 _BATCHES_WAITING_MAX: Final = 8
 _CHECK_INTERVAL_S: Final = 0.25
@@ -35,7 +35,7 @@ _ROW_OPERATORS: Final = frozenset({"PROJECTION", "FILTER", "UNNEST"})
 
 
 class FollowedSource(Protocol):
-    """Rows that go on: those of a stream from a moment on, without an end."""
+    """Rows that a followed query reads: those of a stream, without an end, or those of a recording."""
 
     def follow(self, need: Need) -> Iterator[pa.RecordBatch]:
         """Yield rows until `stop`."""
@@ -48,7 +48,7 @@ class Refresh(Struct, frozen=True):
     """A result that changed.
 
     Args:
-        rows: Of a query over rows: new ones. Otherwise the whole result.
+        rows: The new rows of a query over rows; the whole result of any other query.
         is_whole: Whether it replaces the result before it.
     """
 
@@ -66,7 +66,7 @@ class FollowedQuery:
     """Runs a planned query repeatedly.
 
     Args:
-        planned: The query; it is not read itself.
+        planned: The query; its `results` are not requested.
         sources: The rows of its tables, in the order of `planned.tables`.
         open_database: Opens the database that keeps rows.
         interval_s: Seconds between two results over all records.
@@ -112,7 +112,7 @@ class FollowedQuery:
         return sum(text.not_utf8_count for text, table in pairs if table.uses_text)
 
     def results(self) -> Iterator[Refresh]:
-        """Yield each changed result; the first one has no rows and shows the columns.
+        """Yield each changed result. The first one is computed over no records, and shows the columns.
 
         Raises:
             StatementError: DuckDB could not run the query, or the result has more than `ROWS_MAX` rows.
@@ -157,7 +157,7 @@ class FollowedQuery:
     # --- the thread of the results ------------------------------------------------------------------------
 
     def _next(self, until_s: float | None = None) -> tuple[int, pa.RecordBatch] | None:
-        """Return the next batch; None at the end or at a moment."""
+        """Wait for the next batch of rows; return None after `stop`, or when `until_s` has passed."""
         while not self._is_stopped.is_set():
             wait_s = _CHECK_INTERVAL_S
             if until_s is not None:
@@ -213,7 +213,7 @@ class FollowedQuery:
         return pa.Table.from_batches(batches, reader.schema).rename_columns(schema.names).cast(schema)
 
     def _remove_old(self) -> None:
-        """Remove rows from before the lower bound; the table is rewritten when most of it is old."""
+        """Remove rows that arrived before the lower bound: a table is rewritten when more than half of its rows are old."""
         run = self._database.connection.execute
         for index, use in self._planned.plan_now().uses.items():
             if use.need.from_ms is None:

@@ -1,7 +1,7 @@
 """Hands rows from the threads that read a stream to DuckDB's threads, and can be stopped from any thread.
 
-DuckDB waits for rows inside of its own code, from which nothing but an answer brings it back. So a stop answers at once,
-while a call to the service may still be under way.
+DuckDB waits for rows inside its own code, and returns only when it gets an answer. So a stop answers at once, even if a call to
+the service is still under way.
 """
 
 from __future__ import annotations

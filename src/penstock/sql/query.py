@@ -119,7 +119,7 @@ class Query:
         self._database.connection.interrupt()
 
     def plan_now(self) -> QueryPlan:
-        """Return the plan at this moment: `now()` is later than in the first one. Only for a query that is not read."""
+        """Plan the query again, with the present `now()`. Only for a query whose results are not requested."""
         self._database.connection.execute("ROLLBACK")
         self._database.connection.execute("BEGIN TRANSACTION")
         return self._database.plan()
@@ -155,7 +155,7 @@ class Query:
             raise StatementError(str(error)) from error
 
     def handed_results(self, on_wait: Callable[[], None] = lambda: None) -> Iterator[pa.RecordBatch]:
-        """Yield the results while another thread computes them: the caller's stays free for signals.
+        """Yield the results while another thread computes them, so that the caller's thread can handle signals.
 
         Args:
             on_wait: Called about four times a second while results are waited for.

@@ -65,7 +65,7 @@ class TableUse(Struct, frozen=True):
     """How a query uses a table.
 
     Args:
-        need: The rows that all scans need.
+        need: The rows that at least one of its scans needs.
         scan_count: How often the plan scans it.
         has_condition: A scan has a condition on the arrival, understood or not.
         uses_text: A scan uses the text.
@@ -81,7 +81,7 @@ class QueryPlan(Struct, frozen=True):
     """DuckDB's plan of a query.
 
     Args:
-        uses: By the table's index. A table that is not there is not read, or no scan shows its columns.
+        uses: How each table is used, by its index. A missing table is not read, or no scan shows its columns.
         scan_count: Scans of all tables.
         repeats: A part of the plan runs more than once.
         operators: Names of the plan's operators.
@@ -93,7 +93,7 @@ class QueryPlan(Struct, frozen=True):
     operators: frozenset[str]
 
     def may_read(self, index: int) -> bool:
-        """Whether a table is scanned, or a scan does not show which table it is of."""
+        """Whether the query may read a table: a scan shows the table, or there is a scan that shows none."""
         return index in self.uses or self._has_unnamed
 
     @property

@@ -57,7 +57,7 @@ class StreamRows:
         stream: Name or ARN.
         summary: Its description.
         shards: All of them.
-        now_ms: The moment, by the service's clock.
+        now_ms: When it was opened, by the service's clock.
         clock_ahead_s: How far this machine's clock is ahead of the service's.
     """
 
@@ -94,7 +94,7 @@ class StreamRows:
 
     @staticmethod
     def start_of(planned: StreamRange) -> Position:
-        """Return where the shards of a range are read from."""
+        """Return the position from which the shards of a range are read."""
         if planned.from_ms is None:
             return TRIM_HORIZON
         return at_timestamp(planned.from_ms - ARRIVALS_APART_MS)

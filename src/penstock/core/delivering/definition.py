@@ -26,7 +26,7 @@ METADATA: Final = {
     "partitionKey": "partitionKey",
     "explicitHashKey": "explicitHashKey",
 }
-"""Columns that a table of JSON records may have beside the fields, and the source's columns behind them."""
+"""Metadata columns that a table of JSON records may have besides the fields: the source's column by name."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}(-[A-Za-z0-9_.]{1,63}){0,7}")
 FILE_FORMATS: Final = ("parquet", "json")
 """Formats of tables that are plain files in a folder."""
@@ -80,10 +80,10 @@ class Delivery(Struct, frozen=True, kw_only=True):
         checkpoint: Spark's checkpoint location; None is the default beside the table.
         application: Name of the leases; None is the default.
         time_zone: Of dates and of timestamps without one.
-        file_bytes: Size at which a file is large enough.
+        file_bytes: Target size of a file.
         dead_letters: Folder of dead letters; None is the default beside the table.
         state_folder: Folder for everything that is not the table; None is the default beside the table.
-        connection: Fields of the connection that are set, under the source's names.
+        connection: Connection options that are set, under the source's names for them.
         options: Further options of the source.
     """
 
@@ -116,7 +116,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
     @property
     def is_folder(self) -> bool:
-        """Whether `to` is a folder, and no name in a catalog or of a stream."""
+        """Whether `to` is a folder, not the name of a table in a catalog or of a stream."""
         if self.format == "delta":
             return _TABLE_NAME.fullmatch(self.to) is None
         return self.format in FILE_FORMATS
@@ -142,7 +142,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
 
 def parse_delivery(given: Mapping[str, Any]) -> Delivery:
-    """Return the definition in a mapping, as a file or the command line has it.
+    """Return the definition from a mapping of keys, as a file or the command line gives it.
 
     Args:
         given: By key; dashes and underscores in a key are the same.

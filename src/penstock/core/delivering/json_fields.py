@@ -12,7 +12,7 @@ from typing import Any, Final
 from penstock.core.safe_text import text_of
 
 COLUMNS_MAX: Final = 1000
-"""Columns of a table; a record with further fields is a dead letter."""
+"""Most columns of a table; a record that needs more is a dead letter."""
 _LONG_MAX: Final = 2**63 - 1
 HALF_PAIR: Final = (
     r"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -20,7 +20,7 @@ HALF_PAIR: Final = (
 )
 """Half a surrogate pair in the text of a JSON value, for the regular expressions of Python and Java. Spark would write `?`."""
 SECONDS_MAX: Final = 253_402_300_800
-"""Begin of the year 10000. Spark reads a number as seconds, so one of milliseconds is beyond it."""
+"""Begin of the year 10000, in seconds. Spark reads a number as seconds, so today's moments in milliseconds are after it."""
 _WHOLE: Final = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 
 
@@ -34,15 +34,16 @@ def infer_columns(
 ) -> dict[str, str]:
     """Return the new columns of records, in order of their names.
 
-    Objects and arrays become their JSON text, so that nothing in them is lost when they change. So do fields of several kinds.
+    Objects, arrays and fields with values of several kinds become STRING columns with their JSON text, so nothing is lost when their
+    structure changes.
 
     Args:
         texts: Records; those that are no JSON objects are skipped.
-        known: Columns that there are. A field that differs from one of them only in case becomes no column.
+        known: Existing columns. A field that differs from one of them only in case becomes no column.
         refusal: Returns why a new field becomes no column; None if it may.
 
     Returns:
-        Type of Spark by field: BIGINT, DOUBLE, BOOLEAN or STRING.
+        Spark's type by field: BIGINT, DOUBLE, BOOLEAN or STRING.
     """
     taken = {name.lower() for name in known}
     found: dict[str, set[str]] = {}
@@ -78,7 +79,7 @@ def _merged(kinds: set[str]) -> str:
 
 
 def explain(data: bytes, types: Mapping[str, str], refusal: Callable[[str], str | None] = _none) -> str:
-    """Return why a record fits no row.
+    """Return the reason why a record does not fit the table.
 
     Args:
         data: The record.
@@ -113,7 +114,7 @@ def _explain(data: bytes, types: Mapping[str, str], refusal: Callable[[str], str
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON with its fields as written."""
+    """A JSON object with its fields as written: in order, with duplicates."""
 
 
 def _explain_fields(
@@ -145,7 +146,7 @@ def _parse(text: str) -> Any:
 
 
 def _may_fit(value: Any, kind: str) -> bool:
-    """Return False if the value surely fits no column of the kind; Spark decides about the rest."""
+    """Return False if a column of this kind certainly cannot hold the value. Spark decides about all other values."""
     if value is None or kind == "string":
         return True
     if kind in _WHOLE:

@@ -12,7 +12,7 @@ _FORMATS: Final = {"date-time": "TIMESTAMP", "date": "DATE"}
 
 
 def is_json_schema(document: Any) -> bool:
-    """Return whether a JSON value is a JSON Schema, and no object of names and types of columns."""
+    """Return whether a JSON value is a JSON Schema, not an object with names and types of columns."""
     return isinstance(document, Mapping) and (
         "$schema" in document
         or document.get("type") == "object"
@@ -23,7 +23,7 @@ def is_json_schema(document: Any) -> bool:
 def columns_of_json_schema(document: Mapping[str, Any]) -> str:
     """Return the columns of a JSON Schema, as in SQL.
 
-    Values without one clear type become texts: their JSON text is the column's value.
+    Values without one clear type become STRING columns with their JSON text.
 
     Raises:
         ValueError: It describes no objects with properties.
@@ -58,7 +58,7 @@ def _object(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str
 
 
 def _kind(node: Mapping[str, Any]) -> str:
-    """Return the one type of a node besides null; empty if it has several, or none."""
+    """Return a node's type other than null; empty if it has several, or none."""
     kinds = node.get("type")
     found = {each for each in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(each, str)}
     found -= {"null"}
@@ -68,7 +68,7 @@ def _kind(node: Mapping[str, Any]) -> str:
 
 
 def _resolved(node: Any, root: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
-    """Return a node behind its references, and behind a choice between null and one other."""
+    """Follow a node's references, and choices between null and one other node; return the node at their end."""
     for _ in range(_DEPTH_MAX):
         if not isinstance(node, Mapping):
             return {}

@@ -18,7 +18,7 @@ PACKAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     },
 }
-"""By format and line of Spark. tests/core/delivering holds them against the page."""
+"""Packages by format and line of Spark. A test in tests/core/delivering compares them with the page."""
 _NAMES: Final = {"delta": "Delta Lake", "iceberg": "Apache Iceberg"}
 _EXTENSIONS: Final = {
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
@@ -33,12 +33,12 @@ def spark_line(version: str) -> str:
 
 
 def lake_settings(formats: Collection[str], line: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of Spark that the formats of deliveries need, joined with those that are given.
+    """Return the Spark settings that the deliveries' formats need; they include the given packages and extensions.
 
     Args:
-        formats: Of the deliveries.
-        line: Of Spark; None if the packages are there already.
-        given: Settings by name.
+        formats: Formats of the deliveries.
+        line: Line of Spark; None if Spark has its packages already.
+        given: The user's settings by name.
 
     Raises:
         OptionError: A format has no package for this Spark, and none is given.

@@ -12,7 +12,7 @@ from penstock.core.delivering.partitions import PartitionColumn
 from penstock.errors import DeliveryFailed, OptionError
 
 _UNFIT_CHARACTERS: Final = frozenset(" ,;{}()\n\t=.`")
-"""Delta Lake refuses most of them in a column's name; dots and backquotes are written otherwise in each dialect."""
+"""Delta Lake refuses most of these in a column's name. Dots and backquotes are written differently in each SQL dialect."""
 _WIDER: Final = {
     "tinyint": ("smallint", "int", "bigint"),
     "smallint": ("int", "bigint"),
@@ -28,7 +28,7 @@ _CONCURRENT: Final = (
     "AlreadyExists",
     "CommitFailedException",
 )
-"""Words in errors of transactions that another one was faster than."""
+"""Words in the errors of transactions that failed because another one was committed first."""
 _UNREADABLE: Final = ("interval", "void", "variant", "geometry", "geography")
 """Types of a table's columns that no field of a JSON record can have."""
 
@@ -39,7 +39,7 @@ class TableColumn(Struct, frozen=True):
     Args:
         name: As the table spells it.
         kind: Spark's simple type.
-        is_required: Whether it takes no null.
+        is_required: Whether it is NOT NULL.
     """
 
     name: str
@@ -60,7 +60,7 @@ class TableChange(Struct, frozen=True):
 
 
 def is_wider(kind: str, other: str) -> bool:
-    """Return whether a type takes every value of another one and is not the same."""
+    """Return whether the first type differs from the other one and can hold all its values."""
     return kind in _WIDER.get(other, ())
 
 
@@ -151,12 +151,12 @@ def check_partitions(table: str, wanted: Sequence[PartitionColumn], found: Seque
 
 
 def owner_property(delivery: str) -> str:
-    """Return the table property that names the delivery which writes under a name."""
+    """Return the name of the table property that has the id of the delivery of this name."""
     return f"penstock.delivery.{delivery}"
 
 
 def check_owner(table: str, delivery: Delivery, found: str | None, own: str | None) -> None:
-    """Refuse a table with rows of a delivery of the same name whose state was lost.
+    """Refuse a table with rows of another delivery of the same name, for instance of one whose state folder was lost.
 
     Args:
         table: Name of the table, for the message.
@@ -175,10 +175,9 @@ def check_owner(table: str, delivery: Delivery, found: str | None, own: str | No
 
 
 def transaction_of(delivery_id: str, label: str) -> tuple[str, int]:
-    """Return application and version of a batch's transaction in Delta Lake.
+    """Return Delta Lake's application id and version for the transaction of a batch.
 
-    The batches of the query are numbered, so the table keeps one number for all of them. Every other batch is an application
-    of its own.
+    The query's batches have ascending numbers, so they share one application id. Every other batch has an application id of its own.
     """
     return (
         (f"penstock/{delivery_id}", int(label))
@@ -193,7 +192,7 @@ class Snapshot(Struct, frozen=True):
     Args:
         id: Its id.
         parent: Id of the one before; None for the first.
-        delivery: Id of the delivery that wrote it; None if it was written otherwise.
+        delivery: Id of the delivery that wrote it; None if another writer did.
         batch: Label of the batch.
     """
 

@@ -34,9 +34,9 @@ class Move(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """What a batch holds, compared when it runs again.
+    """Identifies the records of a batch; compared when the batch runs again.
 
-    Minima and maxima only, since Spark may count a row twice that a repeated task has read.
+    It has only minima and maxima, because Spark may count the rows of a repeated task twice.
 
     Args:
         first: Smallest sequence number; None for an empty batch.
@@ -57,7 +57,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     Args:
         delivery: Name of the delivery.
         batch: Label of the batch.
-        identity: What it holds.
+        identity: Identifies its records.
         row_count: Rows in the table's files, as Spark counted them.
         dead_count: Dead letters, as Spark counted them.
         moves: Its files.
@@ -81,7 +81,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     version: int = VERSION
 
     def to_json(self) -> bytes:
-        """Return it as written."""
+        """Return the manifest as JSON."""
         return msgspec.json.encode(self)
 
 
@@ -105,7 +105,7 @@ def read_manifest(text: bytes, place: str) -> Manifest:
 
 
 class Step(Enum):
-    """What to do with one file of a manifest."""
+    """The next step for one file of a manifest."""
 
     MOVE = "move"
     DROP_SOURCE = "drop the staged copy"
@@ -115,7 +115,7 @@ class Step(Enum):
 
 
 def next_step(move: Move, source_bytes: int | None, target_bytes: int | None) -> Step:
-    """Return what is left to do for a file.
+    """Return the next step for a file.
 
     Args:
         move: The file.
@@ -130,7 +130,7 @@ def next_step(move: Move, source_bytes: int | None, target_bytes: int | None) ->
 
 
 def batch_label(batch_id: int) -> str:
-    """Return the label of a batch of the query, which sorts as its number does."""
+    """Return the label of one of the query's batches; labels sort like the numbers."""
     return f"{batch_id:09d}"
 
 
@@ -177,7 +177,7 @@ def plan_moves(
 
 
 class DoneRange(Struct, frozen=True):
-    """A range of arrival that was, or is being, delivered.
+    """A range of arrival times that was delivered or is being delivered.
 
     Args:
         since_ms: Its begin.
@@ -197,7 +197,7 @@ def parse_range(label: str) -> DoneRange | None:
 
 
 def overlapping(wanted: DoneRange, others: Sequence[DoneRange]) -> DoneRange | None:
-    """Return a range, other than the wanted one itself, that shares moments with it."""
+    """Return a range that overlaps with the wanted one and is not equal to it; None if there is none."""
     for other in others:
         if other != wanted and other.since_ms < wanted.until_ms and wanted.since_ms < other.until_ms:
             return other

@@ -19,7 +19,7 @@ class NewNames(Struct, frozen=True):
     """The rule for names of new columns. Executors get a copy of it.
 
     Args:
-        taken: Reason by name in lower case.
+        taken: The reasons by name; names in lower case.
         is_lake: Whether the format refuses some characters.
     """
 
@@ -38,12 +38,12 @@ class NewNames(Struct, frozen=True):
 def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:
     """Return the rule of a delivery.
 
-    A column that the layout computes keeps its name. A field hides the source's column of the same name in expressions, so a new
-    field with the name of one that an expression reads would change the meaning of the partitions.
+    A new column does not get the name of a computed partition column. Nor does it get the name of a source column that a partition
+    expression reads: in expressions a field hides the source's column of the same name, so the partitions would change.
 
     Args:
         delivery: The definition.
-        unreadable: Type by name of the table's columns that no field can fill.
+        unreadable: The table's columns that no field can fill: type by name.
     """
     taken = {
         name.lower(): f"the table's column of this name is {kind.upper()}, which no field of JSON can be"

@@ -33,18 +33,18 @@ class PartitionColumn(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the column is one that the row has anyway."""
+        """Whether the column is a column of the row, not computed from others."""
         return self.expression == self.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in the expression that may be columns, with the fields of structs behind dots."""
+        """Names in the expression that may be columns; a struct's field follows after a dot."""
         found = _NAME.findall(_TEXT.sub("''", self.expression))
         return tuple(dict.fromkeys(quoted or plain for quoted, plain in found))
 
     @property
     def field(self) -> str | None:
-        """The only column that the expression can mean: that of `country` or `date(created)`; None for others."""
+        """The column of an expression with a single column, such as `country` or `date(created)`; None for other expressions."""
         if _COLUMN.fullmatch(self.expression) or _CALL.fullmatch(self.expression):
             return self.names[0].partition(".")[0]
         return None

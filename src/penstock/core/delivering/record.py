@@ -1,4 +1,4 @@
-"""The record of a delivery beside its table: what later runs must agree with, and the ranges that two runs may deliver."""
+"""The record of a delivery beside its table: values that later runs must repeat, and the ranges that runs may deliver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEYS: Final = {
 
 
 class DeliveryRecord(Struct, frozen=True, kw_only=True):
-    """What is fixed with the first run.
+    """The values that the first run fixes.
 
     Args:
         stream: Name or ARN.
@@ -43,10 +43,10 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
         checkpoint: Spark's checkpoint location.
         metadata: Columns beside the fields.
         is_raw: Whether the table has the source's columns.
-        id: Of the delivery, in the log of its table.
+        id: Id of the delivery in the log of its table.
         to: The table; empty in records of earlier releases.
         start: Where the running delivery began, as an option of the source; None if there are backfills only.
-        start_ms: The same as a moment; None if it is none.
+        start_ms: The start as a moment; None if it is not a moment.
         query_id: Id of Spark's query.
     """
 
@@ -64,7 +64,7 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
     query_id: str | None = None
 
     def to_json(self) -> bytes:
-        """Return it as written."""
+        """Return the record as JSON."""
         return msgspec.json.encode(self)
 
 
@@ -87,7 +87,7 @@ def read_record(text: bytes, place: str) -> DeliveryRecord:
     """Return a record.
 
     Raises:
-        DeliveryFailed: The file is none.
+        DeliveryFailed: The file is no record.
     """
     try:
         return msgspec.json.decode(text, type=DeliveryRecord)
@@ -99,7 +99,7 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: Delive
     """Refuse a run whose values differ from those of earlier runs, if files or leases depend on them.
 
     Raises:
-        OptionError: The first difference.
+        OptionError: A value differs; the message names the first one.
     """
     for field in _FIXED:
         before, given = getattr(earlier, field), getattr(now, field)
@@ -150,7 +150,7 @@ def plan_backfill(
         ranges: The backfills so far.
 
     Raises:
-        OptionError: The range is empty or in the future, or holds records that are delivered otherwise.
+        OptionError: The range is empty or in the future, or has records that another run delivers.
     """
     since_ms, until_ms = wanted_ms
     is_running = running is not None and running.start is not None
@@ -190,7 +190,7 @@ def has_files_of(name: str, names: list[str]) -> bool:
 
 
 def with_start(record: DeliveryRecord, start: str, start_ms: int | None) -> DeliveryRecord:
-    """Return a record with the begin of the running delivery."""
+    """Return a record with the start of the running delivery."""
     return structs.replace(record, start=start, start_ms=start_ms)
 
 

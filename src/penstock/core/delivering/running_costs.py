@@ -12,14 +12,15 @@ from penstock.core.sizing.prices import HOURS_PER_MONTH, Prices
 
 _DAY_S: Final = 86_400
 _SMALL: Final = 4
-"""A file is small if it has less than this part of the target."""
+"""A file is small if its size times this is less than the target size."""
 _STATE_PUTS: Final = 7
-"""Of a batch: manifest and its name, end, and Spark's two files, each with its name."""
+"""S3 requests of a batch for files other than its rows: the manifest and Spark's two checkpoint files are each written and then copied
+to their final names; an empty file marks the end."""
 _MB: Final = 1_000_000
 
 
 class RunningCosts(Struct, frozen=True, kw_only=True):
-    """The upper bounds of a day, if each shard has records in each batch; a batch without records costs nothing here.
+    """Upper bounds for a stream whose shards all have records in each batch; batches without records are not counted.
 
     Args:
         shard_count: Open shards.
@@ -28,8 +29,8 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
         lease_writes_per_day: Renewals of leases, and claims of batches.
         files_per_day: Files in the table.
         file_bytes: Mean size of a file, before compression; None if the stream's rate is unknown.
-        sums: Prices, a month.
-        currency: Of the sums.
+        sums: Items of the bill of one month.
+        currency: Currency of the sums.
         warning: Why files will be too small; empty if they will not, or it is unknown.
     """
 
@@ -47,14 +48,14 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
 def running_costs(
     delivery: Delivery, *, shard_count: int, bytes_per_s: float | None, partition_count: int, prices: Prices
 ) -> RunningCosts:
-    """Return the costs of a delivery.
+    """Estimate a delivery's calls and files per day, and its bill per month.
 
     Args:
         delivery: The definition.
         shard_count: Open shards.
-        bytes_per_s: Of the whole stream; None if unknown.
-        partition_count: Folders of the table into which a batch writes.
-        prices: The table.
+        bytes_per_s: Bytes per second that arrive in the whole stream; None if unknown.
+        partition_count: Number of partition folders into which one batch writes.
+        prices: The price list.
     """
     shards = max(1, shard_count)
     batches = round(_DAY_S / delivery.freshness_s)
@@ -68,7 +69,7 @@ def running_costs(
     renewals = 24 * (200 if store == "S3" else 1200)
     files = batches * max(1, partition_count) if delivery.format != "stream" else 0
     if delivery.to.startswith("s3") or (delivery.state_folder or "").startswith("s3"):
-        # Each file is written aside and copied; tables with transactions have at least three files more for each commit.
+        # Each file is two requests: a write, and a copy to its place. Tables with transactions add at least three files per commit.
         each = 2 * max(1, partition_count) + _STATE_PUTS + (0 if delivery.format in FILE_FORMATS else 3)
         sums.append(
             sum_of("S3: files", each, per_hour, HOURS_PER_MONTH, prices.s3_put_million, over=1_000_000)

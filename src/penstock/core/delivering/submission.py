@@ -28,9 +28,9 @@ def submit_lines(
         file: The file of deliveries.
         arguments: Further arguments of the command.
         master: Spark's master; None leaves it to the cluster's configuration.
-        settings: Of Spark, by name.
+        settings: Spark's settings by name.
         has_schemas: Whether records are read by a registry or a JSON Schema, which needs further packages.
-        spark: Line of Spark for which the packages among the settings are; empty if there are none.
+        spark: Line of Spark to which the packages in the settings belong; empty if there are no packages.
     """
     name = file.rpartition("/")[2]
     words = ["deliver", "-f", name, *arguments]

@@ -84,8 +84,9 @@ def created_ms_hint(starting_sequence_number: str) -> int | None:
 def _opened_ms(shard: Shard, arrivals: Mapping[str, Arrivals], from_ms: int) -> int | None:
     """Estimate when a shard was opened; None if that was before the slice, or if nothing shows it.
 
-    The second in the first sequence number counts unless the records contradict it: parents' later records, or an earlier one
-    of the shard. Otherwise a shard whose parents have records was opened at its own first record, else after their last one.
+    The estimate is the second in the first sequence number, unless records contradict it: later ones of the parents, or an earlier one
+    of the shard. In that case, if the parents have records, the estimate is the shard's own first record, or the moment after the
+    parents' last record if the shard has none.
     """
     if not shard.parents:
         return None

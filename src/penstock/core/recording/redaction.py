@@ -112,7 +112,7 @@ def redact(redaction: Redaction, secret: bytes, partition_key: str | None, data:
 
     Args:
         redaction: The redactions.
-        secret: Of this recording: hashes can be compared within it, and not be guessed without it.
+        secret: The recording's secret: equal values have equal hashes in one recording, and hashes cannot be guessed without the secret.
         partition_key: The record's key.
         data: Its data.
     """

@@ -151,7 +151,7 @@ def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> 
     Args:
         application: Its name.
         shards: One lease for each.
-        prices: The table.
+        prices: The price list.
         store: `DynamoDB`, with a lease duration of 10 s, or `S3`, with 60 s.
     """
     hours = HOURS_PER_MONTH
@@ -181,7 +181,7 @@ def claim_sums(shards: int, batches_per_hour: float, prices: Prices, *, store: s
     Args:
         shards: With records in each batch.
         batches_per_hour: Of the query.
-        prices: The table.
+        prices: The price list.
         store: `DynamoDB` or `S3`.
     """
     hours = HOURS_PER_MONTH

@@ -224,7 +224,11 @@ def plan_size(inputs: PlanInput) -> SizingPlan:
 
 
 def usage_of(inputs: PlanInput, sample: LoadMap) -> Usage:
-    """Return the mean usage: CloudWatch's bytes and records if it has any, billed in the proportions of the sample."""
+    """Return the stream's mean usage.
+
+    Bytes and records are CloudWatch's if it has any, otherwise the sample's. Put units and rounded bytes, which the bill counts, are
+    in the same proportion to them as in the sample.
+    """
     traffic, span_s = inputs.traffic, inputs.traffic.span_s
     records = sum(each.record_count for each in inputs.samples)
     written = sum(each.written_bytes for each in inputs.samples)

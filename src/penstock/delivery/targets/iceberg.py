@@ -79,7 +79,7 @@ class IcebergTable:
         writer.create()
 
     def way_to_widen(self) -> str | None:
-        """Return None: every reader of Iceberg knows wider types."""
+        """Return None: every reader of Iceberg supports wider types."""
         return None
 
     def state(self) -> str | None:

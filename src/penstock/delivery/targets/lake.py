@@ -60,7 +60,7 @@ class LakeTable(Protocol):
         """Return how a user allows wider types; None if they are allowed."""
 
     def state(self) -> str | None:
-        """Return what `append` compares: whether the table has changed since."""
+        """Return the state by which a later `append` finds out whether its batch was committed; None if it needs none."""
 
     def compact(self, file_bytes: int) -> None:
         """Merge files that are smaller than a size."""
@@ -153,7 +153,7 @@ class LakeTarget:
         )
 
     def unreadable(self) -> Mapping[str, str]:
-        """Return the type by name of the table's columns that no field can fill."""
+        """Return the table's columns that no field can fill: type by name."""
         return self._unreadable
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
@@ -175,9 +175,9 @@ class LakeTarget:
             self._table.compact(self._delivery.file_bytes)
 
     def commit(self, manifest: Manifest) -> None:
-        """Create or change the table if it lacks columns, and append the rows.
+        """Create the table if it is missing, add or widen its columns, and append the rows.
 
-        Another writer may change the table in between. Each step may be repeated, so all of them are.
+        If another writer changes the table in between, all steps are repeated; each of them may be.
         """
         for tries_left in reversed(range(_TRIES_MAX)):
             try:
@@ -218,8 +218,8 @@ def aligned(rows: DataFrame, schema: StructType, *, filled: Collection[str]) -> 
 
     Args:
         rows: Staged rows.
-        schema: Of the table.
-        filled: Names of columns that are null in the rows, instead of missing, if the rows lack them.
+        schema: The table's schema.
+        filled: Columns that become null if the rows lack them. Other columns that the rows lack are left out.
     """
     names = {name.lower(): name for name in rows.columns}
     columns = []

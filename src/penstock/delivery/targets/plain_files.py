@@ -33,7 +33,7 @@ class PlainFiles:
         return _ENDINGS[self._delivery.format]
 
     def known(self) -> StructType:
-        """Return no columns: those of the folder are in the delivery's own record."""
+        """Return no columns: those of the folder are saved in the delivery's state folder."""
         return StructType([])
 
     def check(self, schema: StructType | None) -> None:

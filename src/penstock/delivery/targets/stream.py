@@ -1,4 +1,4 @@
-"""Another stream: the records of a batch, as they are. At least once: a batch that was killed under way is put again, whole."""
+"""Another stream as a target: records are put unchanged, at least once. A batch that was killed under way is put again as a whole."""
 
 from __future__ import annotations
 

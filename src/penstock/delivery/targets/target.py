@@ -13,7 +13,7 @@ from penstock.core.delivering.manifest import Manifest, Move
 
 
 class Placement(Struct, frozen=True):
-    """The way of staged rows into a target; part of the manifest.
+    """How staged rows get into a target; part of the manifest.
 
     Args:
         moves: Files that are moved.
@@ -36,7 +36,7 @@ class Target(Protocol):
         """End of the names of staged files."""
 
     def known(self) -> StructType:
-        """Return the columns that an existing table has for fields of records; none if it says nothing about them."""
+        """Return the columns of an existing target that fields of records may fill; none if the target lists no columns."""
 
     def check(self, schema: StructType | None) -> None:
         """Refuse, before the first write, a target that cannot take the rows.
@@ -53,7 +53,7 @@ class Target(Protocol):
         """Return the changes of an existing target that rows of the schema need, as sentences for people."""
 
     def unreadable(self) -> Mapping[str, str]:
-        """Return the type by name of the columns of an existing target that no field of a record can fill."""
+        """Return the columns of an existing target that no field of a record can fill: type by name."""
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Write rows that fit into a folder beside the target.
@@ -65,7 +65,7 @@ class Target(Protocol):
         """
 
     def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
-        """Plan the way of staged files into the target.
+        """Plan how staged files get into the target.
 
         Args:
             label: Of the batch.

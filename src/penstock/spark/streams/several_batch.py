@@ -42,7 +42,7 @@ class SeveralBatchReader(KinesisBatchReader):
         self._streams = tuple(options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel without the pushdown object, whose work is done."""
+        """Return the state to pickle: without the pushdown object, whose work is done."""
         return {**super().__getstate__(), "_streams": self._streams}
 
     @explained

@@ -1,8 +1,8 @@
 """Plans the batches of a streaming query of several streams: one planner for each, in the process beside the driver.
 
-Each stream is planned, settled and read as a query of it alone would be, on its own rows of one lease table. This planner
-looks at the streams in turn, splits the limits of a batch among those that have something to read, and puts their offsets
-together. An error of one stream ends the query; the others keep their positions.
+Each stream is planned, settled and read as by a query of this stream alone, on its own rows of one lease table. This planner
+searches the streams in turn, splits the limits of a batch among those with records to read, and joins their offsets.
+An error of one stream ends the query; the others keep their positions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.spark.tasks.shard_task import ShardTask
 
 _log: Final = logging.getLogger("penstock.spark")
 _LOOK_S: Final = 0.25
-"""Longest time without a look at a stream: the lease commands of one stream do not end a wait for another one."""
+"""Longest wait between two rounds: one stream's planner waits, and the lease commands of the others do not end its wait."""
 
 
 class SeveralPorts(Struct, frozen=True):
@@ -107,9 +107,9 @@ class SeveralPlanner:
         self._metrics: ClosableMetrics | None = None
         self._read: frozenset[str] | None = None  # the streams of the batch that ran last; None: not known
         self._settled: frozenset[str] | None = None  # those of the batch that was settled last
-        self._gone: frozenset[str] = frozenset()  # earlier streams of a name, whose offsets are dropped
+        self._gone: frozenset[str] = frozenset()  # ids of deleted streams whose names were used again
 
-    # --- Spark's questions --------------------------------------------------------------------------------
+    # --- calls from Spark ---------------------------------------------------------------------------------
 
     def prepare_available_now(self) -> None:
         """Fix the moment up to which the query reads before it ends."""
@@ -120,7 +120,10 @@ class SeveralPlanner:
     def join(self, known: SeveralOffset) -> None:
         """Open every stream's planner; later calls have no effect.
 
-        All streams are described before the first lease is taken, and get leases at the same time.
+        All streams are described before the first lease is taken. Their planners then take leases at the same time.
+
+        Args:
+            known: The last offset that Spark has logged.
         """
         if self._is_joined:
             return
@@ -138,7 +141,7 @@ class SeveralPlanner:
 
         Args:
             start: The offset of the previous batch, which is done.
-            with_limits: Whether the options' limits count for this batch.
+            with_limits: Whether the options' limits apply to this batch.
             may_be_only: As in `Planner.latest`.
 
         Raises:
@@ -211,7 +214,7 @@ class SeveralPlanner:
     # --- searching and planning -----------------------------------------------------------------------------
 
     def _search(self, searches: Mapping[str, Search], *, may_be_only: bool) -> None:
-        """Look at the streams in turn until one has records to read, or all have ended their searches."""
+        """Search the streams in turn until one has records to read or all searches have ended; with `may_be_only`, wait for all."""
         going_on = dict(searches)
         while True:
             for stream_id in list(going_on):
@@ -228,7 +231,7 @@ class SeveralPlanner:
     def _plan(
         self, start: SeveralOffset, searches: Mapping[str, Search], *, with_limits: bool
     ) -> dict[str, StreamOffset]:
-        """Return the offsets of the streams that the next batch reads."""
+        """Plan the next batch; return the offset of each stream that it reads."""
         order = in_turn(list(self._streams), start.batch_count)
         waiting = {
             stream_id: len(searches[stream_id].wanted) for stream_id in order if searches[stream_id].wanted

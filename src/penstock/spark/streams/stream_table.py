@@ -96,7 +96,7 @@ class StreamTable:
 
 
 class FormerTable(StreamTable):
-    """The table that a query had before: of several streams, or of this stream alone. It is only read.
+    """The lease table that a query used before, for several streams or for this stream alone. It is only read.
 
     Args:
         table: The whole table.
@@ -108,7 +108,7 @@ class FormerTable(StreamTable):
         self._stream = stream
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        """Read the stream's rows; in a table of one stream, its rows."""
+        """Read the stream's rows; in a table of one stream, the rows of this stream and those that name no stream."""
         scan = self._table.scan(part)
         alone = [row for row in scan.leases if not stream_id_of(row.key)]
         if alone:

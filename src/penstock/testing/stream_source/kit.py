@@ -86,7 +86,7 @@ def check_stream_source(
 
 
 def _try(source: SourceUnderTest, promise: Promise) -> None:
-    """Try one promise. Another promise's breach on the way is that one's finding, and an error of the source this one's."""
+    """Try one promise. An error of the source breaks this promise; if another promise is broken first, this one was not tried."""
     try:
         CHECKS[promise.name](source)
     except PromiseBroken as broken:
