@@ -21,7 +21,7 @@ _CALLS_AT_ONCE: Final = 4
 _PERIOD_S: Final = 60
 _COMPLETE: Final = "Complete"
 _FAILED: Final = ("InternalError", "Forbidden")
-"""A query of this status has no figures, which does not mean that there were none."""
+"""A query with this status failed: its missing figures do not mean that nothing was measured."""
 
 
 Query = tuple[str, str | None]

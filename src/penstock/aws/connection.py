@@ -65,9 +65,9 @@ _VARIABLES: Final = (
 
 _lock = threading.Lock()
 _clients: Final[dict[tuple[str, AwsOptions, int], Any]] = {}
-"""By service, options and a hash of the environment: a program that points it elsewhere, as tests do, gets another client."""
+"""By service, options and a hash of the environment: a program that changes its environment, as tests do, gets another client."""
 _renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
-"""How often credentials were fetched again, and when last."""
+"""How often credentials were fetched again, and when they were last."""
 
 
 def _forget_after_fork() -> None:

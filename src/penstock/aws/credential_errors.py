@@ -1,6 +1,6 @@
 """Failures while botocore looked for credentials, for which it has no error class.
 
-A `credential_process` that prints no JSON or numbers for keys, a program or a token file that is not there, a time that is none:
+Examples are a `credential_process` that prints no JSON, or numbers for keys; a missing program or token file; an invalid time.
 botocore lets the errors of `json`, `subprocess` and others through. They do not mention credentials, and some of them show secrets.
 """
 

@@ -338,7 +338,7 @@ _PLACEHOLDER: Final = {
     "PartitionKey": "-",
     "ExplicitHashKey": "placeholder of the encoded records",
 }
-"""What botocore serializes instead of them. The service refuses it, should it ever be sent."""
+"""The record that botocore serializes in place of the encoded ones. The service would refuse it."""
 
 
 def encode_entries(entries: Sequence[PutEntry]) -> EncodedRecords:

@@ -185,7 +185,7 @@ class DynamoLeaseTable:
         self._first_call = _Described(self._describe)
 
     def take_description(self) -> Any:
-        """Return the table as it was described last, once; None if it was not described since, or is missing."""
+        """Return the last description of the table and forget it; None if there is no new one, or the table is missing."""
         description, self._description = self._description, None
         return description
 
@@ -218,7 +218,7 @@ class DynamoLeaseTable:
         return True
 
     def _describe(self) -> Any:
-        """Return the table; None if there is none."""
+        """Return DynamoDB's description of the table; None if the table is missing."""
         try:
             answer = self._call("DescribeTable", lambda: self._client.describe_table(TableName=self._name))
         except ServiceError as error:

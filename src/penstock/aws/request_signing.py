@@ -74,7 +74,7 @@ class Signing:
         self._key: tuple[str, str, bytes] | None = None  # of a secret and a day
 
     def fits(self, keys: Keys) -> bool:
-        """Return whether it can sign with these keys: a session's token is signed, and others have none."""
+        """Return whether it can sign with these keys: it signs a session token, or none, and the keys must be alike."""
         return self._has_token == bool(keys.token)
 
     def headers(self, body: bytes, keys: Keys, stamp: str | None = None) -> dict[str, str]:

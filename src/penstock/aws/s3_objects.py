@@ -27,7 +27,7 @@ _PROBE: Final = "penstock-probe-"
 class S3Objects:
     """Implements `penstock.ports.object_store.ObjectStore`.
 
-    The endpoint of the options is the stream's and does not count here; boto3's `AWS_ENDPOINT_URL_S3` does.
+    The endpoint in the options is that of the stream and is not used here; boto3's `AWS_ENDPOINT_URL_S3` is.
 
     Args:
         bucket: Its name; it must exist.

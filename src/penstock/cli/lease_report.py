@@ -105,7 +105,7 @@ def zone_name(worker: str) -> str:
 
 
 def shares(sightings: list[Sighting], name_of: Callable[[str], str]) -> dict[str, int]:
-    """Count unfinished leases by what `name_of` returns for the worker that reads them; most first."""
+    """Count unfinished leases by `name_of` of the worker that reads them; the largest count first."""
     counted = Counter(
         name_of(sighting.lease.reader)
         for sighting in sightings

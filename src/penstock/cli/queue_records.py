@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.ports.queues import EntryResult, QueueDescription, Queues, ReceivedRecord
 
 _HELD_S: Final = 600
-"""Dead letters that are looked at are hidden from others for so long: also while a question is answered."""
+"""Seconds for which dead letters that are shown are invisible to others, for instance while the user answers a question."""
 _LOOKED_AT_S: Final = 60
 _WAIT_S: Final = 1
 _RETRIES: Final = RetryPlan(Backoff(0.1, 5.0), 10, 30.0)

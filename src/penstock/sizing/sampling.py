@@ -60,7 +60,7 @@ def choose_window_s(
     created_ms: int,
     windows_s: Sequence[float],
 ) -> float | None:
-    """Return the longest of some times in which the open shards were the same; None if there is none.
+    """Return the longest window in which the open shards did not change; None if there is no such window.
 
     Over a longer time, records of the parents would be missing and the rate of a young shard too low.
     """

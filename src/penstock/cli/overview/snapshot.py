@@ -51,10 +51,10 @@ class ShardRow:
         owner: The worker that reads it, or None.
         next_owner: The worker that gets it, during a hand-over.
         counter: The lease counter.
-        unmoved_s: For so long the lease has not been renewed, as far as it was watched.
+        unmoved_s: Seconds since the lease was last renewed, or since it was first watched.
         has_moved: Whether the counter was seen to change.
         checkpoint: Everything up to and including it is done.
-        checkpoint_stands_s: For so long the checkpoint has not moved, as far as it was watched.
+        checkpoint_stands_s: Seconds since the checkpoint last moved, or since it was first watched.
         lag_ms: The age of the oldest record that is not done; None when unknown.
         lag_change: Seconds by which the lag grows in a second; None when unknown.
         why_lag_unknown: The service's error, if the lag could not be measured.

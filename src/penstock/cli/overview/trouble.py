@@ -30,8 +30,8 @@ class TroubleLimits:
     """Thresholds of problems.
 
     Args:
-        lag_s: A shard that is further behind.
-        standing_s: A checkpoint that has not moved for so long, of a shard that is behind.
+        lag_s: Lag above which a shard is in trouble.
+        standing_s: Time after which a checkpoint that has not moved is trouble, if its shard has a lag.
     """
 
     lag_s: float = 60.0

@@ -309,7 +309,7 @@ def is_batch_read(given: Mapping[str, str]) -> bool:
 
 
 def check_read(given: Mapping[str, str]) -> None:
-    """Refuse what neither a streaming nor a batch read could take, before it is known which one it will be.
+    """Refuse options that neither a streaming nor a batch read accepts, before it is known which one it will be.
 
     Raises:
         OptionError: As the two readers would raise it.

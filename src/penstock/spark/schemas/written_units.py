@@ -126,7 +126,7 @@ def _kind(schema: Any) -> Any:
 
 
 def _meaning(schema: Any) -> _Meaning | None:
-    """Return the logical type of a schema; None if it has none that counts here, or one that does not fit its type."""
+    """Return the logical type of a schema; None if it has none that matters here, or one that does not fit its type."""
     logical = "" if isinstance(schema, str) else schema.get("logicalType", "")
     if logical == "decimal" and schema["type"] in ("bytes", "fixed"):
         return _Meaning(logical, schema.get("scale", 0))

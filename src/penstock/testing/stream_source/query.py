@@ -85,14 +85,14 @@ class Query:
         return (self.log[batch - 1] if batch else self.initial), self.log[batch]
 
     def look(self, limit: Any = None) -> bool:
-        """Ask for the next offset and log it; False without news."""
+        """Ask for the next offset and log it; return False if it is unchanged."""
         end = self.latest(limit)
         if end is not None:
             self.log.append(end)
         return end is not None
 
     def latest(self, limit: Any = None, driver: Driver | None = None) -> str | None:
-        """Ask a driver for the next offset and log nothing; None without news."""
+        """Ask a driver for the next offset and log nothing; return None if it is unchanged."""
         start = self.start
         end = (driver or self.driver).latest(start, limit)
         if end == start:
