@@ -58,16 +58,18 @@ Adopt(T, w, s) ==
   /\ UNCHANGED <<delivered, run>>
 
 (* A checkpoint that changes nothing but the counter, too: a late one of   *)
-(* an earlier reader has come first.                                       *)
-AnyCheckpoint(T, w, s) ==
+(* an earlier reader has come first.  Records may have been delivered      *)
+(* since the reader asked for it.                                          *)
+AnyCheckpoint(T, w, s, at) ==
   LET h == held[w][s] IN
   /\ L(T)!Reading(w, s) \/ L(T)!Asked(w, s)
-  /\ L(T)!Send(L(T)!Write("Checkpoint", w, s, h.counter, h.done, L(T)!None), L(T)!Holding(h.phase, h.counter + 1, h.done))
+  /\ at <= h.done
+  /\ L(T)!Send(L(T)!Write("Checkpoint", w, s, h.counter, at, L(T)!None), L(T)!Holding(h.phase, h.counter + 1, h.done))
   /\ UNCHANGED <<delivered, run>>
 
 (* The first leases, and those that fill holes: from a listing.            *)
-CreateListed(T, w, s) ==
-  /\ ~row[s].exists
+CreateListed(T, w, s, isSent) ==
+  /\ isSent \/ ~row[s].exists
   /\ L(T)!Send(L(T)!Write("Create", w, s, 0, 0, L(T)!None), held[w][s])
   /\ UNCHANGED <<delivered, run>>
 
@@ -110,14 +112,25 @@ ReleaseUnfinished(T, w, s) ==
        /\ L(T)!Send(L(T)!Write("Release", w, s, h.counter, at, IF h.phase = "asked" THEN row[s].owner ELSE L(T)!None), L(T)!Lost(h))
   /\ UNCHANGED <<delivered, run>>
 
-(* A process that is restarted during a hand-over completes it in one      *)
-(* write: Adopt and Release.                                               *)
-CompleteHandover(T, w, s) ==
+(* A process that has not adopted a lease in its worker's name releases it *)
+(* in one write: a restart during a hand-over, or a stop at once.          *)
+ReleaseUnread(T, w, s) ==
   LET r == row[s] IN
   /\ L(T)!Idle(w, s)
-  /\ r.exists /\ r.from = w
-  /\ L(T)!Send(L(T)!Write("Release", w, s, r.counter, r.at, r.owner), L(T)!NotHeld)
+  /\ r.exists /\ r.at # L(T)!ShardEnd /\ L(T)!Reader(r) = w
+  /\ L(T)!Send(L(T)!Write("Release", w, s, r.counter, r.at, IF r.from = w THEN r.owner ELSE L(T)!None), L(T)!NotHeld)
   /\ UNCHANGED <<delivered, run>>
+
+(* A late checkpoint without an answer is repeated.                        *)
+RepeatedLateCheckpoint(T, w, s) ==
+  LET m == L(T)!Write("LateCheckpoint", w, s, 0, held[w][s].done, L(T)!None) IN
+  /\ held[w][s].phase = "lost"
+  /\ \/ /\ L(T)!May(row[s], m)
+        /\ row' = [row EXCEPT ![s] = L(T)!After(@, m)]
+        /\ UNCHANGED late
+     \/ late' = late \cup {m} /\ UNCHANGED row
+  /\ left' = left - 1
+  /\ UNCHANGED <<held, delivered, run>>
 
 (* A request that is applied, or has no answer and may arrive later.       *)
 RequestHandover(T, w, s, isSent) ==
@@ -170,6 +183,7 @@ JavaWrites == {"JavaTake", "JavaRenew", "JavaCheckpoint", "JavaEnd", "JavaReleas
 Writes == JavaWrites \cup {"Create", "Take", "Renew", "Checkpoint", "LateCheckpoint", "End", "Release", "RequestHandover", "Delete"}
 
 Progress == {"Checkpoint", "LateCheckpoint"}
+Counted == {"Take", "Renew", "Checkpoint", "End", "Release", "Delete"}
 
 (* Whether the answer was lost shows in the disturbances that are left: a  *)
 (* lost answer takes one, and so do some writes.                           *)
@@ -180,14 +194,14 @@ Action(T, e) ==
       cost == IF e[4] = "answered" THEN 0 ELSE 1
       Free(action) == action /\ left' = left - cost
       Costs(action) == action /\ left' = left - cost - 1 IN
-  CASE Name(e) = "Create" -> Free(CreateListed(T, w, s)) \/ \E p \in T.parents[s] : Free(CreateChild(T, w, p, s))
+  CASE Name(e) = "Create" -> Free(CreateListed(T, w, s, isSent)) \/ \E p \in T.parents[s] : Free(CreateChild(T, w, p, s))
     [] Name(e) = "Take" -> Free(L(T)!Take(w, s)) \/ Free(L(T)!TakeOverdue(w, s)) \/ Free(TakeLive(T, w, s))
     [] Name(e) = "Renew" -> Free(AnyRenew(T, w, s)) \/ Free(Adopt(T, w, s))
-    [] Name(e) = "Checkpoint" -> Free(AnyCheckpoint(T, w, s))
-    [] Name(e) = "LateCheckpoint" -> Free(L(T)!LateCheckpoint(w, s))
+    [] Name(e) = "Checkpoint" -> Free(AnyCheckpoint(T, w, s, e[6]))
+    [] Name(e) = "LateCheckpoint" -> Free(L(T)!LateCheckpoint(w, s)) \/ Free(RepeatedLateCheckpoint(T, w, s))
     [] Name(e) = "End" -> Free(End(T, w, s, e[7]))
     [] Name(e) = "Release" ->
-         Free(L(T)!Release(w, s)) \/ Free(CompleteHandover(T, w, s)) \/ Costs(L(T)!ReleaseFreely(w, s)) \/ (e[7] /\ Free(ReleaseUnfinished(T, w, s)))
+         Free(L(T)!Release(w, s)) \/ Free(ReleaseUnread(T, w, s)) \/ Costs(L(T)!ReleaseFreely(w, s)) \/ (e[7] /\ Free(ReleaseUnfinished(T, w, s)))
     [] Name(e) = "RequestHandover" -> Free(RequestHandover(T, w, s, isSent))
     [] Name(e) \in JavaWrites -> Free(JavaAction(T, e))
     [] Name(e) = "Delete" -> Free(Delete(T, w, s, isSent, e[7]))
@@ -197,8 +211,18 @@ Written(T, e) ==
   /\ Action(T, e)
   /\ i' = i + 1
   /\ IF e[4] = "sent"
-     THEN row' = row /\ \E m \in late' : m.shard = Shard(e) /\ (Name(e) \in Progress => m.at = e[6])
+     THEN row' = row /\ \E m \in late' :
+            m.shard = Shard(e) /\ (Name(e) \in Progress => m.at = e[6]) /\ (Name(e) \in Counted => m.counter = e[5][2])
      ELSE late' = late /\ IsRow(row'[Shard(e)], e[5])
+
+(* A write that follows from a row as it was before: the table will refuse *)
+(* it, whenever it arrives.                                                *)
+Outdated(T, e) ==
+  /\ Name(e) \in {"Take", "Renew", "Release", "Delete"} /\ e[4] = "sent"
+  /\ L(T)!Idle(Worker(e), Shard(e))
+  /\ ~row[Shard(e)].exists \/ e[5][2] < row[Shard(e)].counter
+  /\ i' = i + 1
+  /\ UNCHANGED <<row, held, delivered, late, run, left>>
 
 Arrived(T, e) ==
   /\ Name(e) = "Arrive"
@@ -208,7 +232,8 @@ Arrived(T, e) ==
   /\ IsRow(row'[Shard(e)], e[5])
 
 -----------------------------------------------------------------------------
-(* Steps of a worker that the table does not see, before a write of it.    *)
+(* Steps that the table does not see, before a write of the worker, or     *)
+(* before the row changes.                                                 *)
 
 (* The worker reads the row, after a lost answer or in a refusal.          *)
 Judged(T, w, s) ==
@@ -217,6 +242,17 @@ Judged(T, w, s) ==
   /\ h.kind # L(T)!None \/ (h.phase \in {"reading", "asked"} /\ judged # h)
   /\ held' = [held EXCEPT ![w][s] = IF w \in T.unaware /\ judged.phase = "asked" THEN [judged EXCEPT !.phase = "reading"] ELSE judged]
   /\ UNCHANGED <<row, delivered, late, run, left>>
+
+(* Another worker has read the row after a lost answer, and a Create that  *)
+(* arrives finds a row.                                                    *)
+Before(T, e) ==
+  LET s == Shard(e) IN
+  /\ Name(e) \in Writes \cup {"Arrive", "Gone", "Given"}
+  /\ i' = i
+  /\ \/ \E w \in DOMAIN held : held[w][s].kind # L(T)!None /\ Judged(T, w, s)
+     \/ /\ Name(e) \in {"Delete", "Gone"}
+        /\ \E m \in late : m.kind = "Create" /\ m.shard = s /\ row[s].exists /\ late' = late \ {m}
+        /\ UNCHANGED <<row, held, delivered, run, left>>
 
 Unseen(T, e) ==
   LET w == Worker(e)
@@ -320,7 +356,7 @@ Next ==
     /\ \E e \in {T.events[i]} :
          /\ Verbose => PrintT(<<"at", t, i, IF Shard(e) = "none" THEN 0 ELSE row[Shard(e)],
                                IF Shard(e) = "none" \/ Worker(e) = "none" THEN 0 ELSE held[Worker(e)][Shard(e)]>>)
-         /\ \/ Written(T, e) \/ Arrived(T, e) \/ Unseen(T, e) \/ Assumed(T, e)
+         /\ \/ Written(T, e) \/ Outdated(T, e) \/ Arrived(T, e) \/ Before(T, e) \/ Unseen(T, e) \/ Assumed(T, e)
             \/ Deliver(T, e) \/ Begin(T, e) \/ Drain(T, e) \/ Disturbance(T, e)
          /\ i' > Len(T.events) => PrintT(<<"accepted", t>>)
 

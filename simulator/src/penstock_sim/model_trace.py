@@ -127,20 +127,24 @@ class _Reader:
 
 @dataclass
 class _Progress:
-    """A write with a checkpoint: when it was sent, and when the table decided it, as places in the history."""
+    """A write with a checkpoint: when it was sent, and when the table decided it, as places in the history.
+
+    A `Checkpoint` may be behind what the reader has done; in the model the other writes have all that the reader has done.
+    """
 
     sent: float
     decided: float
     at: int
+    may_be_behind: bool
 
 
 @dataclass
 class _Delivery:
     """A call of a handler, which the model has as one step.
 
-    The step is where the call begins, because the deadline and the parents are looked at then. It comes after every
-    checkpoint of the same reader that does not cover its records, and never before the end of the call if a checkpoint that
-    covers them was sent before that end.
+    The step is where the call begins, because the deadline and the parents are looked at then. It comes after a release or
+    a late checkpoint of the same reader that does not cover its records, and never before the end of the call if a checkpoint
+    that covers them was sent before that end.
     """
 
     who: str
@@ -200,7 +204,7 @@ class _Extractor(Subscriber):
         write, key = call.write, call.write.key
         if isinstance(write, Take | Renew) and write.run is not None:
             self._runs[write.run.name] = int(call.who.partition("#")[2])
-        if isinstance(write, Create) and (call.after is None or call.after.counter):
+        if isinstance(write, Create) and write.lease.counter:
             if call.fate is not Fate.SENT:
                 self.left_out = "leases of a deleted table are created again"
             return
@@ -215,7 +219,9 @@ class _Extractor(Subscriber):
         position = _position_of(write)
         if position is not None and call.fate is not Fate.ARRIVED:
             at = self.shards[key].ordinal_of(position)
-            self._progress.setdefault((call.who, key), []).append(_Progress(sent_place, place, at))
+            self._progress.setdefault((call.who, key), []).append(
+                _Progress(sent_place, place, at, isinstance(write, Checkpoint))
+            )
         self._emit_drained(call, place)
         self._emit_write(call, place, is_dead=is_dead)
         self._guarded = {
@@ -226,18 +232,21 @@ class _Extractor(Subscriber):
 
     def _emit_write(self, call: TableCall, place: float, *, is_dead: bool) -> None:
         worker, write, fate = name_of(call.who), call.write, call.fate
-        key, kind, row = write.key, type(write).__name__, self.row(call.after, write.key)
+        key, kind = write.key, type(write).__name__
+        row = self.row(call.after, key)
+        # A write that is only sent leaves no row: in its place is the counter that the write needs.
+        sent = [False, getattr(write, "counter", 0), *self.row(None, key)[2:]]
         position = _position_of(write)
         at = 0 if position is None else self.shards[key].ordinal_of(position)
         is_free = key in self._expired
         if isinstance(write, Release):  # a reader that has stopped leaves all that it has done to the release
             is_free = any(each[:2] == (call.who, key) for each in self.readers)
         if is_dead and fate is not Fate.ARRIVED:
-            self.emit([kind, worker, key, "sent", row, at, is_free], place)
+            self.emit([kind, worker, key, "sent", sent, at, is_free], place)
         if is_dead or fate is Fate.ARRIVED:
             self.emit(["Arrive", worker, key, kind, row])
         else:
-            self.emit([kind, worker, key, fate.name.lower(), row, at, is_free])
+            self.emit([kind, worker, key, fate.name.lower(), sent if fate is Fate.SENT else row, at, is_free])
 
     def _emit_drained(self, call: TableCall, place: float) -> None:
         """Emit that a process has read shards to their ends, before the first write that needs it."""
@@ -366,7 +375,10 @@ class _Extractor(Subscriber):
             if any(_order(write.at) >= at and write.sent < each.ended for write in writes):
                 place = each.ended
             else:
-                place = max([each.begun, *(write.decided for write in writes if _order(write.at) < at)])
+                behind = (
+                    write.decided for write in writes if _order(write.at) < at and not write.may_be_behind
+                )
+                place = max([each.begun, *behind])
             self.emit(["Deliver", name_of(each.who), each.key, each.at, each.is_orphan], place + 0.125)
 
     @staticmethod
