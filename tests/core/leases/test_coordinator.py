@@ -743,6 +743,15 @@ def test_a_checkpoint_that_the_table_is_ahead_of_is_dropped_and_the_lease_kept()
     assert len(bench.reports(Topic.CHECKPOINT_BEHIND)) == 1
 
 
+def test_a_refused_checkpoint_that_shows_a_request_stops_the_reader():
+    bench = holding()
+    bench.table.write(LateCheckpoint("s", at_record("50")))
+    bench.table.write(RequestHandover("s", "me", "other"))
+    bench.run(CheckpointRequested("s", 1, at_record("9"), urgent=True))
+    assert len(bench.reports(Topic.CHECKPOINT_BEHIND)) == 1
+    assert bench.machine.held() == {"s": LeasePhase.STOPPING}
+
+
 def test_another_process_under_the_same_name_is_named_as_such():
     bench = holding()
     for _ in range(3):

@@ -475,7 +475,9 @@ class HeldLease(Struct):
             # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
             # stays; this worker writes its own checkpoint once that is ahead.
             self.lease = row
-            return [report_older_checkpoint(row, self.done_through)]
+            # The row may also have a request, which no later scan shows as news: this worker's copy has it from now on.
+            stops = self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
+            return [report_older_checkpoint(row, self.done_through), *stops]
         return self._reconcile(write, row, turn)
 
     def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
