@@ -102,11 +102,12 @@ Judge(w, s, h, r) ==
 
 (* After a lost answer the worker reads the row before it writes again.    *)
 (* Without a held lease it has nothing to settle: it decides anew.  A      *)
-(* late checkpoint is not repeated.                                        *)
+(* late checkpoint is repeated, or forgotten with the next lease.          *)
 AfterSilence(w, h, kind) ==
-  CASE h.phase = "none" -> h
-    [] h.phase = "lost" \/ w \in Java -> NotHeld
-    [] OTHER -> [h EXCEPT !.kind = kind, !.may = @ /\ kind # "Release"]  \* its reader was stopped before
+  CASE h.phase = "none" -> {h}
+    [] w \in Java -> {NotHeld}
+    [] h.phase = "lost" -> {h, NotHeld}
+    [] OTHER -> {[h EXCEPT !.kind = kind, !.may = @ /\ kind # "Release"]}  \* its reader was stopped before
 
 (* A write is applied and answered, refused and answered, or its answer is *)
 (* lost: then it was applied, or it arrives later, or never.  `cost` is 1  *)
@@ -127,7 +128,7 @@ SendAt(m, success, cost) ==
      /\ UNCHANGED <<row, late>>
   \/ /\ left > cost
      /\ left' = left - cost - 1
-     /\ held' = [held EXCEPT ![w][s] = AfterSilence(w, @, m.kind)]
+     /\ \E after \in AfterSilence(w, h, m.kind) : held' = [held EXCEPT ![w][s] = after]
      /\ \/ /\ May(row[s], m)
            /\ row' = [row EXCEPT ![s] = After(@, m)]
            /\ UNCHANGED late

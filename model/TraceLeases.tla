@@ -67,9 +67,11 @@ AnyCheckpoint(T, w, s, at) ==
   /\ L(T)!Send(L(T)!Write("Checkpoint", w, s, h.counter, at, L(T)!None), L(T)!Holding(h.phase, h.counter + 1, h.done))
   /\ UNCHANGED <<delivered, run>>
 
-(* The first leases, and those that fill holes: from a listing.            *)
-CreateListed(T, w, s, isSent) ==
-  /\ isSent \/ ~row[s].exists
+(* The leases of children, the first leases, and those that fill holes:    *)
+(* the last two come from a listing.  NeverAgain, unless a user has        *)
+(* deleted the row.  A worker that does not know of the row may send one.  *)
+Create(T, w, s, isSent, isRemoved) ==
+  /\ isSent \/ (~row[s].exists /\ (delivered[s] = 0 \/ isRemoved))
   /\ L(T)!Send(L(T)!Write("Create", w, s, 0, 0, L(T)!None), held[w][s])
   /\ UNCHANGED <<delivered, run>>
 
@@ -83,18 +85,9 @@ TakeLive(T, w, s) ==
   /\ L(T)!Send(L(T)!Write("Take", w, s, r.counter, 0, L(T)!None), L(T)!Holding("reading", r.counter + 1, r.at))
   /\ UNCHANGED <<delivered, run>>
 
-(* What a reader does that has been asked and has calls under way, or has  *)
-(* reached the end of the shard: it goes on as before.                     *)
-CreateChild(T, w, p, c) ==
-  LET h == held[w][p] IN
-  /\ L(T)!Reading(w, p) \/ L(T)!Asked(w, p)
-  /\ h.done = T.records
-  /\ ~row[c].exists
-  /\ \A other \in T.parents[c] : row[other].exists
-  /\ L(T)!Send(L(T)!Write("Create", w, c, 0, 0, L(T)!None), held[w][c])
-  /\ UNCHANGED <<delivered, run>>
-
-(* The children of a shard that has left the stream are found by listings. *)
+(* A reader that has been asked and has reached the end of the shard goes  *)
+(* on as before.  The children of a shard that has left the stream are     *)
+(* found by listings.                                                      *)
 End(T, w, s, isGone) ==
   LET h == held[w][s] IN
   /\ L(T)!Reading(w, s) \/ L(T)!Asked(w, s)
@@ -120,17 +113,6 @@ ReleaseUnread(T, w, s) ==
   /\ r.exists /\ r.at # L(T)!ShardEnd /\ L(T)!Reader(r) = w
   /\ L(T)!Send(L(T)!Write("Release", w, s, r.counter, r.at, IF r.from = w THEN r.owner ELSE L(T)!None), L(T)!NotHeld)
   /\ UNCHANGED <<delivered, run>>
-
-(* A late checkpoint without an answer is repeated.                        *)
-RepeatedLateCheckpoint(T, w, s) ==
-  LET m == L(T)!Write("LateCheckpoint", w, s, 0, held[w][s].done, L(T)!None) IN
-  /\ held[w][s].phase = "lost"
-  /\ \/ /\ L(T)!May(row[s], m)
-        /\ row' = [row EXCEPT ![s] = L(T)!After(@, m)]
-        /\ UNCHANGED late
-     \/ late' = late \cup {m} /\ UNCHANGED row
-  /\ left' = left - 1
-  /\ UNCHANGED <<held, delivered, run>>
 
 (* A request that is applied, or has no answer and may arrive later.       *)
 RequestHandover(T, w, s, isSent) ==
@@ -194,11 +176,11 @@ Action(T, e) ==
       cost == IF e[4] = "answered" THEN 0 ELSE 1
       Free(action) == action /\ left' = left - cost
       Costs(action) == action /\ left' = left - cost - 1 IN
-  CASE Name(e) = "Create" -> Free(CreateListed(T, w, s, isSent)) \/ \E p \in T.parents[s] : Free(CreateChild(T, w, p, s))
+  CASE Name(e) = "Create" -> Free(Create(T, w, s, isSent, e[7]))
     [] Name(e) = "Take" -> Free(L(T)!Take(w, s)) \/ Free(L(T)!TakeOverdue(w, s)) \/ Free(TakeLive(T, w, s))
     [] Name(e) = "Renew" -> Free(AnyRenew(T, w, s)) \/ Free(Adopt(T, w, s))
     [] Name(e) = "Checkpoint" -> Free(AnyCheckpoint(T, w, s, e[6]))
-    [] Name(e) = "LateCheckpoint" -> Free(L(T)!LateCheckpoint(w, s)) \/ Free(RepeatedLateCheckpoint(T, w, s))
+    [] Name(e) = "LateCheckpoint" -> Free(L(T)!LateCheckpoint(w, s))
     [] Name(e) = "End" -> Free(End(T, w, s, e[7]))
     [] Name(e) = "Release" ->
          Free(L(T)!Release(w, s)) \/ Free(ReleaseUnread(T, w, s)) \/ Costs(L(T)!ReleaseFreely(w, s)) \/ (e[7] /\ Free(ReleaseUnfinished(T, w, s)))

@@ -176,6 +176,7 @@ class _Extractor(Subscriber):
         self._deliveries: list[_Delivery] = []
         self._drained: dict[tuple[str, str], int] = {}
         self._expired: set[str] = set()
+        self._removed: set[str] = set()
         self._starts: dict[tuple[str, str], list[float]] = {}
 
     # --- emitting -------------------------------------------------------------------------------------
@@ -239,6 +240,8 @@ class _Extractor(Subscriber):
         position = _position_of(write)
         at = 0 if position is None else self.shards[key].ordinal_of(position)
         is_free = key in self._expired
+        if isinstance(write, Create):
+            is_free = key in self._removed
         if isinstance(write, Release):  # a reader that has stopped leaves all that it has done to the release
             is_free = any(each[:2] == (call.who, key) for each in self.readers)
         if is_dead and fate is not Fate.ARRIVED:
@@ -287,6 +290,7 @@ class _Extractor(Subscriber):
         self._sent[event.who, event.call, event.key] = (self.place, self.now_s)
 
     def _on_deleted(self, event: LeaseDeleted) -> None:
+        self._removed.add(event.key)
         self.emit(["Gone", "none", event.key])
 
     def _on_dropped(self, event: TableDropped) -> None:
