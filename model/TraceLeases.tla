@@ -68,10 +68,11 @@ AnyCheckpoint(T, w, s, at) ==
   /\ UNCHANGED <<delivered, run>>
 
 (* The leases of children, the first leases, and those that fill holes:    *)
-(* the last two come from a listing.  NeverAgain, unless a user has        *)
-(* deleted the row.  A worker that does not know of the row may send one.  *)
+(* the last two come from a listing.  NeverAgain, unless there are Java    *)
+(* workers or a user has deleted the row.  A worker that does not know of  *)
+(* the row may send one.                                                   *)
 Create(T, w, s, isSent, isRemoved) ==
-  /\ isSent \/ (~row[s].exists /\ (delivered[s] = 0 \/ isRemoved))
+  /\ isSent \/ (~row[s].exists /\ (delivered[s] = 0 \/ isRemoved \/ T.java # {}))
   /\ L(T)!Send(L(T)!Write("Create", w, s, 0, 0, L(T)!None), held[w][s])
   /\ UNCHANGED <<delivered, run>>
 

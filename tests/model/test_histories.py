@@ -17,10 +17,12 @@ from penstock_sim.seed_kinds import DRAW
 from sim.mutants import MUTANTS
 
 TRACES = Path(__file__).parents[2] / "model" / "traces.py"
+SECOND_CREATION = "a deleted lease is created again"
 REFUSED = {
     "delivery without a deadline": "Begin",
     "end before the children": "End",
     "first sight counts as dead": "Take",
+    SECOND_CREATION: "Create",
 }
 
 
@@ -36,6 +38,15 @@ def test_histories_of_the_simulator_are_behaviours_of_the_model() -> None:
     assert done.stdout.startswith("20 of 20 histories are behaviours of the model")
 
 
+def trace_with_second_creation() -> Trace:
+    scenario = DRAW[SeedKind.CONSUMERS](4)
+    trace = trace_of(SECOND_CREATION, scenario, run_scenario(scenario))
+    deleted = next(event for event in trace.events if event[0] == "Delete" and event[3] == "answered")
+    row = [True, 0, "none", "none", 0, 0]
+    trace.events.append(["Create", deleted[1], deleted[2], "answered", row, 0, False])
+    return trace
+
+
 def trace_with_bug(name: str) -> Trace:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     scenario = DRAW[SeedKind.CONSUMERS](mutant.seed)
@@ -48,7 +59,8 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder, arguments = tmp_path_factory.mktemp("traces"), list[str | Path]()
     for name in REFUSED:
         path = folder / f"{name}.json"
-        path.write_text(json.dumps(asdict(trace_with_bug(name))))
+        trace = trace_with_second_creation() if name == SECOND_CREATION else trace_with_bug(name)
+        path.write_text(json.dumps(asdict(trace)))
         arguments += ["--file", path]
     done = compared(*arguments)
     assert done.returncode == 1, done.stdout + done.stderr
