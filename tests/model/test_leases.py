@@ -89,6 +89,7 @@ RULES = (
         '!.may = @ /\\ kind # "Release"]',
         "!.may = @]",
         "OneReader",
+        config="three",  # a request and a lost answer
     ),
     Rule(
         "the children have leases before the end of their parent is written",
