@@ -212,8 +212,8 @@ class AsyncConsumer:
     async def __aiter__(self) -> AsyncIterator[AsyncBatch]:
         """Yield batches; inside `async with`. Asking for the next one acknowledges the one before.
 
-        A batch in whose body the loop is left (by `break`, by an error, or because its task is cancelled) is not done, unless
-        it was acknowledged: it is delivered again. Several tasks may iterate at the same time.
+        If the loop is left in the middle of a batch (by `break`, by an error, or because its task is cancelled), that batch is
+        delivered again, unless it was acknowledged. Several tasks may iterate at the same time.
         """
         if self._pull is None:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
@@ -260,7 +260,10 @@ def _make_processor(
 
 
 def _without_threads(single_options: AsyncConsumerKeywords) -> ConsumerKeywords:
-    """Return the options for a consumer without threads that wait in handlers."""
+    """Return the options of the inner `Consumer`; refuse `handler_threads`, which has no effect here.
+
+    `ConsumerOptions` demands at least `concurrency` handler threads, so a larger `concurrency` raises their number.
+    """
     if "handler_threads" in single_options:
         raise OptionError(
             "handler_threads has no effect: handlers run on the event loop, as many at once as there are shards (times "

@@ -234,10 +234,11 @@ class Consumer:
         """Read and deliver nothing more of these shards, or of all if none is named, until `resume`.
 
         Calls of the handler that have begun are finished, and their checkpoints stored. The leases stay this worker's and are
-        renewed. Fetched records stay in memory, and are delivered after `resume` without another read. A pause holds for
-        this worker only, also for shards that it gets later, and until it ends: another worker that gets a shard reads it.
+        renewed. Fetched records stay in memory, and are delivered after `resume` without another read. A pause applies
+        to this worker only, until it resumes or ends, and also to shards that it acquires later. Another worker that acquires
+        a paused shard reads it.
 
-        The stream's retention goes on: records that leave it during the pause are lost, and `on_data_loss` decides what follows.
+        The stream's retention goes on: records that leave it during the pause are lost, and `on_data_loss` applies.
 
         Args:
             shard_ids: Of this stream, whether held or not. Of several streams, the keys of their leases, as in `health()`.
@@ -302,8 +303,8 @@ class Consumer:
     def __iter__(self) -> Iterator[Batch]:
         """Work, and yield batches to the caller. Asking for the next one acknowledges the one before.
 
-        The consumer starts with the loop and stops gracefully when the loop is left. A batch in whose body the loop
-        is left (by `break`, or by an error) is not done, unless it was acknowledged: it is delivered again.
+        The consumer starts with the loop and stops gracefully when the loop is left. If the loop is left in the
+        middle of a batch (by `break`, or by an error), that batch is delivered again, unless it was acknowledged.
         """
         self._run.home.check()
         if self._pull is None:
@@ -419,7 +420,7 @@ def open_ports(
         deadline_s=min(options.deadline_s, lease_duration_s / 3),
     )
     table = wiring.open_lease_table(table_name, table_options)
-    # While the stream is described: the first call about leases takes as long, and the client before it too.
+    # In a thread, while the stream is described: opening the table's client and its first call each take as long as that.
     wiring.begin_opening(table)
     return ConsumerPorts(
         kinesis=wiring.open_kinesis(options),

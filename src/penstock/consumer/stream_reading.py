@@ -126,7 +126,7 @@ class StreamReading:
         self._pushed = None if subscriptions is None else self._open_pushed(subscriptions, auto)
 
     def _open_pushed(self, subscriptions: Subscriptions, auto: AutoRetrieval | None) -> PushedFetcher:
-        # Loaded by those who subscribe: a consumer that polls starts sooner without it.
+        # Imported only to subscribe: a consumer that polls starts sooner without it.
         from penstock.consumer.fetching import AutoFetcher, PushedFetcher
 
         parts = self._parts

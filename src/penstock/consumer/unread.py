@@ -142,7 +142,7 @@ def _skipped_through(unread: Sequence[RawRecord], counts: Sequence[int]) -> Posi
 def _all_plain(
     unread: Sequence[RawRecord], room_bytes: int, shard_id: str, stream: str
 ) -> list[Record] | None:
-    """Return the records if none is an aggregate and there is room for all, as nearly always; else None.
+    """Return the records if none is an aggregate and there is room for all (nearly always); else None.
 
     The same as the loop of `deaggregate_page`, at half its cost.
     """

@@ -228,7 +228,7 @@ class Worker:
         ]
         if not registered:
             return {}
-        # Loaded by those who subscribe: a consumer that polls starts sooner without it.
+        # Imported only to subscribe: a consumer that polls starts sooner without it.
         from penstock.runtime.subscriptions import Subscriptions
 
         return {

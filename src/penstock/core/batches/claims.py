@@ -18,8 +18,8 @@ Five rules complete the protocol:
    fails. A batch is identified by its number and by the run of the driver that planned it
    (`penstock.core.batches.known_batches`). When the batch is done, the driver expects the same of a row that has no claim of it.
 4. If the claim that the driver saw is missing before the task reads, the row was deleted and created again, and nothing has
-   been claimed on it since. The task reads from the batch's start, at-least-once, as if the row were missing. If the claim
-   disappears while the task reads, the task fails and is repeated: its driver may have been replaced, and the new driver
+   been claimed on it since. If rule 2 lets the task read, it reads from the batch's start, at-least-once, and claims the end
+   on the new row. If the claim disappears while the task reads, the task fails and is repeated: its driver may have been replaced, and the new driver
    has reset the lease.
 5. A claim also keeps the ranges of the four batches before it. A driver that was paused during one of them finishes it with
    the same records, because its sink may have begun to overwrite the output of the driver that followed. For an older batch
@@ -201,7 +201,7 @@ class ClaimedElsewhere(Struct, frozen=True):
 
 
 class ReadUnclaimed(Struct, frozen=True):
-    """The lease is missing, so no end can be claimed: read to the tip, at-least-once, and log a warning."""
+    """The lease is missing, so no end can be claimed: read to the limit or the tip, at-least-once, and log a warning."""
 
 
 ReadPlan: TypeAlias = ReadFreely | ReadTo | ReadNothing | ClaimedElsewhere | ReadUnclaimed
@@ -359,7 +359,7 @@ def resolve_start(
     )
     if claim is not None and is_of_last_batch and not _is_passed(claim.end, lease):
         note = parse_note(claim.note)
-        # A claim without a note that ends at the checkpoint adds nothing to it.
+        # A claim that has no note and ends at the checkpoint adds nothing to the checkpoint.
         if note is not None or claim.end != lease.checkpoint:
             return BatchStart(claim.end, StartReason.CLAIMED, note)
     if planned is None or is_of_last_batch or _is_passed(planned, lease):

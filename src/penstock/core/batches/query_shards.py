@@ -79,12 +79,12 @@ class QueryShards:
         self._settled_batch: int | None = None
         self._settled_s: float | None = None
         self._promotions: dict[str, Promote] = {}
-        # Shards released since the last batch was settled: they may come back before the next one.
+        # Shards released since the last batch was settled: they may be acquired again before the next one is settled.
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
         self._ended = EndedShards()
         self._seen: dict[str, tuple[int, str]] = {}  # the query's last seen claim of each shard
         self._not_held: dict[str, Lease] = {}
-        """Rows that name this query as the reader, from when the last batch was settled, of shards without a StartReader yet."""
+        """The rows, when the last batch was settled, that name this query as the reader and had no StartReader yet."""
         self.unverified: set[str] = set()
         self._last_batch = self._last_claimed_before = last_batch
 
@@ -335,7 +335,7 @@ class QueryShards:
     def recreated(self, rows: Mapping[str, Lease]) -> frozenset[str]:
         """Return the shards whose leases may have been deleted and created again since the query got them.
 
-        A lease that was only taken and came back still has the query's claim. If the query had no claim on it, a lost lease
+        A lease that another worker only took in between still has the query's claim. If the query had no claim on it, a lost lease
         counts as created again.
 
         Args:
@@ -458,7 +458,7 @@ class QueryShards:
         )
 
     def probe_again(self) -> None:
-        """Let each shard without news be probed at once: its last probe does not count any more."""
+        """Make every shard without news due for a probe at once: its last probe no longer counts."""
         for state in self.states.values():
             if not state.has_news and not state.is_finished:
                 state.is_probed, state.due_s = False, float("-inf")

@@ -128,7 +128,7 @@ def find_outdated(
 
 
 def agrees_with(rows: Mapping[str, Lease], logged: StreamOffset) -> bool:
-    """Whether a table has everything that an offset needs, as far as it can be decided without a listing."""
+    """Return whether a table has everything that an offset needs, as far as that is known without a listing."""
     coverage = find_holes(rows.values(), {})
     has_holes = bool(coverage.holes) and not coverage.unknown
     lineage = {key: row.parents for key, row in rows.items()}
@@ -317,8 +317,8 @@ class _Plan:
         ):
             self._create_ended_parents(lease.parents & done)
             # A parent that still has no lease belongs to another worker, and nothing shows how far it and its ancestors are
-            # read. A lease of the child would close the hole in the hash range, which makes the lease coordinator create their
-            # leases again: they would count as read to their end.
+            # read. The hole in the hash range makes the lease coordinator create their leases again. A lease of the child would
+            # close that hole, and they would count as read to their end.
             if not any(key in self._shards and key not in self._rows for key in lease.parents):
                 self._write(Create(replace(lease, stream=self._stream)))
 

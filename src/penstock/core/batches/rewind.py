@@ -44,8 +44,8 @@ def plan_rewind(
     - A shard in the location's offset goes back to its position there.
     - A later shard begins at TRIM_HORIZON, after its parents' end.
     - The claim of the location's last batch is kept if a lease still has it: Spark repeats that batch if it was not
-      committed. If no lease has it, an empty claim of the batch before takes its place. Each is this run's: a driver that
-      was paused during the reset finds a claim that it has not seen, and does not go on.
+      committed. If no lease has it, an empty claim of the batch before takes its place. Either claim gets the name of this
+      run: a driver that was paused during the reset finds a claim that it has not seen, and does not go on.
     - The ancestors of shards in the offset stay done.
     - A shard between the offset's shards and the later ones gets a lease at TRIM_HORIZON, if its lease was deleted.
 

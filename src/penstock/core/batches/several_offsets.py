@@ -46,7 +46,7 @@ class SeveralOffset(Struct, frozen=True):
         return sum(offset.batch for offset in self.by_stream.values())
 
     def read_between(self, start: SeveralOffset) -> tuple[str, ...]:
-        """Return the ids of the streams that the batch of this offset reads, if the batch before had offset `start`."""
+        """Return the ids of the streams that this offset's batch reads; `start` is the offset of the batch before."""
         return tuple(
             stream_id
             for stream_id, offset in sorted(self.by_stream.items())

@@ -201,7 +201,7 @@ class FailingCalls:
         self._turn = turn
         self._lease_duration_s = lease_duration_s
         self._patience_s = _PATIENCE * lease_duration_s
-        # A renewal is sent when the one before is answered: two answers in a row must arrive within the time of one delivery.
+        # Each renewal is sent after the previous one is answered, so two answers in a row must both arrive within `delivery_s`.
         self._answer_due_s = delivery_s / 2
         self._failing: dict[tuple[LeaseCall, str], FailingCall] = {}
         self._quiet_until_s: dict[tuple[LeaseCall, str], float] = {}

@@ -116,7 +116,10 @@ class Handovers:
         return lease.key in self._left_over or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
 
     def holder(self, lease: Lease, living: Container[str]) -> str:
-        """Return the worker to which the balance counts a lease whose hand-over is overdue.
+        """Return the worker that the balance counts as the owner of a lease with an overdue hand-over.
+
+        That is `owner`, if its other leases show that it lives, or if it is a KCL 2.x worker that has taken the lease; else
+        `checkpoint_owner`, the reader.
 
         Args:
             lease: The row.

@@ -586,8 +586,9 @@ class HeldLease(Struct):
         if not self.to_create or now_s < self.child_retry_s:
             return []
         if now_s >= self.certain_until_s:
-            # This process: stands still. Other workers: read this shard and a child to their ends and delete both leases.
-            # A child's lease that is created now would be read again; the renewal that is due shows whether this one is lost.
+            # This process: paused. Other workers: read this shard and a child to their ends and delete both leases. If this
+            # process created the child's lease now, the child would be read again. Its next renewal shows whether the
+            # lease is lost.
             return []
         actions: list[LeaseAction] = []
         for lease in self.to_create.values():

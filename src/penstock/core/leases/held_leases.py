@@ -83,7 +83,7 @@ class LateCheckpoints:
         self._due_s = 0.0
 
     def keep(self, key: str, position: Position | None) -> None:
-        """Keep a position; an earlier one than the kept one changes nothing."""
+        """Keep a position, unless the kept one is later."""
         if position is None or not position.is_record:
             return
         known = self._kept.get(key)
@@ -523,7 +523,7 @@ class HeldLeases:
                 held.unseen_audits = 0
                 continue
             held.unseen_audits += 1
-            if held.unseen_audits < 2:  # its last event may be in the inbox
+            if held.unseen_audits < 2:  # wait for a second audit, as a precaution
                 continue
             self._report_audit(held.key, "the lease is held but its reader is gone; it is started again")
             del self._held[held.key]

@@ -168,7 +168,7 @@ class FleetModeDetector:
 
         Args:
             rows: The rows, read now.
-            now_s: Monotonic seconds, for the lock: it is free when it has not changed for its lease, as seen from here.
+            now_s: Monotonic seconds, for the lock: it is free if this worker has not seen it change for `lease_s`.
             wall_s: Seconds since the epoch, for the metrics.
         """
         self._on_lock(rows.leader, now_s)

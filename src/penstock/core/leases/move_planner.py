@@ -236,7 +236,7 @@ def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patie
 
 
 def _left_over_scan_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
-    """Return when next a free lease will have been free for `left_over_s`, or for twice as long; infinity for never.
+    """Return the next moment at which a lease will have been free for `left_over_s` or for twice as long; infinity for none.
 
     From either moment on, further workers may take the lease.
     """

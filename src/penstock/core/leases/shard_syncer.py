@@ -161,7 +161,7 @@ class ShardSyncer:
             now_s: Monotonic seconds.
 
         Returns:
-            True if leases are being created: no other decision should be made from this scan.
+            True if the table counts as deleted and lacks leases: no other decision should be made from this scan.
         """
         was_missing, self._is_table_gone = self._is_table_gone, False
         if now_s > self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s:
@@ -173,7 +173,8 @@ class ShardSyncer:
         is_deleted = was_missing or unfinished.isdisjoint(scanned)
         if not is_deleted or unfinished <= scanned:
             return False
-        # If other writes on all of those leases are in flight, none is created yet, and the table counts as deleted until then.
+        # If all of those leases have other writes in flight, no creation is queued. The next scan tries again: it must still have
+        # the fact that a call found no table.
         if not self._writes.has_creations() and not self._restore(scanned | followed):
             self._is_table_gone = was_missing
         return True

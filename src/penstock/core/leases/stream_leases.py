@@ -209,7 +209,8 @@ class Streams:
         Args:
             workers: Live workers, this one included.
             needed: Parents without a lease that this worker's leases wait for. It creates them itself: other workers may
-                not miss such a parent, because they saw that it left the stream, or are Java workers, which do not check.
+                not notice that such a parent is missing, because they saw it leave the stream, or are Java workers, which do
+                not check.
             now_s: Monotonic seconds.
 
         Returns:
@@ -229,8 +230,8 @@ class Streams:
     def describe_unread(self, me: str, now_s: float, *, takes_free: bool, is_led: bool) -> str | None:
         """Return why some part of the streams may have no living reader, or None.
 
-        An owner counts as living only after this worker has seen it renew its lease: at its start, a worker counts every
-        owner as alive.
+        When this worker starts, it takes every owner for alive. So an owner is a living reader here only after this worker has
+        seen it renew the lease.
 
         Args:
             me: This worker's id. Leases with this id as their reader have a reader.

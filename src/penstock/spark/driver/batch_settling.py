@@ -77,11 +77,11 @@ class BatchSettler:
         self._claimed_count = 0  # batches whose claims have Spark's id of the query
         self._queries: frozenset[str] = frozenset()
         """Spark's ids of the queries whose tasks made this worker's claims; more than one if a location was copied."""
-        # Each batch of a shard makes the end of the one before its checkpoint, without a write of its own. So a shard that
-        # gets records now and then is not worth a promotion after each batch: at most one for each renewal of the lease.
+        # The claim of a shard's next batch also makes the end of its last batch the checkpoint. So a shard that gets records
+        # now and then needs no promotion after each batch: at most one for each renewal of the lease.
         self._promote_after_s = min(options.lease_duration_s / 3, _PROMOTE_AFTER_S_MAX)
         self._waiting: dict[Promote, float] = {}
-        """The promotions that there are, and the moment since when."""
+        """The pending promotions, each with the moment at which it was first seen."""
         self._has_warned_of_unread = False
 
     def settle(
@@ -142,10 +142,10 @@ class BatchSettler:
 
     def _scans_for_sharing(self, settlement: Settlement, keys_read: Collection[str] | None) -> bool:
         """Return whether to read the whole table too, for the claims of another source of the same query."""
-        # A source finds another one of its query only by a claim of it in the rows that it reads. The other source may claim
-        # late: it makes no claim that names the query while its leases are lost, or its rows are not read. So scans of the
-        # first batches alone could miss it, and they go on after the 1st, 2nd, 4th, 8th ... of the batches whose claims name
-        # the query.
+        # This source finds another source of its query only by a claim that names the query, in a lease that it reads. The
+        # other source may make its first such claim late: it makes none while its leases are lost, or while no action reads
+        # its records. The full scans of the first batches could miss it. So the whole table is scanned again after the 1st,
+        # 2nd, 4th, 8th ... of the batches whose claims name the query.
         if not settlement.queries:
             return False
         self._claimed_count += 1
@@ -185,7 +185,7 @@ class BatchSettler:
         unclaimed: Collection[str],
         recreated: Container[str],
     ) -> None:
-        """Claim the end of a done batch in shards that no action of the query read to their end.
+        """Claim the end of a done batch in shards that no action of the query read to that end.
 
         If this driver planned the batch and Spark went on, the batch is done: the shards are read to the batch's end, and
         the rows are dropped. If the batch ended under an earlier driver, it is unknown whether any action read it: an empty
@@ -285,7 +285,7 @@ def refuse_another_driver(known: KnownBatches, shards: QueryShards, rows: Iterab
 
 
 def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
-    # Without this check the driver would claim the batch's end again, and Spark may have accepted another one.
+    # Without this check the driver would claim the batch's end again, and Spark may have accepted a different end.
     for key, claim in shards.replaced_claims(start, rows):
         raise AnotherDriver(
             f"shard {key}: its lease was set back to batch {claim.batch} during batch {start.batch} of {shards.worker}: another query "

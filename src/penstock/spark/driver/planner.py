@@ -57,8 +57,8 @@ class Search(Struct):
         is_patient: Whether it ends only when every shard has answered.
         wait_s: Its longest duration.
         deadline_s: Its end, on the monotonic clock.
-        wanted: The shards with records to read, as of the last look.
-        wake_s: When to look again, on the monotonic clock.
+        wanted: The shards with records to read, as of the last call of `Planner.search`.
+        wake_s: When to call it again, on the monotonic clock.
     """
 
     start: StreamOffset
@@ -179,7 +179,7 @@ class Planner:
         return Search(start, may_be_only, is_patient, wait_s, self._clock.monotonic_s() + wait_s)
 
     def search(self, search: Search) -> bool:
-        """Look once for records to read. Return whether the search has ended; if not, look again at `search.wake_s`.
+        """Search once for records to read. Return whether the search has ended; if not, call again at `search.wake_s`.
 
         Raises:
             Unavailable: As `latest`.

@@ -54,8 +54,8 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
 def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions, clock: Clock) -> None:
     """Raise an error if another worker reads under the default application name.
 
-    Wait until the other workers' leases have expired, at most one and a half times their duration. Wait also until unowned
-    leases that were just created or released have been so for their duration.
+    Wait until the other workers' leases have expired, at most one and a half times their duration. Also wait until
+    leases that were just created or released have been unowned for their duration.
 
     Raises:
         OptionError: Another worker is alive.
