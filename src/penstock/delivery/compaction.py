@@ -40,6 +40,7 @@ class Compaction:
         self._compact = compact
         self._wall_ms = wall_ms
         self._place = f"{delivery.state}/compaction.json"
+        self._last_ms: int | None = None  # as in the file, once it was read or written
         self.failure_count = 0
         """Compactions that failed in this program."""
 
@@ -50,8 +51,7 @@ class Compaction:
         """
         if self._delivery.compact_s is None:
             return False
-        text, now_ms = self._files.read(self._place), self._wall_ms()
-        last_ms = None if text is None else int(json.loads(text)["at_ms"])
+        last_ms, now_ms = self._read_last_ms(), self._wall_ms()
         if last_ms is not None and 0 <= now_ms - last_ms < self._delivery.compact_s * 1000:
             return False
         if last_ms is not None:
@@ -66,5 +66,13 @@ class Compaction:
                     self.failure_count,
                     describe_error(error).splitlines()[0],
                 )
-        self._files.replace(self._place, json.dumps({"at_ms": self._wall_ms()}).encode())
+        ended_ms = self._wall_ms()
+        self._files.replace(self._place, json.dumps({"at_ms": ended_ms}).encode())
+        self._last_ms = ended_ms
         return last_ms is not None
+
+    def _read_last_ms(self) -> int | None:
+        if self._last_ms is None:
+            text = self._files.read(self._place)
+            self._last_ms = None if text is None else int(json.loads(text)["at_ms"])
+        return self._last_ms

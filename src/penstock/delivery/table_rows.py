@@ -12,6 +12,7 @@ from pyspark.sql.types import StructField, StructType
 from penstock.core.delivering.definition import METADATA, Delivery
 from penstock.core.delivering.lake_table import is_wider
 from penstock.core.delivering.new_names import NewNames
+from penstock.core.delivering.sql_names import quoted
 from penstock.delivery import json_rows
 from penstock.delivery.record_texts import RecordTexts
 from penstock.errors import OptionError
@@ -141,8 +142,3 @@ def unseen_columns(delivery: Delivery, columns: Collection[str]) -> dict[str, st
     there = {name.lower() for name in (*columns, *COLUMNS, "arrived")}
     fields = {each.field for each in delivery.partitions if each.field is not None}
     return {name: "STRING" for name in sorted(fields) if name.lower() not in there}
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
-    return "`" + name.replace("`", "``") + "`"

@@ -30,21 +30,29 @@ METADATA: Final = {
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}(-[A-Za-z0-9_.]{1,63}){0,7}")
 FILE_FORMATS: Final = ("parquet", "json")
 """Formats of tables that are plain files in a folder."""
-_LAKES: Final = ("delta", "iceberg")
+LAKES: Final = ("delta", "iceberg")
+"""Formats of tables with transactions."""
 _STREAM_OF_RECORDS: Final = "stream"
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
+
+
+def _every(kind: Kind) -> Kind:
+    """Return the kind of a rate: a duration, with or without `every` before it."""
+    return Kind(kind.form, lambda text: kind.read(text.removeprefix("every ")))
+
+
 _KINDS: Final[dict[str, Kind]] = {
     "stream": TEXT,
     "to": TEXT,
     "name": TEXT,
-    "format": one_of(*FILE_FORMATS, *_LAKES, _STREAM_OF_RECORDS),
+    "format": one_of(*FILE_FORMATS, *LAKES, _STREAM_OF_RECORDS),
     "schema": TEXT,
     "evolve": one_of("add", "refuse"),
     "start": TEXT,
     "since": TEXT,
     "until": TEXT,
     "freshness": duration(FRESHNESS_MIN_S, 86_400),
-    "compact": duration(60, 30 * 86_400),
+    "compact": _every(duration(60, 30 * 86_400)),
     "checkpoint": TEXT,
     "application": TEXT,
     "time-zone": TEXT,
@@ -214,7 +222,7 @@ def _check_target(delivery: Delivery) -> None:
             f"state is missing: {shown} is no folder, so name one for the checkpoint, the batches and the dead letters"
             + (f"; if it is one, write ./{delivery.to}" if delivery.format == "delta" else "")
         )
-    if delivery.compact_s is not None and delivery.format not in _LAKES:
+    if delivery.compact_s is not None and delivery.format not in LAKES:
         raise OptionError(
             f"compact has no effect with format={delivery.format}, whose files others may merge; it is for delta and iceberg"
         )
@@ -245,7 +253,7 @@ def _read(key: str, kind: Kind, value: Any) -> Any:
     if isinstance(value, bool | list | dict):
         raise OptionError(f"{key}={value}: expected one value ({kind.form})")
     try:
-        return kind.read(str(value).removeprefix("every ") if key == "compact" else str(value))
+        return kind.read(str(value))
     except ValueError as error:
         raise OptionError(f"{key}={value}: {error}") from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from penstock.core.delivering.sql_names import quoted
+
 _DEPTH_MAX: Final = 20
 _TEXT: Final = "STRING"
 _PLAIN: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
@@ -32,7 +34,7 @@ def columns_of_json_schema(document: Mapping[str, Any]) -> str:
     properties = node.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         raise ValueError("the JSON Schema names no properties")
-    return ", ".join(f"{_quoted(name)} {_type(each, document, 0)}" for name, each in properties.items())
+    return ", ".join(f"{quoted(name)} {_type(each, document, 0)}" for name, each in properties.items())
 
 
 def _type(node: Any, root: Mapping[str, Any], depth: int) -> str:
@@ -50,7 +52,7 @@ def _type(node: Any, root: Mapping[str, Any], depth: int) -> str:
 def _object(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
     properties, further = node.get("properties"), node.get("additionalProperties")
     if isinstance(properties, Mapping) and properties:
-        fields = (f"{_quoted(name)}: {_type(each, root, depth + 1)}" for name, each in properties.items())
+        fields = (f"{quoted(name)}: {_type(each, root, depth + 1)}" for name, each in properties.items())
         return f"STRUCT<{', '.join(fields)}>"
     if isinstance(further, Mapping) and further:
         return f"MAP<STRING, {_type(further, root, depth + 1)}>"
@@ -92,7 +94,3 @@ def _at(root: Mapping[str, Any], reference: str) -> Any:
         if word:
             node = node.get(word.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
     return node
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -8,11 +8,10 @@ from unicodedata import category
 
 from msgspec import Struct
 
-from penstock.core.delivering.definition import METADATA, Delivery
+from penstock.core.delivering.definition import LAKES, METADATA, Delivery
 from penstock.core.delivering.lake_table import may_name
 
 _SOURCE: Final = frozenset(name.lower() for name in (*METADATA, *METADATA.values(), "data"))
-_LAKES: Final = ("delta", "iceberg")
 
 
 class NewNames(Struct, frozen=True):
@@ -60,4 +59,4 @@ def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:
             taken[part.name.lower()] = f"partition-by={part.expression} makes a column of this name"
     for name in delivery.metadata:
         taken[f"_{name}".lower()] = "metadata makes a column of this name"
-    return NewNames(taken, delivery.format in _LAKES)
+    return NewNames(taken, delivery.format in LAKES)

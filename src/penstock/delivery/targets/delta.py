@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.lake_table import transaction_of
+from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.files import Files, spark_uri
-from penstock.delivery.table_rows import quoted
 from penstock.delivery.targets.lake import aligned
 from penstock.errors import OptionError
 

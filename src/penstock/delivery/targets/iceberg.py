@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.lake_table import Snapshot, is_in_snapshots
-from penstock.delivery.table_rows import quoted
+from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.targets.lake import aligned
 from penstock.errors import DeliveryFailed, OptionError
 

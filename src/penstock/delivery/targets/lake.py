@@ -25,8 +25,9 @@ from penstock.core.delivering.lake_table import (
     plan_change,
 )
 from penstock.core.delivering.manifest import Manifest
+from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.files import spark_uri
-from penstock.delivery.table_rows import quoted, table_rows
+from penstock.delivery.table_rows import table_rows
 from penstock.delivery.targets.target import Placement
 from penstock.spark.schema import SCHEMA_DDL
 
