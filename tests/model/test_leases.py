@@ -80,8 +80,8 @@ RULES = (
     ),
     Rule(
         "a take whose answer is lost is not a lease",
-        "![w][s] = AfterSilence(w, @, m.kind)]",
-        '![w][s] = IF m.kind = "Take" THEN success ELSE AfterSilence(w, @, m.kind)]',
+        "after \\in AfterSilence(w, h, m.kind)",
+        'after \\in IF m.kind = "Take" THEN {success} ELSE AfterSilence(w, h, m.kind)',
         "OneReader",
     ),
     Rule(
