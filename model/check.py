@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,17 +80,8 @@ def check(config: str, folder: Path, deadline_s: float) -> Result:
         fail(f"{config}.cfg: the first line must be `\\* MODULE: bounds`")
     promises = tuple(" ".join(_PROMISES.findall(text)).split())
     began_s, cpu_began_s = time.monotonic(), _cpu_s()
-    with tempfile.TemporaryDirectory() as states:
-        command = [
-            java(), "-XX:+UseSerialGC", "-Xmx3g", f"-Djava.io.tmpdir={states}", "-cp", str(tlc()), "tlc2.TLC", "-nowarning", "-deadlock", "-difftrace",
-            "-workers", str(os.cpu_count() or 1), "-metadir", states, "-config", f"{config}.cfg", head[1],
-        ]  # fmt: skip
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=deadline_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            fail(f"{config}: TLC was not done after {deadline_s:.0f} s")
+    options = ["-difftrace", "-workers", str(os.cpu_count() or 1), "-config", f"{config}.cfg"]
+    done = run_tlc(config, folder, head[1], options, deadline_s)
     broken = _BROKEN.search(done.stdout)
     states_found = _STATES.search(done.stdout)
     if broken is None and states_found is None:
@@ -100,6 +92,34 @@ def check(config: str, folder: Path, deadline_s: float) -> Result:
         name = promises[0]  # TLC does not name a promise of liveness
     seconds, cpu_s = time.monotonic() - began_s, _cpu_s() - cpu_began_s
     return Result(config, head[2], promises, name, count, seconds, cpu_s, done.stdout)
+
+
+def run_tlc(
+    what: str, folder: Path, module: str, options: Sequence[str], deadline_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run TLC to the end.
+
+    Args:
+        what: The configuration or the histories, for messages.
+        folder: With the modules and the configuration.
+        module: The module that is checked.
+        options: Further options of TLC.
+        deadline_s: It is ended after so many seconds.
+
+    Raises:
+        SystemExit: TLC or Java is missing, or the deadline has passed.
+    """
+    with tempfile.TemporaryDirectory() as states:
+        command = [
+            java(), "-XX:+UseSerialGC", "-Xmx3g", "-Xss16m", f"-Djava.io.tmpdir={states}", "-cp", str(tlc()), "tlc2.TLC",
+            "-nowarning", "-deadlock", "-metadir", states, *options, module,
+        ]  # fmt: skip
+        try:
+            return subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=deadline_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            fail(f"{what}: TLC was not done after {deadline_s:.0f} s")
 
 
 def _cpu_s() -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from check import fail, java, tlc
+from check import fail, run_tlc
 
 from penstock_sim.kinds import SeedKind
 from penstock_sim.model_trace import Trace, trace_of
@@ -87,16 +86,7 @@ def _run(traces: Sequence[Trace], deadline_s: float, *, is_verbose: bool = False
             (folder / module).write_text((HERE / module).read_text())
         (folder / "Traces.tla").write_text(_module(traces, is_verbose=is_verbose))
         (folder / "TraceLeases.cfg").write_text("SPECIFICATION Spec\nVIEW View\n")
-        command = [
-            java(), "-XX:+UseSerialGC", "-Xmx3g", "-Xss16m", f"-Djava.io.tmpdir={folder}", "-cp", str(tlc()), "tlc2.TLC",
-            "-nowarning", "-deadlock", "-workers", "1", "-metadir", name, "TraceLeases",
-        ]  # fmt: skip
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=deadline_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            fail(f"TLC was not done after {deadline_s:.0f} s")
+        done = run_tlc("histories", folder, "TraceLeases", ["-workers", "1"], deadline_s)
         if "states left on queue" not in done.stdout or "Error:" in done.stdout:
             fail(f"TLC could not compare the histories:\n{done.stdout[-6000:]}{done.stderr}")
     return done.stdout

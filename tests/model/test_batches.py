@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 
+from model_checking import MODEL, checked
 from sim.query_mutants import QUERY_MUTANTS
-
-MODEL = Path(__file__).parents[2] / "model"
-
-
-def checked(folder: Path, config: str) -> dict[str, object]:
-    command = [sys.executable, MODEL / "check.py", "--json", "--deadline", "500", "--folder", folder, "--config", config]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    result: dict[str, object] = json.loads(done.stdout)
-    return result
 
 
 def test_every_promise_holds_on_small_bounds() -> None:

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-MODEL = Path(__file__).parents[2] / "model"
-
-
-def checked(folder: Path, config: str) -> dict[str, object]:
-    command = [
-        sys.executable,
-        MODEL / "check.py",
-        "--json",
-        "--deadline",
-        "500",
-        "--folder",
-        folder,
-        "--config",
-        config,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    result: dict[str, object] = json.loads(done.stdout)
-    return result
+from model_checking import MODEL, checked
 
 
 def test_every_promise_holds_on_small_bounds() -> None:
