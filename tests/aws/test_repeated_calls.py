@@ -163,7 +163,9 @@ def test_answers_of_every_framing_are_read_whole():
     ]
     interim = [b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"]
     empty = [b"HTTP/1.1 204 No Content\r\n\r\n"]
-    with answering([plain, chunked, interim, empty], [[b"HTTP/1.1 200\r\n\r\nabc", b"de"]]) as (
+    closed = threading.Semaphore(0)
+    until_closed = [[b"HTTP/1.1 200\r\n\r\nabc", b"de"]]
+    with answering([plain, chunked, interim, empty], until_closed, closed=closed) as (
         pooled,
         asked,
     ):
@@ -174,6 +176,7 @@ def test_answers_of_every_framing_are_read_whole():
         assert (second.status, second.body) == (400, b"abcde")
         assert pooled.exchange(REQUEST)[::2] == (200, b"")
         assert pooled.exchange(REQUEST)[::2] == (204, b"")
+        assert closed.acquire(timeout=30)  # else the next request could go over the first connection
         assert pooled.exchange(REQUEST)[::2] == (200, b"abcde")
     assert asked == [REQUEST] * 5
 
