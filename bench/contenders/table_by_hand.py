@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def main() -> None:
     rows = (
         spark.readStream.format("kinesis")
         .option("streamName", given["stream"])
-        .option("applicationName", f"{given['stream']}-by-hand")
+        .option("applicationName", f"by-hand-{Path(given['to']).name}")  # leases of its own for each table
         .option("startingPosition", "TRIM_HORIZON")
         .options(**given["options"])
         .load()
