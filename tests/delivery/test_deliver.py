@@ -117,6 +117,19 @@ def test_every_record_is_a_row_or_a_dead_letter_once_whatever_step_is_killed(kin
 
 
 @pytest.mark.timeout(900)
+def test_a_delivery_that_was_killed_while_spark_wrote_its_first_offset_starts_again(kinesis, deliver):
+    put(kinesis, deliver.stream, orders(0, 10))
+    location = parse_delivery({"stream": deliver.stream, "to": deliver.table}).checkpoint_location
+    half_written = Path(location, "offsets", f".0.{uuid.uuid4()}.tmp")
+    half_written.parent.mkdir(parents=True)
+    half_written.write_text("v1\n{")
+
+    deliver()
+
+    assert ids(deliver.table) == list(range(10))
+
+
+@pytest.mark.timeout(900)
 def test_dead_letters_become_rows_once_after_the_schema_was_mended(kinesis, deliver):
     bad = [b"no JSON", *orders(10, 2, note="new")]
     put(kinesis, deliver.stream, [*orders(0, 10), *bad])

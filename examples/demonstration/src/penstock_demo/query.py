@@ -115,6 +115,8 @@ def open_session(folder: str) -> SparkSession:
         .config("spark.sql.streaming.noDataProgressEventInterval", "1000")
         # The default, INT96, does not record that it is UTC.
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        # Killed while Spark writes the first offset, a query finds that half-written file, and must start nevertheless.
+        .config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
         .getOrCreate()
     )
 
