@@ -13,7 +13,7 @@ from harness import Plan, Run
 
 DEFAULT = Plan(seed=1, records=70_000, kills=21, reshards=4, weights=(2, 2, 3, 0))
 SHORT = Plan(seed=6, records=30_000, kills=10, reshards=3, weights=(2, 2, 3, 0))
-"""For each line of Spark: enough for every kind of process to die."""
+"""For CI, on the oldest Spark and the newest: enough for every kind of process to die."""
 CLUSTER = Plan(
     seed=2,
     records=12_000,
@@ -36,7 +36,7 @@ CLUSTER = Plan(
             id="ten kills with fan-out",
             marks=[pytest.mark.soak, pytest.mark.timeout(1800)],
         ),
-        pytest.param(DEFAULT, id="twenty-one kills", marks=pytest.mark.timeout(2400)),
+        pytest.param(DEFAULT, id="twenty-one kills", marks=[pytest.mark.soak, pytest.mark.timeout(2400)]),
         pytest.param(
             Plan(seed=3, records=500_000, kills=200, reshards=20, finish_s=900.0),
             id="long",
