@@ -218,7 +218,7 @@ def expect_position_or_refusal(text):
 )
 def test_a_moment_to_come_is_refused(text):
     now_ms = 1_769_904_000_000  # 2026-02-01T00:00:00Z
-    with pytest.raises(PositionError, match=r"--from x: this moment has not come yet; .* LATEST"):
+    with pytest.raises(PositionError, match=r"--from x: this moment is in the future; .* LATEST"):
         check_has_come(parse_starting(text), now_ms, "--from x")
 
 

@@ -31,7 +31,7 @@ class Batches:
             texts=texts,
             target=open_target(spark, delivery, ""),
             record=None,
-            wanted=None,
+            backfill_range=None,
             starting="",
         )
         self._writer = TableWriter(

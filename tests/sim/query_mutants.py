@@ -170,9 +170,9 @@ def finds_every_claim_new(_self, _claim, _seen):
     return True
 
 
-def ends_before_the_children(self, *looked_up):
+def ends_before_the_children(self, *listed_children):
     """A shard that is read to its end is ended without its children."""
-    return [replace(event, children=()) for event in DRAINED(self, *looked_up)]
+    return [replace(event, children=()) for event in DRAINED(self, *listed_children)]
 
 
 def gives_up_after_a_failure(self, answer, error):

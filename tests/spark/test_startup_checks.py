@@ -126,5 +126,5 @@ def test_a_future_moment_is_judged_by_the_services_clock():
     )
     clock = MovedClock()
     refuse_future_start(DatedKinesis(moment_ms), options, clock)
-    with pytest.raises(PositionError, match="this moment has not come yet"):
+    with pytest.raises(PositionError, match="this moment is in the future"):
         refuse_future_start(DatedKinesis(moment_ms - 60_000), options, clock)

@@ -23,7 +23,7 @@ from penstock.errors import OptionError, PenstockError, Throttled, Unavailable, 
 if TYPE_CHECKING:
     from penstock.ports.queues import EntryResult, QueueDescription, Queues, ReceivedRecord
 
-_HELD_S: Final = 600
+_DEAD_LETTERS_HIDDEN_S: Final = 600
 """Seconds for which dead letters that are shown are invisible to others, for instance while the user answers a question."""
 _LOOKED_AT_S: Final = 60
 _WAIT_S: Final = 1
@@ -61,7 +61,7 @@ def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescri
     found: list[ReceivedRecord] = []
     held: list[ReceivedRecord] = []
     try:
-        for record in _sweep(queues, queue.arn, None, _HELD_S, is_dead=True):
+        for record in _sweep(queues, queue.arn, None, _DEAD_LETTERS_HIDDEN_S, is_dead=True):
             held.append(record)
             if not lets_pass(record):
                 continue
@@ -161,7 +161,7 @@ def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecor
         )
     except PenstockError as error:
         warn(
-            f"penstock queues: records could not be returned, and are visible again within {_HELD_S} s: {error}"
+            f"penstock queues: records could not be returned, and are visible again within {_DEAD_LETTERS_HIDDEN_S} s: {error}"
         )
 
 

@@ -92,7 +92,9 @@ class BatchStore:
         if not self._files.create(self._manifest(manifest.batch), manifest.to_json()):
             first = self.read(manifest.batch)
             if first is None:
-                raise AnotherDriver(f"batch {manifest.batch}: its manifest has come and gone")
+                raise AnotherDriver(
+                    f"batch {manifest.batch}: its manifest was created and removed by another driver"
+                )
             self.check_same(first, manifest.identity)
             manifest = first
         self.finish(manifest)

@@ -71,8 +71,8 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
     # Spark refuses a struct without fields. Without columns every field is an unknown one anyway.
     record = schema if schema.fields else columns_of(f"{_RECORD}_none STRING")
     outer = StructType([StructField(_RECORD, record), *columns_of(f"{_END} INT, {_CORRUPT} STRING").fields])
-    has_every_float = texts is not None and texts.has_every_float
-    parsed = F.from_json(wrapped, outer, _OPTIONS if has_every_float else {**_OPTIONS, **_STRICT})
+    allows_non_finite = texts is not None and texts.allows_non_finite
+    parsed = F.from_json(wrapped, outer, _OPTIONS if allows_non_finite else {**_OPTIONS, **_STRICT})
     rows = batch.withColumn("_penstock_parsed", parsed).withColumn("_penstock_keys", F.json_object_keys(text))
     known = F.array(*(F.lit(name) for name in schema.names)).cast("array<string>")
     is_whole = (
@@ -83,7 +83,7 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
         & F.is_valid_utf8(text)
         & ~(F.contains(text, F.lit("\\u")) & F.rlike(text, F.lit(HALF_PAIR)))
     )
-    sound = None if has_every_float else _is_sound(F.col(f"_penstock_parsed.{_RECORD}"), schema)
+    sound = None if allows_non_finite else _is_sound(F.col(f"_penstock_parsed.{_RECORD}"), schema)
     if sound is not None:
         is_whole = is_whole & sound
     is_unknown = F.size(F.array_except("_penstock_keys", known)) > 0

@@ -172,8 +172,8 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         schema: Schema of the records; None for `raw`.
         texts: Makes JSON texts of the records; None if they are parsed as they are, or not at all.
         target: Where the rows are put.
-        record: The record that `begin` writes.
-        wanted: The range of a backfill; None if this is no backfill.
+        record: The record that `save_record` writes.
+        backfill_range: The range of a backfill; None if this is no backfill.
         starting: The source's starting position.
     """
 
@@ -183,7 +183,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     texts: Any
     target: Any
     record: DeliveryRecord
-    wanted: DoneRange | None
+    backfill_range: DoneRange | None
     starting: str
 
 
@@ -201,7 +201,7 @@ def open_delivery(
         spark: A session.
         delivery: The definition.
         options: The source's options.
-        lock: Locks the delivery's runs of this kind. It is called here if there were earlier runs, else by the caller before `begin`.
+        lock: Locks the delivery's runs of this kind. It is called here if there were earlier runs, else by the caller before `save_record`.
         is_redelivery: Whether only dead letters are delivered.
 
     Raises:
@@ -237,18 +237,18 @@ def open_delivery(
     else:
         _check_new(open_files(spark, delivery.to) if delivery.is_folder else files, delivery, store)
     record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id)
-    wanted = None
+    backfill_range = None
     zone = time_zone_of(delivery)
     if delivery.since is not None:
         until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
         since_ms = parse_moment(delivery.since, "since", zone)
-        wanted = plan_backfill((since_ms, until_ms), now_ms, earlier, store.ranges())
+        backfill_range = plan_backfill((since_ms, until_ms), now_ms, earlier, store.ranges())
     elif record.start is None and not is_redelivery:
         position = parse_starting(delivery.start, "start", zone)
         check_has_come(position, now_ms, f"start={delivery.start}")
         start, start_ms = plan_start(position, now_ms, store.ranges())
         record = with_start(record, start or delivery.start, start_ms)
-    if wanted is None and not is_redelivery:
+    if backfill_range is None and not is_redelivery:
         is_first = earlier is None or earlier.start is None
         _check_checkpoint(
             open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first
@@ -263,7 +263,7 @@ def open_delivery(
         texts=texts,
         target=target,
         record=record,
-        wanted=wanted,
+        backfill_range=backfill_range,
         starting=record.start or "",
     )
 
@@ -308,7 +308,7 @@ def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> 
     return schema
 
 
-def begin(opened: OpenDelivery) -> None:
+def save_record(opened: OpenDelivery) -> None:
     """Write the delivery's record and schema: after the checks of all deliveries and before its first batch."""
     opened.files.replace(_record_place(opened.delivery), opened.record.to_json())
     if opened.schema is not None and opened.schema.fields:
@@ -319,7 +319,7 @@ def _record_place(delivery: Delivery) -> str:
     return f"{delivery.state}/delivery.json"
 
 
-def note_query(opened: OpenDelivery, query_id: str) -> None:
+def save_query_id(opened: OpenDelivery, query_id: str) -> None:
     """Save the id of Spark's query in the record; later runs recognise the checkpoint location by it."""
     if opened.record.query_id != query_id:
         opened.files.replace(_record_place(opened.delivery), with_query(opened.record, query_id).to_json())
@@ -487,7 +487,7 @@ def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
     if not Path(delivery.to).exists():
         raise DeliveryFailed(
             f"the folder {delivery.to} has gone, and {delivery.state} has batches that were delivered into it: put it back, or remove "
-            f"{delivery.state} too to begin anew"
+            f"{delivery.state} too to start over"
         )
 
 

@@ -25,7 +25,7 @@ from penstock.delivery.opening import (
     time_zone_of,
 )
 from penstock.delivery.table_rows import check_columns, table_rows, unseen_columns, with_verdict
-from penstock.delivery.table_writer import settle_session
+from penstock.delivery.table_writer import set_session_options
 from penstock.delivery.targets.opening import open_target
 from penstock.sizing.price_table import load_prices
 from penstock.spark.options.spark_options import SourceOptions
@@ -79,7 +79,7 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     schema = checked_schema(spark, files, delivery, target, texts)
     records, note = _first_records(spark, delivery)
     rate = _bytes_per_s(records, summary.open_shard_count)
-    settle_session(spark, delivery)
+    set_session_options(spark, delivery)
     dead: list[str] = []
     names = new_names(delivery, target.unreadable())
     if schema is not None:

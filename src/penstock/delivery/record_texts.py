@@ -29,7 +29,7 @@ class RecordTexts(Hashable, Protocol):
     """Implemented by `GlueTexts` and `CheckedTexts`. Executors get a copy."""
 
     @property
-    def has_every_float(self) -> bool:
+    def allows_non_finite(self) -> bool:
         """Whether a record may have NaN and infinite numbers."""
 
     def columns(self) -> StructType:
@@ -51,7 +51,7 @@ class GlueTexts:
         schema_name: Schema whose newest version has the table's columns.
     """
 
-    has_every_float = True
+    allows_non_finite = True
 
     def __init__(self, registry: SchemaRegistry, schema_name: str) -> None:
         self._registry = registry
@@ -127,7 +127,7 @@ class CheckedTexts:
         definition: Text of the JSON Schema.
     """
 
-    has_every_float = False
+    allows_non_finite = False
 
     def __init__(self, definition: str) -> None:
         self._definition = definition

@@ -22,12 +22,12 @@ from penstock.delivery.files import spark_uri
 from penstock.delivery.opening import (
     OpenDelivery,
     batch_options,
-    begin,
     check_options,
     first_line,
     lock_run,
-    note_query,
     open_delivery,
+    save_query_id,
+    save_record,
     source_options,
     with_absolute_paths,
 )
@@ -138,7 +138,7 @@ class DeliveryRun:
             ]
             for opened in self.opened:
                 self._lock(opened.delivery)
-                begin(opened)
+                save_record(opened)
         except BaseException:
             self.close()
             raise
@@ -170,10 +170,10 @@ class DeliveryRun:
         Raises:
             PenstockError: A delivery failed; the others were stopped in order.
         """
-        running = [each for each in self.opened if each.wanted is None]
+        running = [each for each in self.opened if each.backfill_range is None]
         try:
             for each in self.opened:
-                if each.wanted is not None:
+                if each.backfill_range is not None:
                     self._backfill(each)
             if once:
                 self._run_once(running)
@@ -249,14 +249,14 @@ class DeliveryRun:
             .trigger(**trigger)
             .start()
         )
-        note_query(opened, str(query.id))
+        save_query_id(opened, str(query.id))
         return query
 
     def _backfill(self, opened: OpenDelivery) -> None:
-        delivery, wanted = opened.delivery, opened.wanted
-        assert wanted is not None
+        delivery, backfill_range = opened.delivery, opened.backfill_range
+        assert backfill_range is not None
         writer = self._writer(opened)
-        label = range_label(wanted.since_ms, wanted.until_ms)
+        label = range_label(backfill_range.since_ms, backfill_range.until_ms)
         if writer.store.is_done(label):
             _log.warning("%s: this range is in the table already", delivery.name)
             return
@@ -264,8 +264,8 @@ class DeliveryRun:
         for name, value in batch_options(delivery).items():
             reader = reader.option(name, value)
         rows = (
-            reader.option("startingPosition", f"AT_TIMESTAMP {describe_moment(wanted.since_ms)}")
-            .option("endingPosition", f"AT_TIMESTAMP {describe_moment(wanted.until_ms)}")
+            reader.option("startingPosition", f"AT_TIMESTAMP {describe_moment(backfill_range.since_ms)}")
+            .option("endingPosition", f"AT_TIMESTAMP {describe_moment(backfill_range.until_ms)}")
             .load()
         )
         writer.write(rows, label)

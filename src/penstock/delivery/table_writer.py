@@ -116,7 +116,7 @@ class TableWriter:
             )
             self.store.finish(earlier)
             return self._done(earlier, began_s, is_repeated=True)
-        settle_session(batch.sparkSession, self._delivery)
+        set_session_options(batch.sparkSession, self._delivery)
         manifest, added, last_ms = self._stage(batch, label, tuple(removes))
         self._at_step("commit")
         manifest = self.store.commit(manifest)
@@ -260,7 +260,7 @@ def save_schema(files: Files, delivery: Delivery, schema: StructType) -> None:
     files.replace(schema_place(delivery), schema.json().encode())
 
 
-def settle_session(spark: SparkSession, delivery: Delivery) -> None:
+def set_session_options(spark: SparkSession, delivery: Delivery) -> None:
     """Set the Spark options that a delivery's files need. Each batch has a session of its own."""
     conf = spark.conf
     conf.set("spark.sql.session.timeZone", delivery.time_zone)

@@ -208,7 +208,7 @@ class FollowedQuery:
             count += rows.num_rows
             if count > ROWS_MAX and not self.is_over_rows:
                 raise StatementError(
-                    f"the result has more than {ROWS_MAX:,} rows, and a followed result is computed again and again: add a limit"
+                    f"the result has more than {ROWS_MAX:,} rows, and a followed result is recomputed for new records: add a limit"
                 )
         return pa.Table.from_batches(batches, reader.schema).rename_columns(schema.names).cast(schema)
 

@@ -248,10 +248,10 @@ def test_tail_follows_a_split(kinesis, stream, capsys):
     [
         (["--from", "yesterday"], "penstock tail: option --from: 'yesterday' is no position"),
         (["--since", "yesterday"], "--since: 'yesterday' is no moment; expected ISO 8601"),
-        (["--since", "2999-01-01"], "--since 2999-01-01: this moment has not come yet"),
+        (["--since", "2999-01-01"], "--since 2999-01-01: this moment is in the future"),
         (
             ["--from", "AT_TIMESTAMP 2999-01-01"],
-            "--from AT_TIMESTAMP 2999-01-01: this moment has not come yet",
+            "--from AT_TIMESTAMP 2999-01-01: this moment is in the future",
         ),
         (["--shard", "9"], "--shard shardId-000000000009: stream s"),
         (["--shard", "0", "--fan-out", "look"], "--shard and --fan-out exclude each other"),

@@ -6,7 +6,7 @@ from penstock.cli.overview.cells import application_cells
 from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Trouble, application_document
 from penstock.cli.overview.trouble import TroubleLimits, judge, sort_applications, trouble_of
 
-LIMITS = TroubleLimits(lag_s=60, standing_s=120)
+LIMITS = TroubleLimits(lag_s=60, unmoved_s=120)
 
 
 @pytest.mark.parametrize(

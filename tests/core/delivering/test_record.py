@@ -77,7 +77,7 @@ def test_a_backfill_ends_where_the_delivery_began():
     ("since", "until", "message"),
     [
         (-5, 0, "delivers later records itself"),
-        (-5, 1, "has not come yet"),
+        (-5, 1, "is in the future"),
         (-1, -2, "is not before"),
         (-4, -2, "is in the table already"),
     ],

@@ -293,6 +293,6 @@ def test_a_refusal_that_waiting_cannot_cure_is_no_matter_of_deadlines(server, qu
 
 def test_a_moment_to_come_is_refused_before_a_lease_table_is_made(server, query):
     running = query(startingPosition="AT_TIMESTAMP 2999-01-01T00:00Z")
-    with pytest.raises(PositionError, match=r"option startingPosition.*: this moment has not come yet"):
+    with pytest.raises(PositionError, match=r"option startingPosition.*: this moment is in the future"):
         running.batch()
     assert server.client("dynamodb").list_tables()["TableNames"].count(running.given["applicationName"]) == 0

@@ -55,7 +55,7 @@ def test_a_shard_that_an_option_names_and_the_stream_lacks_is_an_error(spark, st
 
 
 def test_a_batch_read_from_a_moment_to_come_is_an_error(spark, stream):
-    with pytest.raises(PySparkException, match=r"startingTimestamp.*: this moment has not come yet"):
+    with pytest.raises(PySparkException, match=r"startingTimestamp.*: this moment is in the future"):
         read_batch(spark, stream, startingTimestamp="2999-01-01T00:00Z").collect()
 
 

@@ -31,11 +31,11 @@ class TroubleLimits:
 
     Args:
         lag_s: Lag above which a shard is in trouble.
-        standing_s: Time after which a checkpoint that has not moved is trouble, if its shard has a lag.
+        unmoved_s: Time after which a checkpoint that has not moved is trouble, if its shard has a lag.
     """
 
     lag_s: float = 60.0
-    standing_s: float = 120.0
+    unmoved_s: float = 120.0
 
 
 def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
@@ -46,7 +46,7 @@ def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
         return Trouble.NONE
     is_behind = row.lag_ms is not None and row.lag_ms > limits.lag_s * 1000
     # A child that waits for its parents is behind because they are.
-    if is_behind and not row.waits and row.checkpoint_stands_s >= limits.standing_s:
+    if is_behind and not row.waits and row.checkpoint_stands_s >= limits.unmoved_s:
         return Trouble.STANDING
     if row.is_throttled:
         return Trouble.THROTTLED

@@ -357,21 +357,21 @@ class QueryShards:
         return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}
 
     def release_finished(
-        self, looked_up: Mapping[str, tuple[ChildShard, ...]] = _NOTHING
+        self, listed_children: Mapping[str, tuple[ChildShard, ...]] = _NOTHING
     ) -> list[ShardDrained]:
         """Release the shards that are read to their end. The coordinator creates the children and then ends the leases.
 
         Args:
-            looked_up: The children of some of the `childless` shards; the other ones are not released yet.
+            listed_children: The children of some of the `childless` shards; the other ones are not released yet.
         """
         events = []
-        childless = set(self.childless()) - looked_up.keys()
+        childless = set(self.childless()) - listed_children.keys()
         for key in sorted(
             key for key, state in self.states.items() if state.is_finished and key not in childless
         ):
             held = self._held.pop(key)
             state = self.states.pop(key)
-            state.children = state.children or looked_up[key]
+            state.children = state.children or listed_children[key]
             self._released[key] = (state, None)
             self._ended.add(key, held.lease.parents)
             events.append(ShardDrained(key, held.epoch, state.children))

@@ -163,7 +163,7 @@ def plan_backfill(
     if until_ms is None:
         until_ms = now_ms if start_ms is None else start_ms
     if until_ms > now_ms:
-        raise OptionError(f"until={describe_moment(until_ms)} has not come yet")
+        raise OptionError(f"until={describe_moment(until_ms)} is in the future")
     if since_ms >= until_ms:
         raise OptionError(
             f"since={describe_moment(since_ms)} is not before until={describe_moment(until_ms)}"

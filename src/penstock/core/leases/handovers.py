@@ -41,7 +41,7 @@ class Handovers:
         self._bare: dict[str, int] = {}  # lease -> renewals by its reader without attributes
         # By lease: when its present owner and reader were first seen together.
         self._since_s: dict[str, float] = {}
-        self._left_over: set[str] = set()  # leases whose `checkpoint_owner` a take by KCL 2.x left unchanged
+        self._kcl2_taken: set[str] = set()  # leases whose `checkpoint_owner` a take by KCL 2.x left unchanged
         self._answering: set[str] = set()
         self._ignored_s: dict[str, float] = {}
 
@@ -58,7 +58,7 @@ class Handovers:
             now.checkpoint_owner,
         ):
             return
-        self._left_over.discard(key)
+        self._kcl2_taken.discard(key)
         if before is not None:
             self._on_names_changed(before, now, now_s)
         if now.checkpoint_owner is None:
@@ -84,7 +84,7 @@ class Handovers:
         elif now.checkpoint_owner == reader:
             if now.owner is not None and now.counter != before.counter:
                 # A take that leaves the reader's field: only a KCL 2.x worker, which ignores the field, writes that.
-                self._left_over.add(now.key)
+                self._kcl2_taken.add(now.key)
                 self._on_ignored(now.owner, now_s)
         elif (now.owner, now.checkpoint_owner) == (before.owner, None) and _is_release(before, now):
             self._on_answering(reader)
@@ -101,7 +101,7 @@ class Handovers:
         """Forget a lease that does not exist any more."""
         self._since_s.pop(key, None)
         self._bare.pop(key, None)
-        self._left_over.discard(key)
+        self._kcl2_taken.discard(key)
 
     def keep_only(self, leases: Iterable[Lease]) -> None:
         """Forget workers that no lease names."""
@@ -113,7 +113,7 @@ class Handovers:
         """Return whether this hand-over will not be answered: it has lasted too long, or was never requested."""
         if lease.checkpoint_owner is None:
             return False
-        return lease.key in self._left_over or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
+        return lease.key in self._kcl2_taken or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
 
     def holder(self, lease: Lease, living: Container[str]) -> str:
         """Return the worker that the balance counts as the owner of a lease with an overdue hand-over.
@@ -126,7 +126,7 @@ class Handovers:
             living: Workers whose other leases show that they live.
         """
         assert lease.checkpoint_owner is not None, "a lease without a hand-over"
-        if lease.owner is not None and (lease.key in self._left_over or lease.owner in living):
+        if lease.owner is not None and (lease.key in self._kcl2_taken or lease.owner in living):
             return lease.owner
         return lease.checkpoint_owner
 
@@ -137,7 +137,7 @@ class Handovers:
 
     def on_unanswered(self, lease: Lease, now_s: float) -> None:
         """Handle that the reader of this lease has renewed through a whole hand-over time."""
-        if lease.key not in self._left_over and lease.checkpoint_owner is not None:
+        if lease.key not in self._kcl2_taken and lease.checkpoint_owner is not None:
             self._on_ignored(lease.checkpoint_owner, now_s)
 
     def ignores_handovers(self, worker: str | None, now_s: float) -> bool:

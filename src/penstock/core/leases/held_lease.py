@@ -80,7 +80,9 @@ class LeasePhase(Enum):
     STOPPING = "the reader was asked to stop"
     STOPPED = "the reader has stopped; the release follows"
     DRAINED = "read to its end; the children's leases are created, then the end is written"
-    PARKED = "the handler failed for good; held, so that no other worker fails on the same record"
+    PARKED = (
+        "the reader has failed for good; the lease is kept, so that no other worker fails on the same record"
+    )
     GONE = "released, ended or lost; nothing follows"
 
 

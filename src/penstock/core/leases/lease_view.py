@@ -242,7 +242,7 @@ class LeaseView:
         """Keep a row that was read; True if it is unchanged."""
         known = self._rows.get(lease.key)
         self.handovers.on_row(None if known is None else known.lease, lease, now_s)
-        if known is not None and _stands_still(known.lease, lease):
+        if known is not None and _is_unchanged(known.lease, lease):
             known.lease = lease
             return True
         was_renewed = known is not None and (known.was_renewed or known.lease.counter != lease.counter)
@@ -358,7 +358,7 @@ class LeaseView:
         return OwnerState.ALIVE
 
 
-def _stands_still(before: Lease, now: Lease) -> bool:
+def _is_unchanged(before: Lease, now: Lease) -> bool:
     # The checkpoint too: a row that was deleted and created again may reach the counter that it had.
     return before.counter == now.counter and before.owner == now.owner and before.checkpoint == now.checkpoint
 

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 from penstock.core.delivering.definition import Delivery
 from penstock.delivery.files import open_files
-from penstock.delivery.table_writer import settle_session
+from penstock.delivery.table_writer import set_session_options
 from penstock.delivery.targets.delta import DeltaTable
 from penstock.delivery.targets.iceberg import IcebergTable
 from penstock.delivery.targets.lake import LakeTable, LakeTarget
@@ -29,7 +29,7 @@ def open_target(spark: SparkSession, delivery: Delivery, delivery_id: str) -> Ta
     if delivery.format not in ("delta", "iceberg", "stream"):
         return PlainFiles(delivery)
     session = spark.newSession()  # its settings are of this delivery
-    settle_session(session, delivery)
+    set_session_options(session, delivery)
     if delivery.format == "stream":
         return StreamTarget(session, delivery)
     if delivery.format == "delta":

@@ -29,7 +29,7 @@ from penstock.spark.options.spark_options import SourceOptions
 _log: Final = logging.getLogger("penstock.spark")
 STOP_S: Final = 10.0
 """Longest time in which a query that ends releases its leases."""
-_HEARTBEAT_THREADS: Final = 4
+_RENEWAL_THREADS: Final = 4
 _CALL_THREADS: Final = 8
 
 
@@ -66,7 +66,7 @@ class QueryWorker:
         self._failure: BaseException | None = None
         self._refusal: PenstockError | None = None  # why the lease table cannot be used
         self._pools = (
-            ports.threads.pool("penstock-renew", _HEARTBEAT_THREADS),
+            ports.threads.pool("penstock-renew", _RENEWAL_THREADS),
             ports.threads.pool("penstock-lease", _CALL_THREADS),
         )
         self._loop = _WatchedLoop(

@@ -35,7 +35,7 @@ from penstock.spark.streams.stream_names import naming
 from penstock.spark.tasks.shard_task import ShardTask
 
 _log: Final = logging.getLogger("penstock.spark")
-_LOOK_S: Final = 0.25
+_ROUND_WAIT_MAX_S: Final = 0.25
 """Longest wait between two rounds: one stream's planner waits, and the lease commands of the others do not end its wait."""
 
 
@@ -107,7 +107,9 @@ class SeveralPlanner:
         self._metrics: ClosableMetrics | None = None
         self._read: frozenset[str] | None = None  # the streams of the batch that ran last; None: not known
         self._settled: frozenset[str] | None = None  # those of the batch that was settled last
-        self._gone: frozenset[str] = frozenset()  # ids of deleted streams whose names were used again
+        self._recreated_ids: frozenset[str] = (
+            frozenset()
+        )  # ids of deleted streams whose names were used again
 
     # --- calls from Spark ---------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class SeveralPlanner:
         self._search(searches, may_be_only=may_be_only)
         self._settled = self._read
         planned = self._plan(start, searches, with_limits=with_limits)
-        return start.without(self._gone).with_plans(planned) if planned else start
+        return start.without(self._recreated_ids).with_plans(planned) if planned else start
 
     def tasks(self, start: SeveralOffset, end: SeveralOffset) -> list[StreamTasks]:
         """Return the tasks of each stream that a batch reads. Only the offsets decide, so a replay reads the same records.
@@ -226,7 +228,7 @@ class SeveralPlanner:
             if not going_on or (has_found and not may_be_only):
                 return
             wake_s = min(search.wake_s for search in going_on.values()) - self._ports.clock.monotonic_s()
-            self._streams[next(iter(going_on))].planner.wait(min(_LOOK_S, wake_s))
+            self._streams[next(iter(going_on))].planner.wait(min(_ROUND_WAIT_MAX_S, wake_s))
 
     def _plan(
         self, start: SeveralOffset, searches: Mapping[str, Search], *, with_limits: bool
@@ -249,7 +251,7 @@ class SeveralPlanner:
             if stream_id in self._streams:
                 continue
             name = stream_name_of(stream_id)
-            if stream_id in self._gone:
+            if stream_id in self._recreated_ids:
                 raise StreamChanged(
                     f"stream {name} was deleted and created again, and batch {end.of(stream_id).batch} of it, which is not done, reads "
                     "the earlier one: it cannot be repeated. Start with a new checkpoint location and a new applicationName"
@@ -270,7 +272,7 @@ class SeveralPlanner:
     def _open_streams(self, known: SeveralOffset) -> None:
         identities = self._describe()
         self._check_table(known.worker)
-        known = self._without_gone(known, identities)
+        known = self._without_recreated(known, identities)
         worker = self._worker(known)
         if self._metrics is None:
             self._metrics = self._ports.open_metrics(self._shared, worker)
@@ -332,7 +334,7 @@ class SeveralPlanner:
                 "penstock.Consumer"
             )
 
-    def _without_gone(self, known: SeveralOffset, identities: Sequence[StreamIdentity]) -> SeveralOffset:
+    def _without_recreated(self, known: SeveralOffset, identities: Sequence[StreamIdentity]) -> SeveralOffset:
         """Drop the offsets of streams that were deleted and created again; refuse them if failOnDataLoss is on."""
         gone = []
         for options, identity in zip(self._options.streams, identities, strict=True):
@@ -350,7 +352,7 @@ class SeveralPlanner:
                 )
             _log.warning("%s; the new one is read from startingPosition (failOnDataLoss=false)", text)
             gone.append(before)
-        self._gone = frozenset(gone)
+        self._recreated_ids = frozenset(gone)
         return known.without(gone)
 
     def _worker(self, known: SeveralOffset) -> str:

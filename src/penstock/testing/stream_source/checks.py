@@ -86,7 +86,7 @@ def no_news_no_offset(source: SourceUnderTest) -> None:
 def _settle(query: Query) -> None:
     """Run a few batches, which may have no rows: a shard's end, an early probe."""
     for _ in range(_LOOKS):
-        if query.look():
+        if query.log_next_offset():
             query.execute()
             query.commit()
 
@@ -263,7 +263,7 @@ def available_now_ends(source: SourceUnderTest) -> None:
 
 def _follow_until_rest(query: Query, ids: list[Hashable] | None) -> list[Hashable] | None:
     batches = 0
-    while query.look():
+    while query.log_next_offset():
         batches += 1
         if batches > _BATCHES_MAX:
             raise PromiseBroken(

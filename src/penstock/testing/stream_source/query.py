@@ -84,7 +84,7 @@ class Query:
         """Return the offsets of a logged batch."""
         return (self.log[batch - 1] if batch else self.initial), self.log[batch]
 
-    def look(self, limit: Any = None) -> bool:
+    def log_next_offset(self, limit: Any = None) -> bool:
         """Ask for the next offset and log it; return False if it is unchanged."""
         end = self.latest(limit)
         if end is not None:
@@ -106,7 +106,7 @@ class Query:
     def plan(self, promise: Promise, limit: Any = None) -> None:
         """Log the next batch, or report the promise as broken if there is none in time."""
         deadline_s = time.monotonic() + self.source.visible_s
-        while not self.look(limit):
+        while not self.log_next_offset(limit):
             if time.monotonic() > deadline_s:
                 raise PromiseBroken(
                     promise,
@@ -145,7 +145,7 @@ class Query:
                     promise,
                     f"{when}{count} records were put, and {len(self.log)} batches hold {len(self.rows())} rows",
                 )
-            if self.look():
+            if self.log_next_offset():
                 self.execute()
                 self.commit()
             else:
