@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from penstock.core.leases.held_lease import TRANSITIONS, LeasePhase, Trigger
+from penstock.core.leases.held_lease_phases import TRANSITIONS, LeasePhase, Trigger
 
 _WIDTH: Final = 120
 _HEIGHT: Final = 40

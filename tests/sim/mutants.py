@@ -23,8 +23,8 @@ from penstock.core.leases.coordinator_events import UNKNOWN, NotDone
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Acquisition, Reason
 from penstock.core.leases.handovers import Handovers
-from penstock.core.leases.held_lease import HeldLease, LeasePhase
-from penstock.core.leases.held_lease_actions import LeaseAction
+from penstock.core.leases.held_lease import HeldLease
+from penstock.core.leases.held_lease_phases import LeaseAction, LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease import Lease, TipMark, starting_lease
 from penstock.core.leases.lease_rules import apply_write

@@ -16,7 +16,7 @@ from penstock.core.batches.claims import (
     plan_read,
 )
 from penstock.core.batches.query_shards import QueryShards
-from penstock.core.leases import stream_check
+from penstock.core.leases import row_checks
 from penstock.core.leases.lease import PastClaim
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Claim, Promote, Take, is_forward
@@ -538,7 +538,7 @@ QUERY_MUTANTS = (
         startup_checks,
         "find_foreign_lease",
         finds_no_foreign_lease,
-        also=((stream_check, "find_foreign_lease", finds_no_foreign_lease),),
+        also=((row_checks, "find_foreign_lease", finds_no_foreign_lease),),
     ),
     Mutant(
         "two loads of one query share the shards",

@@ -13,7 +13,8 @@ from penstock.consumer.stream_reading import ConsumedStream, known_stream
 from penstock.consumer.worker import STANDSTILL_ROUNDS, options_for_streams
 from penstock.core.leases.coordinator_effects import ListShards
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.coordinator_stats import is_standstill, statuses_of
+from penstock.core.leases.held_lease import statuses_of
+from penstock.core.leases.held_lease_phases import is_standstill
 from penstock.core.leases.lease import stream_id_of
 from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions

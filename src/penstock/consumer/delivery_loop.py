@@ -36,7 +36,7 @@ from penstock.consumer.stopped import StoppedShards
 from penstock.consumer.stream_reading import StreamReading
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
-from penstock.core.leases.coordinator_stats import HeldLeaseStatus, is_standstill, stop_reason
+from penstock.core.leases.held_lease_phases import HeldLeaseStatus, is_standstill, stop_reason
 from penstock.core.leases.lease import stream_id_of
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions

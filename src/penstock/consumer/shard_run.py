@@ -34,7 +34,7 @@ from penstock.core.leases.coordinator_events import (
     ReaderStopped,
     ShardDrained,
 )
-from penstock.core.leases.coordinator_stats import describe_stop
+from penstock.core.leases.held_lease_phases import describe_stop
 from penstock.core.leases.lease import TipMark, keyed_child, shard_id_of, stream_id_of
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery import ShardDelivery

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Mapping
 
 from penstock.consumer.shard_run import ShardRun
-from penstock.core.leases.coordinator_stats import HeldLeaseStatus
+from penstock.core.leases.held_lease_phases import HeldLeaseStatus
 from penstock.errors import HandlerFailed, PenstockError, ShardsStopped
 from penstock.runtime.thread_pull import IterationEnded
 

@@ -24,7 +24,7 @@ from penstock.consumer.stream_reading import ConsumedStream, ReadingParts, Strea
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
-from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_lease_phases import LeasePhase
 from penstock.core.leases.lease import lease_key, name_run, shard_id_of, stream_id_of
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock

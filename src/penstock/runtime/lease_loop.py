@@ -57,8 +57,8 @@ from penstock.core.leases.coordinator_events import (
     Tick,
     WriteDone,
 )
-from penstock.core.leases.coordinator_stats import HeldLeaseStatus, statuses_of
-from penstock.core.leases.foreign_lease import describe_foreign_table
+from penstock.core.leases.held_lease import statuses_of
+from penstock.core.leases.held_lease_phases import HeldLeaseStatus
 from penstock.core.leases.kcl3_fleet import describe_refusal
 from penstock.core.leases.lease import TablePart
 from penstock.core.leases.lease_writes import (
@@ -67,7 +67,7 @@ from penstock.core.leases.lease_writes import (
     LateCheckpoint,
     Release,
 )
-from penstock.core.leases.twin_watch import describe_twin
+from penstock.core.leases.row_checks import describe_foreign_table, describe_twin
 from penstock.core.position import Position
 from penstock.core.safe_text import describe_error
 from penstock.errors import (

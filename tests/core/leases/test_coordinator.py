@@ -42,7 +42,7 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions, cold_start_jitter_s
-from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_lease_phases import LeasePhase
 from penstock.core.leases.lease import Lease, TipMark
 from penstock.core.leases.lease_writes import (
     Applied,

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
 from penstock.core.leases.coordinator_effects import Level, StartReader, StopReader, StopWhy, Topic
 from penstock.core.leases.coordinator_events import ReaderStopped
-from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_lease_phases import LeasePhase
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Delete, Take
 from penstock.core.position import at_record

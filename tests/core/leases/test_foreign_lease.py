@@ -1,8 +1,8 @@
 """Rows that do not name their stream, compared with the shards that the stream lists."""
 
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.leases.foreign_lease import find_foreign_lease
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.row_checks import find_foreign_lease
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
 

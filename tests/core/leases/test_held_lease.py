@@ -7,8 +7,15 @@ from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderFailed, ReaderStopped
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.held_lease import TRANSITIONS, HeldLease, LeasePhase, RenewalPace, Trigger
-from penstock.core.leases.held_lease_actions import CreateChild, Lost, SendWrite
+from penstock.core.leases.held_lease import HeldLease, RenewalPace
+from penstock.core.leases.held_lease_phases import (
+    TRANSITIONS,
+    CreateChild,
+    LeasePhase,
+    Lost,
+    SendWrite,
+    Trigger,
+)
 from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Release

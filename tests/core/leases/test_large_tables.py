@@ -10,7 +10,7 @@ from penstock.core.leases.coordinator_effects import FetchLease, ListShards, Sca
 from penstock.core.leases.coordinator_events import UNKNOWN, Problem, ScanFailed, TableReady, Tick, WriteDone
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import zone_of
-from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_lease_phases import LeasePhase
 from penstock.core.leases.lease import WHOLE_TABLE, Lease, TablePart
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Take

@@ -2,8 +2,13 @@
 
 import pytest
 
-from penstock.core.leases.coordinator_stats import HeldLeaseStatus, describe_stop, is_standstill, stop_reason
-from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_lease_phases import (
+    HeldLeaseStatus,
+    LeasePhase,
+    describe_stop,
+    is_standstill,
+    stop_reason,
+)
 from penstock.errors import (
     AccessDenied,
     DataLossError,

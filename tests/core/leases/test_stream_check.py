@@ -23,7 +23,7 @@ from penstock.core.leases.coordinator_events import (
     Tick,
     WriteDone,
 )
-from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_lease_phases import LeasePhase
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Renew, Take
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position, Sentinel, at_record

@@ -18,7 +18,7 @@ from penstock.core.leases.lease import Lease, WorkerRun, name_run, parse_run
 from penstock.core.leases.lease_rules import apply_write, shows
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Renew, Take
-from penstock.core.leases.twin_watch import TwinWatch
+from penstock.core.leases.row_checks import TwinWatch
 
 LEASES = (Lease("a", hash_range=LEFT), Lease("b", hash_range=RIGHT))
 

@@ -34,8 +34,7 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.core.leases.pending_writes import ForAcquisition, PendingWrite
-from penstock.core.leases.stream_check import StreamCheck
-from penstock.core.leases.twin_watch import TwinWatch
+from penstock.core.leases.row_checks import StreamCheck, TwinWatch
 from penstock.core.position import LATEST
 
 HANDOVER_POLL_S: Final = 1.5

@@ -79,10 +79,10 @@ from penstock.core.leases.coordinator_events import (
     row_of,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.coordinator_stats import CoordinatorStats
 from penstock.core.leases.failing_calls import FailingCall, FailingCalls, call_of
 from penstock.core.leases.fleet_view import (
     Acquisition,
+    CoordinatorStats,
     FleetLease,
     Move,
     Reason,
@@ -91,7 +91,7 @@ from penstock.core.leases.fleet_view import (
     live_workers,
 )
 from penstock.core.leases.graceful_stop import GracefulStop
-from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_lease_phases import LeasePhase
 from penstock.core.leases.held_leases import HeldLeases, LateCheckpoints
 from penstock.core.leases.kcl3_membership import LED_SCAN_ROUNDS, Kcl3Membership
 from penstock.core.leases.lease import Lease
@@ -109,10 +109,9 @@ from penstock.core.leases.pending_writes import (
     PendingWrite,
     PendingWrites,
 )
-from penstock.core.leases.stream_check import DamagedRows, StreamCheck
+from penstock.core.leases.row_checks import DamagedRows, StreamCheck, TwinWatch
 from penstock.core.leases.stream_leases import streams_of
 from penstock.core.leases.table_scans import RowFetches, TableScans
-from penstock.core.leases.twin_watch import TwinWatch
 
 _EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest wait for a scan after a refused hand-over request
 _WRITES_IN_FLIGHT_MAX: Final = 50  # renewals not counted

@@ -11,11 +11,9 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from penstock.core.leases.coordinator_events import ListingPurpose
-from penstock.core.leases.foreign_lease import ForeignLease
 from penstock.core.leases.kcl3_fleet import FleetRefusal
-from penstock.core.leases.lease import Lease, TablePart
+from penstock.core.leases.lease import Lease, TablePart, WorkerRun
 from penstock.core.leases.lease_writes import LeaseWrite
-from penstock.core.leases.twin_watch import Twin
 from penstock.core.position import Position
 
 
@@ -216,10 +214,39 @@ class Report(Struct, frozen=True):
     reason: str = ""
 
 
+class ForeignLease(Struct, frozen=True):
+    """A row of a lease table that belongs to another stream.
+
+    Args:
+        key: The row's key.
+        why: The evidence, as a clause for a message.
+        is_of_other_mode: The row is of an application that reads several streams while this one reads one, or the other way
+            round.
+    """
+
+    key: str
+    why: str
+    is_of_other_mode: bool = False
+
+
 class TableRefused(Struct, frozen=True):
     """The lease table belongs to another stream: this worker stops, and has taken no lease since it saw that."""
 
     foreign: ForeignLease
+
+
+class Twin(Struct, frozen=True):
+    """Another living process of the same worker, which is the later one.
+
+    Args:
+        key: A lease that it renews.
+        run: Its run.
+        own_run: This process's run.
+    """
+
+    key: str
+    run: WorkerRun
+    own_run: WorkerRun
 
 
 class WorkerIdTaken(Struct, frozen=True):

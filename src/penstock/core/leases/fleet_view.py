@@ -7,7 +7,7 @@ capacity.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
@@ -184,3 +184,46 @@ def chosen_worker(workers: Iterable[str], task: str) -> str:
     """Return the worker responsible for a once-per-fleet task: the next one on a hash ring of the live workers."""
     ring = sorted((tie_break(worker), worker) for worker in workers)
     return ring[bisect_left(ring, (tie_break(task), "")) % len(ring)][1]
+
+
+class CoordinatorStats(Struct, frozen=True):
+    """Figures for metrics.
+
+    Args:
+        total_leases: Unfinished leases in the table.
+        ended_leases: Finished ones that are not deleted yet.
+        unclaimed_leases: Unfinished ones without a live owner.
+        worker_count: Live owners, this worker included.
+        held_leases: Held by this worker.
+        lost_leases: Lost since the start.
+        takes: By reason, since the start.
+    """
+
+    total_leases: int = 0
+    ended_leases: int = 0
+    unclaimed_leases: int = 0
+    worker_count: int = 1
+    held_leases: int = 0
+    lost_leases: int = 0
+    takes: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of_fleet(cls, fleet: Sequence[FleetLease], lease_count: int, worker_count: int) -> CoordinatorStats:
+        """Count the leases of a table.
+
+        Args:
+            fleet: Every unfinished lease with its owner's state.
+            lease_count: All leases.
+            worker_count: Live owners, this worker included.
+        """
+        return cls(
+            total_leases=len(fleet),
+            ended_leases=lease_count - len(fleet),
+            unclaimed_leases=sum(1 for entry in fleet if entry.owner_state is not OwnerState.ALIVE),
+            worker_count=worker_count,
+        )
+
+    @property
+    def table_leases(self) -> int:
+        """Every lease in the table."""
+        return self.total_leases + self.ended_leases

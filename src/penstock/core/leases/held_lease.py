@@ -11,8 +11,7 @@ A write with an unknown outcome blocks every other write of the lease until the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from enum import Enum
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct, field
@@ -37,14 +36,18 @@ from penstock.core.leases.coordinator_events import (
     WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.held_lease_actions import (
+from penstock.core.leases.held_lease_phases import (
+    TRANSITIONS,
     CreateChild,
     Ended,
     Expiry,
+    HeldLeaseStatus,
     LeaseAction,
+    LeasePhase,
     Lost,
     Released,
     SendWrite,
+    Trigger,
     report_end,
     report_failed_reader,
     report_loss,
@@ -70,76 +73,6 @@ from penstock.core.position import Position
 from penstock.core.shard import ChildShard
 
 _RETRY_MIN_S: Final = 0.2
-
-
-class LeasePhase(Enum):
-    """The phase of a held lease."""
-
-    WAITING = "held and not read yet: parents are unfinished, or an earlier reader has not stopped"
-    READING = "a reader delivers records"
-    STOPPING = "the reader was asked to stop"
-    STOPPED = "the reader has stopped; the release follows"
-    DRAINED = "read to its end; the children's leases are created, then the end is written"
-    PARKED = (
-        "the reader has failed for good; the lease is kept, so that no other worker fails on the same record"
-    )
-    GONE = "released, ended or lost; nothing follows"
-
-
-class Trigger(Enum):
-    """An event that moves a held lease from one phase to another."""
-
-    START = "parents are finished and no earlier reader is left"
-    STOP = "the lease is to be released"
-    READER_STOPPED = "the reader has stopped"
-    READER_DRAINED = "the reader has reached the shard's end"
-    READER_FAILED = "the reader has failed for good"
-    READER_FREED = "the reader has failed, and the lease is to be released"
-    TIME_IS_UP = "a graceful stop has waited for the reader long enough"
-    RELEASED = "the release is written"
-    ENDED = "the end is written"
-    LOST = "another worker has the lease, or it could not be renewed in time"
-
-
-TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
-    LeasePhase.WAITING: {
-        Trigger.START: LeasePhase.READING,
-        Trigger.STOP: LeasePhase.STOPPED,
-        Trigger.LOST: LeasePhase.GONE,
-    },
-    LeasePhase.READING: {
-        Trigger.STOP: LeasePhase.STOPPING,
-        Trigger.READER_STOPPED: LeasePhase.STOPPED,
-        Trigger.READER_DRAINED: LeasePhase.DRAINED,
-        Trigger.READER_FAILED: LeasePhase.PARKED,
-        Trigger.READER_FREED: LeasePhase.STOPPED,
-        Trigger.LOST: LeasePhase.GONE,
-    },
-    LeasePhase.STOPPING: {
-        Trigger.STOP: LeasePhase.STOPPING,
-        Trigger.READER_STOPPED: LeasePhase.STOPPED,
-        Trigger.READER_DRAINED: LeasePhase.DRAINED,
-        Trigger.READER_FAILED: LeasePhase.STOPPED,
-        Trigger.READER_FREED: LeasePhase.STOPPED,
-        Trigger.TIME_IS_UP: LeasePhase.STOPPED,
-        Trigger.LOST: LeasePhase.GONE,
-    },
-    LeasePhase.STOPPED: {
-        Trigger.STOP: LeasePhase.STOPPED,
-        Trigger.RELEASED: LeasePhase.GONE,
-        Trigger.LOST: LeasePhase.GONE,
-    },
-    LeasePhase.DRAINED: {
-        Trigger.STOP: LeasePhase.DRAINED,
-        Trigger.ENDED: LeasePhase.GONE,
-        Trigger.LOST: LeasePhase.GONE,
-    },
-    LeasePhase.PARKED: {
-        Trigger.STOP: LeasePhase.STOPPED,
-        Trigger.LOST: LeasePhase.GONE,
-    },
-    LeasePhase.GONE: {},
-}
 
 
 # --- the machine ------------------------------------------------------------------------------------------
@@ -661,3 +594,11 @@ class HeldLease(Struct):
         if why is not StopWhy.EXPIRED:
             actions.append(report_loss(self.worker, self.key, row, row_gone=row_gone))
         return [*actions, Lost(why, has_reader, done, expiry)]
+
+
+def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:
+    """Return snapshots of held leases."""
+    return tuple(
+        HeldLeaseStatus(held.key, held.epoch, held.phase, held.renewed_s, held.lease.parents)
+        for held in held_leases
+    )

@@ -29,12 +29,13 @@ from penstock.core.leases.coordinator_events import (
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.failing_calls import FailingCalls
 from penstock.core.leases.fleet_view import Reason
-from penstock.core.leases.held_lease import HeldLease, LeasePhase, RenewalPace
-from penstock.core.leases.held_lease_actions import (
+from penstock.core.leases.held_lease import HeldLease, RenewalPace
+from penstock.core.leases.held_lease_phases import (
     CreateChild,
     Ended,
     Expiry,
     LeaseAction,
+    LeasePhase,
     Lost,
     Released,
     SendWrite,

@@ -18,7 +18,7 @@ from penstock.core.leases.coordinator_effects import Turn, WriteLease
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.lease_writes import Create, LeaseWrite, Renew, Take
 from penstock.core.leases.required_leases import CreationReason, DeletionReason
-from penstock.core.leases.twin_watch import TwinWatch
+from penstock.core.leases.row_checks import TwinWatch
 from penstock.core.position import Position
 
 # --- the purpose of a write: it decides which part gets the answer ---------------------------------------

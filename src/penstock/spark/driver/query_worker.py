@@ -16,7 +16,7 @@ from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader
 from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardDrained, StopRequested
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions, cold_start_jitter_s
-from penstock.core.leases.coordinator_stats import CoordinatorStats
+from penstock.core.leases.fleet_view import CoordinatorStats
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.starting import StartingPosition
 from penstock.errors import PenstockError

@@ -10,12 +10,16 @@ from penstock.core.batches.claims import find_unknown_claims, last_claimed_batch
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.recreation import find_skipped
 from penstock.core.batches.rewind import plan_rewind
-from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease, find_other_mode
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import Applied, Create
 from penstock.core.leases.required_leases import first_filter, unknown_names
-from penstock.core.leases.stream_check import SKIPPED_REPORTS_MAX
+from penstock.core.leases.row_checks import (
+    SKIPPED_REPORTS_MAX,
+    describe_foreign_table,
+    find_foreign_lease,
+    find_other_mode,
+)
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard
 from penstock.core.starting import StartingPosition, check_has_come

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from penstock.core.batches.offsets import NO_LIMITS, Limits, StreamOffset
 from penstock.core.batches.several_offsets import SeveralOffset, in_turn, split_limits, split_total
-from penstock.core.leases.foreign_lease import describe_foreign_table, find_other_mode
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.lease import stream_name_of
+from penstock.core.leases.row_checks import describe_foreign_table, find_other_mode
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, OptionError, PenstockError, StreamChanged
 from penstock.ports.clock import Chance, Clock

@@ -1,8 +1,9 @@
-"""The actions of a held lease, as values that `penstock.core.leases.held_leases` carries out in order."""
+"""The phases of a held lease and its actions, as values that `penstock.core.leases.held_leases` carries out in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -22,7 +23,89 @@ from penstock.core.leases.coordinator_events import ReaderFailed
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite
 from penstock.core.position import Position
+from penstock.core.safe_text import describe_error
 from penstock.core.shard import ChildShard
+from penstock.errors import (
+    AccessDenied,
+    DataLossError,
+    HandlerFailed,
+    NotFound,
+    PenstockError,
+    StreamChanged,
+)
+
+
+class LeasePhase(Enum):
+    """The phase of a held lease."""
+
+    WAITING = "held and not read yet: parents are unfinished, or an earlier reader has not stopped"
+    READING = "a reader delivers records"
+    STOPPING = "the reader was asked to stop"
+    STOPPED = "the reader has stopped; the release follows"
+    DRAINED = "read to its end; the children's leases are created, then the end is written"
+    PARKED = (
+        "the reader has failed for good; the lease is kept, so that no other worker fails on the same record"
+    )
+    GONE = "released, ended or lost; nothing follows"
+
+
+class Trigger(Enum):
+    """An event that moves a held lease from one phase to another."""
+
+    START = "parents are finished and no earlier reader is left"
+    STOP = "the lease is to be released"
+    READER_STOPPED = "the reader has stopped"
+    READER_DRAINED = "the reader has reached the shard's end"
+    READER_FAILED = "the reader has failed for good"
+    READER_FREED = "the reader has failed, and the lease is to be released"
+    TIME_IS_UP = "a graceful stop has waited for the reader long enough"
+    RELEASED = "the release is written"
+    ENDED = "the end is written"
+    LOST = "another worker has the lease, or it could not be renewed in time"
+
+
+TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
+    LeasePhase.WAITING: {
+        Trigger.START: LeasePhase.READING,
+        Trigger.STOP: LeasePhase.STOPPED,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.READING: {
+        Trigger.STOP: LeasePhase.STOPPING,
+        Trigger.READER_STOPPED: LeasePhase.STOPPED,
+        Trigger.READER_DRAINED: LeasePhase.DRAINED,
+        Trigger.READER_FAILED: LeasePhase.PARKED,
+        Trigger.READER_FREED: LeasePhase.STOPPED,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.STOPPING: {
+        Trigger.STOP: LeasePhase.STOPPING,
+        Trigger.READER_STOPPED: LeasePhase.STOPPED,
+        Trigger.READER_DRAINED: LeasePhase.DRAINED,
+        Trigger.READER_FAILED: LeasePhase.STOPPED,
+        Trigger.READER_FREED: LeasePhase.STOPPED,
+        Trigger.TIME_IS_UP: LeasePhase.STOPPED,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.STOPPED: {
+        Trigger.STOP: LeasePhase.STOPPED,
+        Trigger.RELEASED: LeasePhase.GONE,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.DRAINED: {
+        Trigger.STOP: LeasePhase.DRAINED,
+        Trigger.ENDED: LeasePhase.GONE,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.PARKED: {
+        Trigger.STOP: LeasePhase.STOPPED,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.GONE: {},
+}
+
+
+# --- actions -----------------------------------------------------------------------------------------------
 
 
 class SendWrite(Struct, frozen=True):
@@ -217,3 +300,62 @@ def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> 
         return Report(Topic.LOST, Level.ERROR, message, key, "same_name")
     owner = "another worker" if row is None else row.owner
     return Report(Topic.LOST, Level.WARNING, f"lease {key} belongs to {owner} now", key, "taken")
+
+
+# --- a standstill: every lease of a worker has stopped, or waits for one that has ------------------------
+
+_REASONS: Final[tuple[tuple[type[PenstockError], str], ...]] = (
+    (HandlerFailed, "handler_failed"),
+    (DataLossError, "data_loss"),
+    (StreamChanged, "stream_changed"),
+    (NotFound, "not_found"),
+    (AccessDenied, "access_denied"),
+)
+_TEXT_MAX: Final = 200  # a row is read by every worker in every round
+
+
+def stop_reason(error: PenstockError) -> str:
+    """Return why a shard has stopped, as one word of a bounded set, for metrics."""
+    return next((word for kind, word in _REASONS if isinstance(error, kind)), "read_failed")
+
+
+def describe_stop(error: PenstockError) -> str:
+    """Return why a shard has stopped, with the cause, short enough for its lease."""
+    cause = error.__cause__
+    what = str(error) if cause is None else describe_error(cause)
+    text = f"{stop_reason(error)}: {what}"
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
+
+
+class HeldLeaseStatus(Struct, frozen=True):
+    """A snapshot of one held lease, for other threads.
+
+    Args:
+        key: The shard's id.
+        epoch: Identifies this ownership.
+        phase: Its phase.
+        renewed_s: When the last write that kept it was sent, monotonic.
+        parents: Shards that must be finished before this one is read.
+    """
+
+    key: str
+    epoch: int
+    phase: LeasePhase
+    renewed_s: float
+    parents: frozenset[str] = frozenset()
+
+
+def is_standstill(held: Iterable[HeldLeaseStatus]) -> bool:
+    """Return whether some leases have stopped after a failure, and every other one waits for those."""
+    leases = tuple(held)
+    still = {lease.key for lease in leases if lease.phase is LeasePhase.PARKED}
+    if not still:
+        return False
+    waiting = [lease for lease in leases if lease.phase is not LeasePhase.PARKED]
+    while waiting:
+        blocked = [lease for lease in waiting if lease.phase is LeasePhase.WAITING and lease.parents & still]
+        if not blocked:
+            return False
+        still.update(lease.key for lease in blocked)
+        waiting = [lease for lease in waiting if lease.key not in still]
+    return True

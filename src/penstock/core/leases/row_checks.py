@@ -1,27 +1,112 @@
-"""Keeps one worker away from the leases of other streams.
+"""Checks of the rows that one worker reads: its leases must be of its streams, and of this process.
 
-Rows that name their stream are checked whenever they are seen. Rows that do not, as Java KCL workers write them, are set
-aside until they were compared with a listing of the stream's shards: none of them is taken before. The same listing has the
-service's time, which a LATEST without a moment gets when its lease is taken.
+Lease keys are shard ids, which are the same in every stream. Rows that Penstock wrote have the stream's ARN and creation time
+and are checked whenever they are read. Rows that do not, as Java KCL workers write them, are set aside until they were compared
+with a listing of the stream's shards: none of them is taken before. The same listing has the service's time, which a LATEST
+without a moment gets when its lease is taken. In a table of several streams, rows of streams that this worker does not read are
+ignored: other workers of the application may read them.
 
-In a table of several streams, rows of streams that this worker does not read are ignored: other workers of the application
-may read them.
+Two processes may live under one worker id: a copied configuration, or a deployment that overlaps. Each process is a run of its
+worker, and writes its run on every lease that it takes or renews. Its number is higher than the numbers of the worker's runs
+that the table shows when it begins. So a restarted process takes its leases at once, without checking whether the earlier
+process lives: if that one does, it finds its leases under a later run. It leaves them to that run, and stops when it has seen
+the later run write twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final
 
-from penstock.core.leases.coordinator_effects import Level, Topic, Turn
+from penstock.core.leases.coordinator_effects import ForeignLease, Level, Topic, Turn, Twin
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.foreign_lease import ForeignLease, find_foreign_lease, find_other_mode
-from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease import Lease, WorkerRun, stream_id_of
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import Take
 from penstock.core.position import LATEST
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
+
+# --- rows of other streams ---------------------------------------------------------------------------------
+
+
+def find_other_mode(rows: Iterable[Lease], *, are_several: bool) -> ForeignLease | None:
+    """Return a row of a one-stream table if several streams are read, or the other way round; None if all rows fit.
+
+    Args:
+        rows: The lease table.
+        are_several: Whether several streams are read.
+    """
+    for row in rows:
+        if bool(stream_id_of(row.key)) != are_several:
+            why = "one stream" if are_several else "several streams in one table"
+            return ForeignLease(row.key, f"is of an application that reads {why}", is_of_other_mode=True)
+    return None
+
+
+def find_foreign_lease(
+    rows: Iterable[Lease], stream: StreamIdentity, listed: Mapping[str, Shard] | None = None
+) -> ForeignLease | None:
+    """Return a row that belongs to another stream, or None.
+
+    Args:
+        rows: The lease table.
+        stream: The stream that is to be read.
+        listed: Its shards by id, for rows that do not name their stream; None compares nothing.
+    """
+    for row in rows:
+        if row.stream is not None:
+            if row.stream != stream:
+                return ForeignLease(row.key, _other_stream(row.stream, stream))
+            continue
+        shard = None if listed is None else listed.get(row.key)
+        if shard is None:
+            continue
+        if row.hash_range is not None and row.hash_range != shard.hash_range:
+            return ForeignLease(
+                row.key,
+                f"it covers the hash keys {row.hash_range.start}..{row.hash_range.end}, and the stream's shard "
+                f"{shard.hash_range.start}..{shard.hash_range.end}",
+            )
+        if row.parents and shard.parents and row.parents != frozenset(shard.parents):
+            parents, listed_parents = sorted(row.parents), sorted(shard.parents)
+            return ForeignLease(
+                row.key, f"its parents are {', '.join(parents)}, and the stream's {', '.join(listed_parents)}"
+            )
+    return None
+
+
+def _other_stream(found: StreamIdentity, stream: StreamIdentity) -> str:
+    if found.arn == stream.arn:
+        return (
+            f"it was made for a stream of the same name that was created at {found.created_ms} ms, and this one was "
+            f"created at {stream.created_ms} ms: the stream was deleted and made again"
+        )
+    return f"it was made for the stream {found.arn}"
+
+
+def describe_foreign_table(
+    table: str, stream: str, foreign: ForeignLease, option: str = "applicationName (or leaseTable)"
+) -> str:
+    """Return the error message for a lease table of another stream, with the remedy.
+
+    Args:
+        table: The lease table's name.
+        stream: Name or ARN of the stream that is to be read.
+        foreign: A row of the other stream.
+        option: The caller's option that names the table.
+    """
+    if foreign.is_of_other_mode:
+        return (
+            f"lease table {table} cannot be used for stream {stream}: row {foreign.key} {foreign.why}. Leases of one stream "
+            f"and of several cannot share a table, as in the KCL: choose another {option}, or delete the table if that "
+            "application is gone"
+        )
+    return (
+        f"lease table {table} is not one of stream {stream}: row {foreign.key} belongs to another stream ({foreign.why}). "
+        "Shard ids are the same in every stream, so two streams cannot share an application: choose another "
+        f"{option} for this stream, or delete the table if the other stream is gone"
+    )
 
 
 class StreamCheck:
@@ -127,6 +212,77 @@ class StreamCheck:
             pin_ms = listed_ms + int((now_s - listed_s) * 1000)
         return Take(write.key, write.counter, write.worker, pin_ms, stream)
 
+
+# --- a later process of the same worker ---------------------------------------------------------------------
+
+
+class TwinWatch:
+    """Watches for another run of one worker. Not thread-safe.
+
+    Args:
+        me: The worker's id.
+        run_name: The name of this run; empty for a worker that writes no runs.
+        view: The coordinator's.
+    """
+
+    def __init__(self, me: str, run_name: str, view: LeaseView) -> None:
+        self.me = me
+        self.twin: Twin | None = None
+        """The later run, once it is known to live."""
+        self._view = view
+        self._run_name = run_name
+        self._run: WorkerRun | None = None
+        self._number = 1
+        self._later: dict[str, Lease] = {}  # rows of later runs, as they were seen first
+
+    @property
+    def run(self) -> WorkerRun | None:
+        """This process's run; the first use fixes its number."""
+        if self._run is None and self._run_name:
+            self._run = WorkerRun(self._number, self._run_name)
+        return self._run
+
+    def on_row(self, row: Lease) -> None:
+        """Handle a row that was read."""
+        run = row.run
+        if run is None or not self._run_name or not run.is_of(self.me):
+            self._later.pop(row.key, None)
+        elif self._run is None:
+            self._number = max(self._number, run.number + 1)
+        elif row.reader == self.me and run > self._run:
+            self._on_later_run(row, run, self._run)
+        else:
+            self._later.pop(row.key, None)
+
+    def _on_later_run(self, row: Lease, run: WorkerRun, own_run: WorkerRun) -> None:
+        before = self._later.get(row.key)
+        if before is None or before.run != run:
+            self._later[row.key] = row
+        elif row.counter > before.counter and self.twin is None:
+            self.twin = Twin(row.key, run, own_run)
+
+    def leaves_alone(self, row: Lease, now_s: float) -> bool:
+        """Return whether a lease in this worker's name belongs to a later run that may live."""
+        return row.key in self._later and self._view.owner_state(row.key, now_s) is OwnerState.ALIVE
+
+
+def describe_twin(worker: str, table: str, twin: Twin) -> str:
+    """Return the error message of a process that stops because of a later living process.
+
+    Args:
+        worker: The worker's id.
+        table: The lease table.
+        twin: The other process.
+    """
+    return (
+        f"another process works under this worker's id, {worker}, and has taken over its leases in lease table {table} (lease "
+        f"{twin.key}, run {twin.run}; this process is run {twin.own_run}). The id must be unique among the living workers of an "
+        "application: the process that began last goes on, and this one stops. Give each process an id of its own (worker_id; "
+        "workerId in Spark), or none"
+    )
+
+
+# --- damaged rows --------------------------------------------------------------------------------------------
 
 SKIPPED_REPORTS_MAX: Final = 20
 """The most rows that are reported one by one: a prefix of a bucket may hold thousands of other objects."""
