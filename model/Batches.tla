@@ -142,6 +142,9 @@ IsReplaced(d, s) ==
   /\ claim.batch < Entry(d).batch /\ Knows(KnownTo(d), claim)
   /\ Identity(claim) # drv[d].seen[s]
 
+(* Another driver has reset the lease since this one saw its claim.        *)
+IsSetBack(d, s) == row[s].claim # NoClaim /\ row[s].claim.batch < drv[d].seen[s][1]
+
 SeenNow(seen, s, r) ==
   IF r.claim # NoClaim /\ r.claim.batch >= seen[s][1] THEN [seen EXCEPT ![s] = Identity(r.claim)] ELSE seen
 
@@ -241,20 +244,22 @@ Take(d, s) ==
      \/ IsOfQuery(r) /\ r.holder < v.run /\ UNCHANGED left
      \/ r.holder = Other /\ Spend("force")
   /\ row' = [row EXCEPT ![s].holder = v.run]
-  /\ IF IsNew(d, s) THEN Refuse(d)
+  /\ IF IsNew(d, s) \/ (settled /\ IsSetBack(d, s)) THEN Refuse(d)
      ELSE drv' = [drv EXCEPT ![d].held = @ \cup {s},
                              ![d].seen = IF settled \/ @[s] = <<0, 0>> THEN SeenNow(@, s, r) ELSE @,
                              ![d].pos[s] = IF settled THEN place ELSE Absent]
   /\ UNCHANGED <<log, tasks, late, other, done, runs>>
 
 (* The lease of a shard that the driver still has is another process's:    *)
-(* the driver gives it up between batches, and writes how far it is.       *)
+(* the driver gives it up between batches, and writes how far it is, if    *)
+(* the claim is the one that it has seen.                                  *)
 Drop(d, s) ==
   LET v == drv[d] IN
   /\ v.mode = "settled"
   /\ v.pos[s] # Absent /\ row[s].holder # v.run
   /\ s \in v.held \/ v.pos[s] > row[s].at
-  /\ row' = IF row[s].at < v.pos[s] /\ v.pos[s] # ShardEnd THEN [row EXCEPT ![s].at = v.pos[s]] ELSE row
+  /\ row' = IF row[s].at < v.pos[s] /\ v.pos[s] # ShardEnd /\ Identity(row[s].claim) = v.seen[s]
+            THEN [row EXCEPT ![s].at = v.pos[s]] ELSE row
   /\ drv' = [drv EXCEPT ![d].held = @ \ {s}, ![d].pos[s] = IF v.pos[s] = ShardEnd THEN Absent ELSE @]
   /\ UNCHANGED <<log, tasks, late, other, done, runs, left>>
 

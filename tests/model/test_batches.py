@@ -177,6 +177,30 @@ RULES = (
         2,
         (("Records", "2"), ("Batches", "3")),
     ),
+    Rule(
+        "a late checkpoint needs the claim that the driver saw",
+        " /\\ Identity(row[s].claim) = v.seen[s]\n",
+        "\n",
+        "NothingSkipped",
+        ("copy", "pause"),
+        2,
+    ),
+    Rule(
+        "a driver ends if a lease that it gets was reset since it saw its claim",
+        " \\/ (settled /\\ IsSetBack(d, s))",
+        "",
+        "NothingSkipped",
+        ("copy", "release"),
+        3,
+    ),
+    Rule(
+        "a driver ends if the claim that its tasks were to find was replaced",
+        "  /\\ s \\in Entry(d).reads /\\ claim # NoClaim\n",
+        "  /\\ FALSE\n",
+        "SameRecords",
+        ("copy", "pause"),
+        2,
+    ),
 )  # fmt: skip
 
 

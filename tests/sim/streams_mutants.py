@@ -10,7 +10,7 @@ from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import stream_id_of, stream_name_of
 from penstock.core.leases.lease_view import StreamRows
-from penstock.core.leases.lease_writes import Delete
+from penstock.core.leases.lease_writes import Delete, LateCheckpoint
 from penstock.core.leases.pending_writes import ForLateCheckpoint
 from penstock.core.leases.required_leases import find_holes
 from penstock.core.leases.shard_syncer import ShardSyncer
@@ -39,7 +39,7 @@ def deletes(self, rows, is_unwanted):
     for row in rows:
         if row not in kept and is_unwanted(row):
             delete = Delete(row.key, row.counter, row.checkpoint)
-            self._writes.enqueue(delete, ForLateCheckpoint(row.checkpoint))
+            self._writes.enqueue(delete, ForLateCheckpoint(LateCheckpoint(row.key, row.checkpoint)))
     return kept
 
 

@@ -154,6 +154,8 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             update.set(codec.SWITCHES, "N", "0")
             update.remove(*_PENDING)
         case LateCheckpoint():
+            if write.seen is not None:
+                update.conditions += _claim_is(update, write.seen.worker, write.seen.identity)
             update.conditions.append(_forward(update, write.position, or_same=False))
             update.set_checkpoint(write.position)
         case End():
@@ -270,19 +272,11 @@ def _release(update: Update, write: Release) -> None:
 
 def _claim(update: Update, write: Claim) -> None:
     claim = write.claim
-    own = update.name(codec.claim_attribute(claim.worker))
     if not write.forfeits:
         update.conditions.append(_reader_is(update, claim.worker))
         update.conditions.append(_checkpoint_is(update, write.checkpoint_seen))
     update.require_stream(write.stream)
-    if write.before is None:
-        update.conditions.append(f"attribute_not_exists({own})")
-    else:
-        batch, run = write.before
-        update.conditions += [
-            f"{own}.{update.name(codec.CLAIM_BATCH)} = {update.value('N', str(batch))}",
-            f"{own}.{update.name(codec.CLAIM_RUN)} = {update.value('S', run)}",
-        ]
+    update.conditions += _claim_is(update, claim.worker, write.before)
     for worker, batch in write.dropped:
         other = update.name(codec.claim_attribute(worker))
         number = update.value("N", str(batch))
@@ -314,6 +308,17 @@ def _promote(update: Update, write: Promote) -> None:
     update.set_checkpoint(write.position, write.tip_ms)
     update.set(codec.SWITCHES, "N", "0")
     update.remove(*_PENDING)
+
+
+def _claim_is(update: Update, worker: str, identity: tuple[int, str] | None) -> list[str]:
+    claim = update.name(codec.claim_attribute(worker))
+    if identity is None:
+        return [f"attribute_not_exists({claim})"]
+    batch, run = identity
+    return [
+        f"{claim}.{update.name(codec.CLAIM_BATCH)} = {update.value('N', str(batch))}",
+        f"{claim}.{update.name(codec.CLAIM_RUN)} = {update.value('S', run)}",
+    ]
 
 
 def _reader_is(update: Update, worker: str) -> str:

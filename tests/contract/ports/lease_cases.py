@@ -11,6 +11,7 @@ from penstock.core.leases.lease import (
     Lease,
     LeaseTerm,
     PastClaim,
+    SeenClaim,
     StopNote,
     TipMark,
     WorkerRun,
@@ -116,6 +117,10 @@ WRITES = [
     Checkpoint(KEY, 7, OTHER, at_record("11")),
     Checkpoint(KEY, 6, ME, at_record("100")),
     *[LateCheckpoint(KEY, position) for position in CHECKPOINTS],
+    *[
+        LateCheckpoint(KEY, at_record("11"), SeenClaim(worker, identity))
+        for worker, identity in ((ME, (4, "r1")), (ME, (4, "r2")), (ME, None), ("a:b/c#1", (5, "r1")))
+    ],
     End(KEY, 7, ME),
     End(KEY, 7, ME, frozenset({"x", "y"})),
     End(KEY, 7, OTHER),

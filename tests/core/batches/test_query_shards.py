@@ -27,6 +27,7 @@ from penstock.core.leases.lease import (
     BatchClaim,
     Lease,
     PastClaim,
+    SeenClaim,
     TipMark,
     starting_lease,
 )
@@ -54,6 +55,7 @@ def claimed(key="a", start=AT5, end=AT9, batch=1, **note):
     return lease(key, checkpoint=start, pending=end, claims=(claim,))
 
 
+SEEN = SeenClaim(ME, (1, "r1"))
 RUNS = ((1, "r1"),)
 """The query's own run planned all batches."""
 
@@ -148,7 +150,7 @@ def test_a_released_shard_that_is_added_again_goes_on_despite_an_older_row(posit
     shards = holding("a")
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP)]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP, SEEN)]
     assert shards.promotions() == []
     shards.start(StartReader("a", 2, position, lease(), 0.0), 1000)
     assert positions(shards) == {"a": expected}
@@ -175,7 +177,7 @@ def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
     shards = holding("a", position=AT7)
     settle(shards, done(shards=()), lease(checkpoint=AT7))
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT7)]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT7, seen=SeenClaim(ME))]
     shards.start(StartReader("a", 2, AT7, lease(checkpoint=AT7), 0.0), 1000)
     assert (positions(shards), shards.promotions()) == ({"a": AT7}, [])
 
@@ -226,9 +228,11 @@ def test_a_shard_is_given_back_only_between_batches_and_with_what_is_done():
     shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
     assert (shards.release_stopped(), shards.release_all(), shards.is_settled) == ([], [], False)
     settle(shards, done(2, shards=("a", "b")), claimed(end=AT12, batch=2), claimed("b", batch=2))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT12, TipMark(AT12, 900))]
+    assert shards.release_stopped() == [
+        ReaderStopped("a", 1, AT12, TipMark(AT12, 900), SeenClaim(ME, (2, "r1")))
+    ]
     assert shards.held == {"b"}
-    assert shards.release_all() == [ReaderStopped("b", 2, AT9, TIP)]
+    assert shards.release_all() == [ReaderStopped("b", 2, AT9, TIP, SeenClaim(ME, (2, "r1")))]
     assert shards.held == frozenset()
 
 
@@ -245,13 +249,13 @@ def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.LOST))
     shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP)]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP, SEEN)]
 
 
 def test_a_stolen_shard_is_given_back_with_its_claim_where_the_thief_left_it():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), replace(claimed(), owner=OTHER), replace(lease("b"), owner=OTHER))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP), ReaderStopped("b", 2, None)]
+    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP, SEEN), ReaderStopped("b", 2, None)]
 
 
 def test_where_nothing_is_done_yet_nothing_is_said():
@@ -643,6 +647,19 @@ def test_a_lease_that_was_reset_during_a_batch_and_came_back_still_counts_as_res
     row = lease(claims=(claim,))
     shards.start(StartReader("a", 2, AT5, row, 0.0), 1000)
     assert shards.replaced_claims(done(4, runs=RUNS), {"a": row}) == [("a", claim)]
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"), [(2, 2), (3, None), (None, None)], ids=["earlier", "the same", "missing"]
+)
+def test_a_lease_that_comes_back_between_batches_with_an_earlier_claim_was_reset(kept, expected):
+    shards = holding("a")
+    settle(shards, done(3, runs=RUNS), planned("r1", batch=3))
+    row = lease() if kept is None else planned("r1", batch=kept)
+    claim = shards.set_back_claim(row)
+    assert (None if claim is None else claim.batch) == expected
+    shards.on_batch_start()
+    assert shards.set_back_claim(row) is None
 
 
 # --- which shards share a task ----------------------------------------------------------------------------------

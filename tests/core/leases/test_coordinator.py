@@ -43,7 +43,7 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions, cold_start_jitter_s
 from penstock.core.leases.held_lease_phases import LeasePhase
-from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease import Lease, SeenClaim, TipMark
 from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
@@ -1314,6 +1314,25 @@ def test_a_stopped_readers_position_is_written_although_its_release_was_late():
     assert bench.writes(LateCheckpoint) == [LateCheckpoint("s", at_record("8"))]
     row = bench.table.rows["s"]
     assert (row.owner, row.checkpoint) == ("thief", at_record("8"))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["after the loss", "after its release was late"])
+def test_a_lost_querys_position_is_written_only_beside_the_claim_that_it_saw(is_late):
+    bench = holding()
+    stopped = ReaderStopped("s", 1, at_record("8"), seen=SeenClaim("me", (4, "run")))
+    if is_late:
+        bench.slow = (Release,)
+        bench.run(StopRequested())
+        bench.run(stopped)
+        (release,) = [effect for effect in bench.of(WriteLease) if isinstance(effect.write, Release)]
+        bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
+        bench.run(WriteDone(release.write_id, release.write, UNKNOWN))
+    else:
+        bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
+        drive_renewal(bench, bench.table.write)
+        bench.run(stopped)
+    assert bench.writes(LateCheckpoint) == [LateCheckpoint("s", at_record("8"), stopped.seen)]
+    assert bench.table.rows["s"].checkpoint < at_record("8")
 
 
 def test_a_shard_that_ends_while_the_worker_stops_leaves_its_children_to_others():

@@ -7,7 +7,7 @@ from penstock.core.leases.coordinator_effects import Turn
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_leases import LateCheckpoints
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, SeenClaim
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
     Applied,
@@ -62,9 +62,7 @@ def test_a_position_that_was_not_written_does_not_take_the_place_of_a_further_on
     assert bench.written(1.5) == []  # the first one has no answer yet
     bench.writes.settle(1)
     bench.turn.begin(0.1)
-    bench.late.on_answer(
-        "s", write.position, outcome, 2.0
-    )  # again after 0.1 + golden ratio of a third of 10 s
+    bench.late.on_answer(write, outcome, 2.0)  # again after 0.1 + golden ratio of a third of 10 s
     assert bench.written(4.3) == []
     assert bench.written(4.5) == [LateCheckpoint("s", at_record("9"))]
 
@@ -74,7 +72,7 @@ def test_a_position_whose_write_was_decided_is_not_written_again(bench, outcome)
     bench.late.keep("s", at_record("7"))
     bench.written(1.0)
     bench.writes.settle(1)
-    bench.late.on_answer("s", at_record("7"), outcome, 2.0)
+    bench.late.on_answer(LateCheckpoint("s", at_record("7")), outcome, 2.0)
     assert bench.written(99.0) == []
 
 
@@ -91,5 +89,16 @@ def test_a_position_is_forgotten_with_its_row(bench):
 
 def test_a_lease_that_comes_back_takes_the_position_with_it(bench):
     bench.late.keep("s", at_record("9"))
-    assert bench.late.take("s") == at_record("9")
+    assert bench.late.take("s") == LateCheckpoint("s", at_record("9"))
     assert bench.written(1.0) == []
+
+
+@pytest.mark.parametrize("outcome", [UNKNOWN, NotDone(Problem.THROTTLED)])
+def test_a_querys_position_needs_the_claim_that_it_saw_each_time_it_is_written(bench, outcome):
+    seen = SeenClaim("w", (3, "run"))
+    bench.late.keep("s", at_record("7"), seen)
+    (write,) = bench.written(1.0)
+    assert write == LateCheckpoint("s", at_record("7"), seen)
+    bench.writes.settle(1)
+    bench.late.on_answer(write, outcome, 2.0)
+    assert bench.written(9.0) == [write]

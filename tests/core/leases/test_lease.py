@@ -12,6 +12,7 @@ from penstock.core.leases.lease import (
     BatchClaim,
     Lease,
     LeaseTerm,
+    SeenClaim,
     StopNote,
     TipMark,
     starting_lease,
@@ -73,6 +74,7 @@ READERS = {
     "claims": lambda value: tuple(a_claim(claim) for claim in value),
     "stream": lambda value: StreamIdentity(**value),
     "before": tuple,
+    "seen": lambda value: SeenClaim(value["worker"], tuple(value["identity"])),
     "dropped": lambda value: tuple(tuple(claim) for claim in value),
 }
 
@@ -150,7 +152,12 @@ UPDATES = st.one_of(
     st.builds(Take, KEY, COUNTERS, WORKERS),
     st.builds(Renew, KEY, COUNTERS, WORKERS, st.none() | st.just(2.5), st.booleans()),
     st.builds(Checkpoint, KEY, COUNTERS, WORKERS, POSITIONS),
-    st.builds(LateCheckpoint, KEY, POSITIONS),
+    st.builds(
+        LateCheckpoint,
+        KEY,
+        POSITIONS,
+        st.none() | st.builds(SeenClaim, WORKERS, st.none() | st.tuples(NUMBERS, st.just("r1"))),
+    ),
     st.builds(End, KEY, COUNTERS, WORKERS),
     st.builds(Release, KEY, COUNTERS, WORKERS, st.none() | POSITIONS, st.none() | WORKERS),
     st.builds(RequestHandover, KEY, WORKERS, WORKERS),

@@ -42,7 +42,7 @@ from penstock.core.batches.shard_state import (
 )
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
-from penstock.core.leases.lease import BatchClaim, Lease, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, SeenClaim, TipMark
 from penstock.core.leases.lease_writes import Promote
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
@@ -209,6 +209,18 @@ class QueryShards:
             and start.known_batches.has(claim)
             and claim.identity != self.seen_claim(key)
         ]
+
+    def set_back_claim(self, row: Lease) -> BatchClaim | None:
+        """Return the claim on a lease that the query gets between two batches, if it is an earlier one than was seen.
+
+        Batch numbers on a lease only grow, unless another driver resets it, or the lease table is restored from a backup.
+        """
+        if not self.is_settled:
+            return None  # `replaced_claims` compares the row that is read when the batch is done
+        later = self._not_held.get(row.key, row)
+        claim = (later if later.counter >= row.counter else row).claim_of(self.worker)
+        seen = self.seen_claim(row.key)
+        return claim if claim is not None and seen is not None and claim.batch < seen[0] else None
 
     def rows_to_read(self, start: StreamOffset) -> list[str]:
         """Return the shards whose leases are read to settle a batch: those that it read, and those added since."""
@@ -397,7 +409,8 @@ class QueryShards:
         if state is None or not state.position.is_record:
             return ReaderStopped(key, held.epoch, None)
         self._released[key] = (state, promotion)
-        return ReaderStopped(key, held.epoch, state.position, state.tip)
+        seen = SeenClaim(self.worker, self.seen_claim(key))
+        return ReaderStopped(key, held.epoch, state.position, state.tip, seen)
 
     def promotions(self) -> list[Promote]:
         """Return the claims of the done batch that may become checkpoints."""

@@ -256,7 +256,9 @@ class Acquisitions:
         key = lease.key
         is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
         if is_leaving and not self.options.keeps_claims:
-            return Release(key, lease.counter, self.me, self._late_checkpoints.take(key), lease.owner)
+            late = self._late_checkpoints.take(key)
+            position = None if late is None else late.position
+            return Release(key, lease.counter, self.me, position, lease.owner)
         if lease.checkpoint == LATEST and not is_leaving:
             return self._stream_check.for_this_stream(Take(key, lease.counter, self.me), now_s)
         stream = self._stream_check.stream_to_write(lease)

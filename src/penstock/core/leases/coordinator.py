@@ -545,9 +545,9 @@ class Coordinator:
             case ForCleanup(reason):
                 self._on_row_of(outcome, pending.write.key, now_s)
                 self._streams.of(pending.write.key).cleanup.on_deleted(pending.write.key, reason, outcome)
-            case ForLateCheckpoint(position):
+            case ForLateCheckpoint(write):
                 self._on_row_of(outcome, pending.write.key, now_s)
-                self._late_checkpoints.on_answer(pending.write.key, position, outcome, now_s)
+                self._late_checkpoints.on_answer(write, outcome, now_s)
             case _:
                 assert_never(purpose)
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from penstock.core.leases.kcl3_fleet import Kcl3Rows
-from penstock.core.leases.lease import Lease, TablePart, TipMark
+from penstock.core.leases.lease import Lease, SeenClaim, TablePart, TipMark
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Refused
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard, Shard
@@ -251,12 +251,14 @@ class ReaderStopped(Struct, frozen=True):
     Args:
         position: Everything up to and including it is done; None when nothing was done beyond the start.
         tip: The position done at which the reader reached the tip, and when, or None.
+        seen: If the reader is a query: the claim that it saw last. A late checkpoint needs it on the row.
     """
 
     key: str
     epoch: int
     position: Position | None
     tip: TipMark | None = None
+    seen: SeenClaim | None = None
 
 
 class ReaderFailed(Struct, frozen=True):

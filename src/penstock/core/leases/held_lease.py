@@ -55,7 +55,7 @@ from penstock.core.leases.held_lease_phases import (
     report_read_back,
     report_release,
 )
-from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease import Lease, SeenClaim, TipMark
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
     Applied,
@@ -127,6 +127,7 @@ class HeldLease(Struct):
     progress_s: float = 0.0
     phase: LeasePhase = LeasePhase.WAITING
     done_through: Position | None = None  # everything up to this record is done
+    seen: SeenClaim | None = None  # the claim that a query saw when it reported that
     is_urgent: bool = False
     unknown_write: LeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
     is_fetching: bool = False
@@ -185,6 +186,12 @@ class HeldLease(Struct):
             and (self.done_through is None or self.done_through < position)
         ):
             self.done_through = position
+
+    def on_late(self, position: Position | None, seen: SeenClaim | None) -> None:
+        """Handle the last position of an earlier reader; a query's counts only if the row still has the claim that it saw."""
+        if seen is None or self.lease.has_claim(seen):
+            self.on_done(position)
+            self.seen = seen
 
     def _move(self, trigger: Trigger) -> None:
         after = TRANSITIONS[self.phase].get(trigger)
@@ -499,6 +506,7 @@ class HeldLease(Struct):
     def on_stopped(self, event: ReaderStopped) -> None:
         """Handle that the reader has stopped."""
         self.on_done(event.position)
+        self.seen = event.seen
         self.tip = event.tip or self.tip
         self._move(Trigger.READER_STOPPED)
 

@@ -44,7 +44,7 @@ from penstock.core.leases.held_lease_phases import (
     report_stall,
     report_still_stopped,
 )
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, SeenClaim
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
     Applied,
@@ -80,38 +80,38 @@ class LateCheckpoints:
         self.view: LeaseView = context.view
         self._turn = context.turn
         self._writes = context.writes
-        self._kept: dict[str, Position] = {}
+        self._kept: dict[str, LateCheckpoint] = {}
         self._due_s = 0.0
 
-    def keep(self, key: str, position: Position | None) -> None:
-        """Keep a position, unless the kept one is later."""
+    def keep(self, key: str, position: Position | None, seen: SeenClaim | None = None) -> None:
+        """Keep a position, unless the kept one is later. With a query's position: the claim that it saw."""
         if position is None or not position.is_record:
             return
         known = self._kept.get(key)
-        if known is None or known < position:
-            self._kept[key] = position
+        if known is None or known.position < position:
+            self._kept[key] = LateCheckpoint(key, position, seen)
 
-    def take(self, key: str) -> Position | None:
-        """Forget the kept position; return it if it is beyond the row's checkpoint, else None."""
-        position, row = self._kept.pop(key, None), self.view.get(key)
-        if position is None or row is None or position <= row.checkpoint:
+    def take(self, key: str) -> LateCheckpoint | None:
+        """Forget the kept position; return its write if it is beyond the row's checkpoint, else None."""
+        write, row = self._kept.pop(key, None), self.view.get(key)
+        if write is None or row is None or write.position <= row.checkpoint:
             return None
-        return position
+        return write
 
     def write(self, now_s: float) -> None:
         """Write the kept positions of leases without another write in flight."""
         if not self._kept or now_s < self._due_s:
             return
         for key in [key for key in self._kept if not self._writes.is_busy(key)]:
-            position = self.take(key)
-            if position is not None:
-                self._writes.enqueue(LateCheckpoint(key, position), ForLateCheckpoint(position))
+            write = self.take(key)
+            if write is not None:
+                self._writes.enqueue(write, ForLateCheckpoint(write))
 
-    def on_answer(self, key: str, position: Position, outcome: WriteOutcome, now_s: float) -> None:
+    def on_answer(self, write: LateCheckpoint, outcome: WriteOutcome, now_s: float) -> None:
         """Handle the answer to a late checkpoint: it is tried again if it failed or its outcome is unknown."""
         if isinstance(outcome, NotDone | Unknown):
             self._due_s = now_s + self.options.renew_interval_s * self._turn.draw()
-            self.keep(key, position)
+            self.keep(write.key, write.position, write.seen)
 
 
 _EXPIRED_REPORT_INTERVAL_S: Final = 1.0
@@ -195,7 +195,9 @@ class HeldLeases:
         )
         self._held[lease.key] = held
         self._pace.held_count = len(self._held)
-        held.on_done(self._late_checkpoints.take(lease.key))
+        late = self._late_checkpoints.take(lease.key)
+        if late is not None:
+            held.on_late(late.position, late.seen)
         if self._is_stopping:
             self._do(held, held.stop(StopWhy.SHUTDOWN), now_s)
         self._advance(held, now_s)
@@ -294,7 +296,7 @@ class HeldLeases:
         if has_reader:
             self._earlier_readers[held.key] = held.epoch
         else:
-            self._late_checkpoints.keep(held.key, done)
+            self._late_checkpoints.keep(held.key, done, held.seen)
 
     def _take_children(self, children: tuple[ChildShard, ...]) -> None:
         """Take the children of a shard that this worker has just ended, within `max_leases`."""
@@ -447,7 +449,7 @@ class HeldLeases:
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle that a reader has stopped as asked."""
         if self._drop_earlier_reader(event.key, event.epoch):
-            self._keep_late(event.key, event.position, now_s)
+            self._keep_late(event.key, event.position, now_s, event.seen)
             self.wake_waiting(now_s)
             return
         held = self._with_reader(event.key, event.epoch)
@@ -473,15 +475,17 @@ class HeldLeases:
         del self._earlier_readers[key]
         return True
 
-    def _keep_late(self, key: str, position: Position | None, now_s: float) -> None:
+    def _keep_late(
+        self, key: str, position: Position | None, now_s: float, seen: SeenClaim | None = None
+    ) -> None:
         """Keep the last position of a reader whose lease was lost, until it is written or the lease is held again."""
         held = self._held.get(key)
         if held is None:
-            self._late_checkpoints.keep(key, position)
+            self._late_checkpoints.keep(key, position, seen)
         else:
             # This process lost the lease and took it again before its first reader had stopped. The first reader's position
             # counts for the new ownership: the second reader has not begun, since it waits for the first one.
-            held.on_done(position)
+            held.on_late(position, seen)
             self._advance(held, now_s)
 
     # --- releasing --------------------------------------------------------------------------------------

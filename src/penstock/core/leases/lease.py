@@ -91,6 +91,18 @@ class BatchClaim(Struct, frozen=True):
         return (PastClaim(self.batch, self.start, self.end, self.planned_by), *self.earlier)[:count_max]
 
 
+class SeenClaim(Struct, frozen=True):
+    """The claim of a query that its driver saw last on a row.
+
+    Args:
+        worker: The query's worker id.
+        identity: The claim's batch and run; None if the row had no claim of the query.
+    """
+
+    worker: str
+    identity: tuple[int, str] | None = None
+
+
 class TipMark(Struct, frozen=True):
     """The last position that a Penstock worker wrote, and a moment at which it was the tip of the shard.
 
@@ -244,6 +256,11 @@ class Lease(Struct, frozen=True):
     def claim_of(self, worker: str) -> BatchClaim | None:
         """Return the claim of one query, or None."""
         return next((claim for claim in self.claims if claim.worker == worker), None)
+
+    def has_claim(self, seen: SeenClaim) -> bool:
+        """Return whether the claim of a query is the one that its driver saw."""
+        claim = self.claim_of(seen.worker)
+        return (None if claim is None else claim.identity) == seen.identity
 
     def tip_ms_at(self, position: Position) -> int | None:
         """Return the moment at which no record was after a position, or None if the row has none for it."""

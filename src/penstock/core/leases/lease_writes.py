@@ -14,7 +14,15 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, StopNote, TipMark, WorkerRun
+from penstock.core.leases.lease import (
+    BatchClaim,
+    Lease,
+    LeaseTerm,
+    SeenClaim,
+    StopNote,
+    TipMark,
+    WorkerRun,
+)
 from penstock.core.position import Position
 from penstock.core.stream_identity import StreamIdentity
 
@@ -120,11 +128,16 @@ class Checkpoint(Struct, frozen=True):
 class LateCheckpoint(Struct, frozen=True):
     """Write the last position of a reader whose lease was taken: strictly forwards, never SHARD_END; owner and counter stay.
 
-    Model: `LateCheckpoint`.
+    Model: `LateCheckpoint`, a query's: `Drop` of `model/Batches.tla`.
+
+    Args:
+        seen: If the reader was a query: the row must still have the claim that it saw. A driver on an older copy of the
+            checkpoint location may have reset the lease, and reads on from an earlier position.
     """
 
     key: str
     position: Position
+    seen: SeenClaim | None = None
 
 
 class End(Struct, frozen=True):

@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_effects import Turn, WriteLease
 from penstock.core.leases.fleet_view import Reason
-from penstock.core.leases.lease_writes import Create, LeaseWrite, Renew, Take
+from penstock.core.leases.lease_writes import Create, LateCheckpoint, LeaseWrite, Renew, Take
 from penstock.core.leases.required_leases import CreationReason, DeletionReason
 from penstock.core.leases.row_checks import TwinWatch
-from penstock.core.position import Position
 
 # --- the purpose of a write: it decides which part gets the answer ---------------------------------------
 
@@ -71,7 +70,7 @@ class ForCleanup(Struct, frozen=True):
 class ForLateCheckpoint(Struct, frozen=True):
     """Write the last position of a reader whose lease was lost."""
 
-    position: Position
+    write: LateCheckpoint
 
 
 OtherPurpose: TypeAlias = (

@@ -284,13 +284,32 @@ def refuse_another_driver(known: KnownBatches, shards: QueryShards, rows: Iterab
         )
 
 
+def refuse_set_back_lease(shards: QueryShards, row: Lease) -> None:
+    """Raise an error if the query gets a lease that another driver has reset since this one saw its claim.
+
+    Raises:
+        AnotherDriver: The lease has an earlier claim.
+    """
+    # Without this check the query would go on at its own position, and release the lease there. The other driver, which
+    # begins further back, would skip the records up to it.
+    claim = shards.set_back_claim(row)
+    if claim is not None:
+        raise _set_back(f"shard {row.key}: its lease was set back to batch {claim.batch} of {shards.worker}")
+
+
+def _set_back(what: str) -> AnotherDriver:
+    return AnotherDriver(
+        f"{what}: another query works from a copy of the checkpoint location, or the lease table was restored from a backup. "
+        "Make sure that one query at a time uses the location and its copies, and start it again: it goes on from its "
+        "checkpoint location"
+    )
+
+
 def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
     # Without this check the driver would claim the batch's end again, and Spark may have accepted a different end.
     for key, claim in shards.replaced_claims(start, rows):
-        raise AnotherDriver(
-            f"shard {key}: its lease was set back to batch {claim.batch} during batch {start.batch} of {shards.worker}: another query "
-            "works from a copy of the checkpoint location, or the lease table was restored from a backup. Make sure that one query "
-            "at a time uses the location and its copies, and start it again: it goes on from its checkpoint location"
+        raise _set_back(
+            f"shard {key}: its lease was set back to batch {claim.batch} during batch {start.batch} of {shards.worker}"
         )
 
 
