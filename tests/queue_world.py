@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+from memory_queues import MemoryQueues
 from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.ports.queues import DeadLetters, EntryResult, QueueStart
 from penstock.queues import QueueConsumerPorts
-from penstock.runtime.memory_queues import MemoryQueues
 
 
 class QueueWorld:

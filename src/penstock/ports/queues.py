@@ -1,6 +1,6 @@
 """The service's queues that Penstock needs.
 
-Implemented by `penstock.aws.queues` over boto3 and by `penstock.runtime.memory_queues` in memory. tests/contract asks both the same
+Implemented by `penstock.aws.queues` over boto3, and for tests in memory (tests/memory_queues.py). tests/contract asks both the same
 questions.
 """
 

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("httptools")
 
+from memory_queues import MemoryQueues
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.queues import AwsQueues
 from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.errors import NotFound, ResourceBusy
 from penstock.ports.queues import DeadLetters, QueueStart
-from penstock.runtime.memory_queues import MemoryQueues
 from penstock_local import LocalKinesis
 from queue_rig import knows_queues
 from waiting import wait_until

@@ -225,7 +225,7 @@ class MemoryQueues:
         *,
         visibility_s: int | None = None,
         dead_letters: DeadLetters | None = None,
-        tags: Mapping[str, str] | None = None,  # noqa: ARG002 - they are not kept
+        tags: Mapping[str, str] | None = None,
     ) -> QueueDescription:
         """Create a queue."""
         with self._changed:
