@@ -78,7 +78,6 @@ def open_lease_table(
 
     Args:
         name: Of a DynamoDB table; or `s3://bucket/prefix`, or `file:///folder` for processes of one machine.
-        options: Where and as whom.
         table_options: How a DynamoDB table is made and read.
 
     Raises:
@@ -137,7 +136,6 @@ def open_kcl3_tables(
 
     Args:
         lease_table: The lease table's name.
-        options: Where and as whom.
         table: The lease table, if it is open: its first description spares a call.
     """
     if "://" in lease_table:

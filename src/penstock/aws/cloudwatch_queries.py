@@ -58,11 +58,7 @@ class _Part(Struct, frozen=True):
 
 
 class CloudWatchQueries:
-    """Fetches metrics with GetMetricData, which CloudWatch bills by the requested metrics. Thread-safe.
-
-    Args:
-        options: Where and as whom.
-    """
+    """Fetches metrics with GetMetricData, which CloudWatch bills by the requested metrics. Thread-safe."""
 
     def __init__(self, options: AwsOptions) -> None:
         self._options = options
@@ -78,7 +74,6 @@ class CloudWatchQueries:
         """Fetch the sums of some minutes of a stream, or of longer periods.
 
         Args:
-            stream: The stream's name.
             queries: Any number, 500 of them to a call.
             began_ms: A moment of the first period.
             ended_ms: A moment of the last one.

@@ -150,7 +150,6 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
     """Make the next client with credentials that are fetched again; safe from several threads.
 
     Args:
-        options: Where and as whom.
         seen: The result of `credentials_in_use` before the refused call, so that one renewal serves all calls in flight.
 
     Returns:
@@ -264,8 +263,6 @@ class _AssumedRole:
 
     Args:
         source: The session whose credentials assume the role.
-        options: Where and how.
-        role_arn: The role.
 
     Raises:
         OptionError: This botocore does not accept the role's credentials.

@@ -59,7 +59,6 @@ class Refusal(Struct, frozen=True):
     Args:
         status: Of HTTP; 400 for an exception that the service names.
         code: The service's, or an empty text.
-        message: The service's.
     """
 
     status: int

@@ -38,7 +38,6 @@ class Frame(NamedTuple):
 
     Args:
         headers: Those whose values are texts.
-        payload: As received.
         received_s: When its last bytes were received.
     """
 
@@ -155,7 +154,6 @@ def decode_event(payload: bytes, *, age_ms: int = 0, server_ms: int | None = Non
     """Decode a SubscribeToShardEvent as a page whose next iterator is the continuation.
 
     Args:
-        payload: The frame's payload.
         age_ms: How long the event has waited in this process. It is added to the event's distance from the tip.
         server_ms: The service's current time.
 

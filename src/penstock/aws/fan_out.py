@@ -33,11 +33,7 @@ _LISTING_PAGE_COUNT_MAX: Final = 100
 
 
 class AwsFanOut:
-    """Implements `penstock.ports.fan_out.FanOut`; safe to use from several threads.
-
-    Args:
-        options: Where and as whom.
-    """
+    """Implements `penstock.ports.fan_out.FanOut`; safe to use from several threads."""
 
     def __init__(self, options: AwsOptions) -> None:
         self._options = options

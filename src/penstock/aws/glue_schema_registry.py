@@ -41,7 +41,6 @@ class GlueSchemaRegistry:
     """Implements `penstock.ports.schema_registry.SchemaRegistry`. Equal values reach the same registry.
 
     Args:
-        options: Where and as whom.
         registry_name: Registry of the schemas that are named. The ids of versions hold in all registries of an account.
     """
 

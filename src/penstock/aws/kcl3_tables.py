@@ -54,7 +54,6 @@ class DynamoKcl3Tables:
 
     Args:
         lease_table: The lease table's name; the tables of KCL 3.0 to 3.4 are named after it.
-        options: Where and as whom.
         take_description: Returns the lease table if it has just been described, once, which spares a call; else None.
     """
 

@@ -25,7 +25,6 @@ class AwsKinesis:
     """Implements `penstock.ports.kinesis.Kinesis`; safe to use from several threads.
 
     Args:
-        options: Where and as whom.
         is_patient: Whether a throttled or failed call is retried.
     """
 

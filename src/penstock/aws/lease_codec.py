@@ -143,7 +143,6 @@ def _why_unreadable(item: Item, missing: str) -> str:
     """Return a description of a damaged row.
 
     Args:
-        item: The row.
         missing: The name of a missing attribute or type.
     """
     for name, kind in _KIND_OF.items():

@@ -135,7 +135,6 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
     """Return the request for a write other than `Create`.
 
     Args:
-        write: The write.
         previous_owner: For `Take`: the owner as last read. The request requires that it is still the owner, because the
             count of owner switches depends on it.
     """

@@ -103,11 +103,7 @@ class LeaseTableOptions(Struct, frozen=True):
 
 
 class _Described:
-    """A call in a thread of its own, whose outcome is asked for once.
-
-    Args:
-        describe: The call.
-    """
+    """A call in a thread of its own, whose outcome is asked for once."""
 
     def __init__(self, describe: Callable[[], Any]) -> None:
         self._describe = describe
@@ -135,7 +131,6 @@ class DynamoLeaseTable:
 
     Args:
         name: The table's name; by KCL's convention the application's.
-        options: Where and as whom.
         table_options: How the table is created and read.
     """
 

@@ -30,11 +30,7 @@ class FoundTables(Struct, frozen=True):
 
 
 class LeaseTableFinder:
-    """Finds tables whose only key is `leaseKey`. A table is described once, since its key never changes.
-
-    Args:
-        options: Where and as whom.
-    """
+    """Finds tables whose only key is `leaseKey`. A table is described once, since its key never changes."""
 
     def __init__(self, options: AwsOptions) -> None:
         self._options = options

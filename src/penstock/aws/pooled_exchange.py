@@ -41,9 +41,7 @@ class Answer(NamedTuple):
     """The answer to a request.
 
     Args:
-        status: As a number.
         headers: By their names in lower case.
-        body: All of it.
     """
 
     status: int
@@ -55,7 +53,6 @@ class PooledExchange:
     """Exchanges requests and answers with one address; safe to use from several threads.
 
     Args:
-        url: The address.
         connect_timeout_s: For a connection to open.
         read_timeout_s: Without a byte of the answer.
         idle_max: Open connections that are kept for later requests.

@@ -34,11 +34,7 @@ _ANSWER_WITHIN_S: Final = 5.0
 
 
 class AwsQueues:
-    """Implements `penstock.ports.queues.Queues`; safe to use from several threads.
-
-    Args:
-        options: Where and as whom.
-    """
+    """Implements `penstock.ports.queues.Queues`; safe to use from several threads."""
 
     def __init__(self, options: AwsOptions) -> None:
         # A receive may wait for 20 s, so an answer within the usual time cannot be asked of it.

@@ -55,11 +55,8 @@ class Signing:
     """Signs requests that have the address and the headers of one that botocore has signed.
 
     Args:
-        host: Of the address.
         headers: Of the request, with names in lower case, without those of its signature.
         signed: The names that are signed, in order.
-        region: Of the signature.
-        service: Of the signature.
     """
 
     def __init__(
@@ -81,7 +78,6 @@ class Signing:
         """Return the headers that a body's signature needs.
 
         Args:
-            body: Of the request.
             keys: Who signs.
             stamp: The moment as `X-Amz-Date` writes it; None: now.
         """

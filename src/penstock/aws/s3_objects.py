@@ -32,7 +32,6 @@ class S3Objects:
     Args:
         bucket: Its name; it must exist.
         prefix: Prefix of the objects' names, without a slash at either end; may be empty.
-        options: As whom.
     """
 
     def __init__(self, bucket: str, prefix: str, options: AwsOptions) -> None:

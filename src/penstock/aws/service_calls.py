@@ -112,7 +112,6 @@ def translate(
     """Return Penstock's error for one of the SDK's.
 
     Args:
-        error: The SDK's error.
         operation: The service's name of the call.
         resource: Stream, shard or table.
         is_write: Whether a request that was sent may have changed something.

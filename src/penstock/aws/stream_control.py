@@ -18,9 +18,6 @@ class StreamControl:
     """Changes streams. A change is begun when a method returns; the stream is ACTIVE again later.
 
     Only a throttled call is sent again: one without an answer may have been carried out.
-
-    Args:
-        options: Where and as whom.
     """
 
     def __init__(self, options: AwsOptions) -> None:

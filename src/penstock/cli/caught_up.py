@@ -33,8 +33,6 @@ def when_caught_up(
 
     Args:
         consumer: The only worker of its application.
-        table: Its leases.
-        on_caught_up: The callback.
         lag_error_ms: The age of a lag, and the distance of this machine's clock from the service's, are together at most so much. A
             lag of 0 is exact: all reads are later than the body's begin.
         shard_ids: The only shards that are read; empty if all are read, at least one of which is open.

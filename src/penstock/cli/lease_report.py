@@ -78,8 +78,6 @@ def state_of(
     """Return the state of a lease, in a word or two.
 
     Args:
-        sighting: Of the lease.
-        leases: The whole table.
         vanished: Shards that the stream does not list any more.
         circular: Leases whose rows make them their own ancestors.
     """
@@ -126,7 +124,6 @@ def describe_fleet(rows: Kcl3Rows, wall_s: float) -> dict[str, Any]:
 
     Args:
         rows: Their rows beside the leases.
-        wall_s: Seconds since the epoch.
     """
     mode = FleetModeDetector("").detect(rows, 0.0, wall_s)
     return {

@@ -63,7 +63,6 @@ def parse_format(text: str, fields: _Fields = STREAM_FIELDS) -> LineFormat:
     """Read a format as the user wrote it.
 
     Args:
-        text: The format.
         fields: The fields of the records.
 
     Raises:

@@ -46,7 +46,6 @@ class ServiceNow:
     """The moment by the clock of the service, by which records are dated; the first call asks the service.
 
     Args:
-        kinesis: The service.
         stream: One of its streams.
     """
 
@@ -85,7 +84,6 @@ def parse_age_or_moment(text: str, option: str, now_ms: Callable[[], int]) -> in
 
     Args:
         text: `30s`, `10m`, `2h`, `1d` or a moment.
-        option: The flag.
         now_ms: Returns the moment from which an age counts.
 
     Raises:

@@ -28,7 +28,6 @@ class OnlyShards:
     its pages are empty. Neither costs a call.
 
     Args:
-        inner: The service.
         shard_ids: The shards to read.
         unread: The page that each of the other shards returns.
     """

@@ -18,8 +18,6 @@ class RecordFilter:
     """A filter of the records to show; a field that is None matches all.
 
     Args:
-        shard_ids: The shards.
-        key: The partition key.
         pattern: Found somewhere in the data.
         until_ms: Arrived before this moment.
     """

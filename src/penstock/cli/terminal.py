@@ -143,7 +143,6 @@ class Output:
         """Print numbers as bars under a title.
 
         Args:
-            title: Of all.
             counts: By name.
             none: Printed if there are none.
         """

@@ -83,9 +83,6 @@ class DeliveryLoop(Loop[ShardRun]):
         beat_interval_s: Time between two reports to the coordinator's watchdog; also the longest time that
             a checkpoint waits for a renewal.
         checkpoint_timeout_s: How long `batch.checkpoint` waits.
-        clock: Time.
-        chance: Jitter.
-        metrics: Where figures go.
         read_pool: For calls to the stream.
         handler_pool: For user code.
         on_worker_failure: Called when a failure must stop the whole worker.

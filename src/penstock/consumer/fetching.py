@@ -39,11 +39,8 @@ class ShardFetcher:
 
     Args:
         stream: Name or ARN.
-        kinesis: Where to read.
         drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
         has_room: Whether the process as a whole may hold more.
-        clock: Time.
-        metrics: Where figures go.
         known: Whether the name still means this stream; None: that is not asked.
     """
 
@@ -143,7 +140,6 @@ class PushedFetcher:
         fetcher: Takes pages apart, and does the steps that have nothing to do with a subscription.
         subscriptions: Bring the pages.
         has_room: Whether the process as a whole may hold more.
-        clock: Time.
         on_answered: Called when a run was brought an answer later than `fetch` returned.
     """
 
@@ -239,11 +235,8 @@ class AutoFetcher(PushedFetcher):
         fetcher: Polls.
         subscriptions: Bring pages by enhanced fan-out.
         has_room: Whether the process as a whole may hold more.
-        clock: Time.
         on_answered: Called when a run was brought an answer later than `fetch` returned.
         options: When to change, and how to read then.
-        chance: Jitter.
-        metrics: Where figures go.
         call_pool: Where the consumer is registered when it is first needed.
     """
 

@@ -86,12 +86,7 @@ class ShardRun:
     Args:
         stream: Name or ARN, for messages and records.
         start: The coordinator's command: shard, epoch, position, deadline.
-        reader_options: How to read.
-        delivery_options: How to deliver.
         is_checkpoint_urgent: Whether automatic checkpoints are written at once rather than with a renewal.
-        clock: Time.
-        chance: Jitter.
-        metrics: Where figures go.
         processor: User code for this shard.
     """
 

@@ -71,13 +71,9 @@ class ReadingParts(Struct, frozen=True):
     """Parts that the readings of all streams share.
 
     Args:
-        kinesis: Where to read.
         drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
         has_room: Whether the process as a whole may hold more.
         on_answered: Called when a run gets an answer after `fetch` has returned.
-        clock: Time.
-        chance: Jitter.
-        metrics: Where figures go.
         call_pool: For calls that have to do with no shard.
     """
 

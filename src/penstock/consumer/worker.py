@@ -139,7 +139,6 @@ class Worker:
     Args:
         streams: Those whose shards are read: one, or several that share the lease table.
         worker_id: In the lease table.
-        options: How to work.
         ports: Services, clock, jitter, metrics.
         pools: Where work is done.
         processor_factory: User code.

@@ -140,7 +140,6 @@ class UserRecord(NamedTuple):
     Args:
         partition_key: None only for a plain record of a stream with service-managed keys.
         explicit_hash_key: As the producer set it inside an aggregate; None otherwise.
-        data: The payload.
         sub_sequence_number: Its place inside the aggregate; 0 for a plain record.
     """
 
@@ -156,7 +155,6 @@ class UserColumns(NamedTuple):
     Args:
         partition_keys: As in `UserRecord`.
         explicit_hash_keys: As in `UserRecord`; None if no record has one.
-        data: The payloads.
     """
 
     partition_keys: Sequence[str | None]
@@ -259,7 +257,6 @@ class MisplacedRule(Struct, frozen=True):
     """Which misplaced aggregates a reader of one shard drops.
 
     Args:
-        hash_keys: Of the shard.
         drops_unmarked: Drop also aggregates whose producers do not promise to send them again, as the KCL does.
         known_range: The shard's hash range in its lease or its plan. It saves a listing, and is used if the listing does
             not name the shard, because it does not show the last reshard yet.
@@ -298,9 +295,7 @@ def deaggregate_record(
     """Return the user records of one Kinesis record, or the record itself if it is no aggregate.
 
     Args:
-        data: The blob.
         partition_key: The Kinesis record's own key.
-        counts: Increased.
         rule: Which misplaced aggregates are dropped; None drops none.
     """
     found = decode(data)

@@ -91,7 +91,6 @@ class RetryPlan(Struct, frozen=True):
     """When to try again and when to stop; always bounded.
 
     Args:
-        backoff: The delays.
         attempts_max: Attempts in all, the first one included; at least 1.
         deadline_s: The last attempt begins at most this many seconds after the first one; more than 0.
 

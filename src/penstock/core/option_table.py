@@ -151,7 +151,6 @@ def parse_options(
 
     Args:
         given: Keys and texts; keys in any case.
-        table: The known options.
         scope: Which of them count here.
         without_effect: Foreign keys that are accepted and do nothing, with the reason.
         refused: Foreign keys that ask for something that is not there, with the way out. A key that ends with a dot is a

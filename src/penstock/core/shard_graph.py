@@ -72,7 +72,6 @@ def find_children(childless: Iterable[str], listing: Iterable[Shard]) -> dict[st
 
     Args:
         childless: Ids of the ended shards.
-        listing: The stream's shards.
     """
     listed = {shard.shard_id: shard for shard in listing}
     found = {}

@@ -63,7 +63,6 @@ def parse_starting(
     """Read a starting (or ending) position as a user wrote it.
 
     Args:
-        text: The option's value.
         option: Its name, for messages.
         zone: The time zone of moments without one; None refuses them.
 
@@ -157,7 +156,6 @@ def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
     """Make sure that no shard starts at a future moment: the service refuses such a moment each time that it is asked.
 
     Args:
-        starting: Where shards start.
         now_ms: By this machine's clock.
         given: The user's text, for the message.
 

@@ -9,7 +9,6 @@ class StreamIdentity(Struct, frozen=True):
     """One stream, distinguished from a later one of the same name.
 
     Args:
-        arn: The stream's ARN.
         created_ms: Its creation, milliseconds since the epoch.
     """
 

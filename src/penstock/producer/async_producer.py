@@ -101,7 +101,6 @@ class _PutQueue:
 
     Args:
         producer: Accepts the records.
-        loop: The running loop.
     """
 
     def __init__(self, producer: Producer, loop: asyncio.AbstractEventLoop) -> None:

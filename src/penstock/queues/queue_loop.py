@@ -82,12 +82,9 @@ class QueueLoop(Loop[QueueEvent]):
 
     Args:
         queue: The service's description of the queue.
-        queues: The service.
-        options: The consumer's options.
         worker_id: Shown in health and log.
         calls: Calls user code.
         pools: The threads for receives, other calls to the service, and handlers.
-        clock: The clock.
         chance: The source of jitter.
         metrics: Receives the measurements.
         finished: A durable memory of records that are done, or None.

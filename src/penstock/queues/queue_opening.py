@@ -24,7 +24,6 @@ def open_queue(
     """Return a queue that delivers records: create it if `creation` is given and it does not exist, and wait until it is ACTIVE.
 
     Args:
-        queues: The service.
         queue: Name or ARN.
         creation: The queue to create if none has the name; None creates no queue.
         kinesis: Finds the ARN of the stream that `creation` names.

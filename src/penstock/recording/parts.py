@@ -40,7 +40,6 @@ class Progress(Struct, kw_only=True):
     Args:
         asked: The options as they were typed: a recording goes on only with the same ones.
         stream: The stream that is recorded.
-        recorded: The slice.
         has_end: Whether the end was typed; else it is the beginning of the recording.
         began_ms: When the recording began.
         secret: The secret of the hashes, in hexadecimal; removed with the folder.
@@ -64,8 +63,6 @@ class PartFolder:
     """The folder beside a recording. Thread-safe.
 
     Args:
-        path: The final file.
-        progress: The document.
         batches: The parts that are there, by number; the parts of a shard are in the order of its records.
 
     Raises:

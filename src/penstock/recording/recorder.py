@@ -134,8 +134,6 @@ class Recorder:
     """Records one slice into one file.
 
     Args:
-        kinesis: The service.
-        wanted: The slice.
         path: The file; its folder of parts is beside it.
         now_ms: Returns the moment by this machine's clock.
 

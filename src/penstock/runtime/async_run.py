@@ -60,7 +60,6 @@ class AsyncRun:
         shutdown_timeout_s: Bound of a graceful stop.
         not_stopped: Returns the error of a consumer that has not stopped in time.
         name: Of the public class, for messages.
-        log: Where warnings go.
     """
 
     def __init__(

@@ -29,11 +29,6 @@ class ConsumerRegistration:
     """One consumer of one stream. Safe to use from several threads.
 
     Args:
-        fan_out: The calls of enhanced fan-out.
-        stream_arn: The stream.
-        name: The consumer's name.
-        clock: Time.
-        chance: Jitter.
         way_out: The remedy in error messages.
     """
 

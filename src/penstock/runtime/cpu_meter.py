@@ -26,7 +26,6 @@ class CpuMeter:
     """Measures from call to call. Not thread-safe.
 
     Args:
-        monotonic_s: The monotonic clock.
         root: The root of the kernel's files.
     """
 

@@ -26,9 +26,7 @@ class HashRanges:
     """Lists the shards of one stream at the first use. Safe to use from several threads.
 
     Args:
-        kinesis: The service.
         stream: Name or ARN.
-        monotonic_s: The process's clock.
     """
 
     def __init__(

@@ -97,14 +97,7 @@ class GetHandler(BaseHTTPRequestHandler):
     def send(
         self, status: int, content_type: str, text: str, headers: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Send an answer.
-
-        Args:
-            status: Of HTTP.
-            content_type: Of the text.
-            text: The body.
-            headers: Further ones.
-        """
+        """Send an answer."""
         body = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", content_type)

@@ -53,7 +53,6 @@ def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Pr
     """Return the problem of a call that raised an error.
 
     Args:
-        error: The error.
         missing: The problem for `NotFound`: a missing table or a missing stream.
     """
     if isinstance(error, Throttled):
@@ -74,9 +73,7 @@ def list_shards(
     """List the shards of one stream under their lease keys; return the result or the problem as an event.
 
     Args:
-        effect: The listing.
         name: Name or ARN.
-        kinesis: The service.
         known: Checks whether the name still means this stream; None: no check.
         wall_ms: The local time, if the service's answer has none.
     """
@@ -102,10 +99,7 @@ class Kcl3Calls:
     """One worker's calls. The coordinator has at most one of each kind in flight.
 
     Args:
-        worker: The worker's id.
-        table: The application's leases.
         kcl3: The rows that KCL 3 workers keep beside them.
-        clock: Time.
     """
 
     def __init__(self, worker: str, table: LeaseTable, kcl3: Kcl3Tables, clock: Clock) -> None:

@@ -143,13 +143,8 @@ class LeaseLoop(Loop[Event]):
     """Owns the coordinator machine.
 
     Args:
-        coordinator: The machine.
         stream: Name or ARN, for messages; several of them where they share the table.
-        table: The application's leases.
         kinesis: For listings.
-        clock: Time.
-        chance: Jitter.
-        metrics: Where figures go.
         renewal_pool: For renewals and nothing else.
         call_pool: For every other call.
         table_option: The user's option that names the lease table.

@@ -34,7 +34,6 @@ class DroppedMeasurements:
         """Count one. Must not be called under a lock that measuring needs: a log handler may measure.
 
         Args:
-            name: The metric's name.
             series_max: The most metrics with different names or labels.
         """
         number = next(self._numbers)

@@ -149,11 +149,6 @@ class HandledBatch(Protocol):
 class BatchTraces:
     """Makes a span for each call of a consumer's handler.
 
-    Args:
-        provider: Makes the tracer.
-        application: Of the consumer.
-        worker_id: Of the consumer.
-
     Raises:
         UsageError: opentelemetry-api is not installed.
 
@@ -202,11 +197,6 @@ class BatchTraces:
 
 class QueueTraces:
     """Makes a span for each call of a queue consumer's handler.
-
-    Args:
-        provider: Makes the tracer.
-        queue: Name of the queue.
-        worker_id: Of the consumer.
 
     Raises:
         UsageError: opentelemetry-api is not installed.

@@ -32,13 +32,10 @@ def write_settled(
     """Send one conditional write; if its answer is lost, read the row back.
 
     Args:
-        write: The write.
         fetch: Reads one row, strongly consistent.
         send: Sends the write once; its second argument is the owner in the row that was read for a take. Raises
             `UnknownOutcome` if there is no answer.
         retry_plan: When to send again.
-        clock: Time.
-        chance: Jitter.
         table: The table's name, for messages.
 
     Raises:

@@ -73,7 +73,6 @@ def measure_lags(
     """Measure the lag of every lease that is not ended and whose stream is known.
 
     Args:
-        kinesis: The stream service.
         streams: Names or ARNs, by the prefix of the leases' keys.
         leases: Of one table.
         clock: For ages.

@@ -102,11 +102,7 @@ class Subscriptions(Loop[_Event]):
     """Owns one worker's subscriptions. Methods for readers may be called from any thread.
 
     Args:
-        registration: The consumer that subscribes.
         takeover_pause_s: As for every `Subscription`.
-        clock: Time.
-        chance: Jitter.
-        metrics: Where figures go.
         pool: Runs the readers' callbacks and calls that wait.
         labels: Added to every figure.
     """

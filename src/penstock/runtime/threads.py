@@ -75,7 +75,6 @@ def map_on(
     Args:
         pool: Runs the calls; it must not be closed before all have ended.
         condition: Used by this call alone.
-        function: Called once for each item.
         items: All are submitted before the first result is waited for.
 
     Raises:
@@ -114,7 +113,6 @@ def map_on_daemons(
     Args:
         name: Prefix of the threads' names.
         thread_count: The most calls at once.
-        function: Called once for each item.
         items: In the order of the results.
 
     Raises:

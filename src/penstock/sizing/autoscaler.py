@@ -93,7 +93,6 @@ class AutoscalePorts(Struct, frozen=True):
         control: Splits and merges.
         turns: Has the lease row by which one autoscaler acts at a time.
         readers: The lease tables of applications by name.
-        clock: The clock.
     """
 
     kinesis: Kinesis

@@ -50,12 +50,10 @@ def plan_stream(
     """Measure and plan.
 
     Args:
-        ports: The services.
         stream: Name or ARN.
         since_ms: From when on CloudWatch is asked.
         applications: Names of applications that poll the stream.
         limits: The bounds of the size.
-        prices: The table.
 
     Raises:
         ServiceError: The stream cannot be described, or its shards cannot be listed.

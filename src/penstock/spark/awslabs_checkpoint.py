@@ -88,7 +88,6 @@ def parse_batch(text: str, stream: str | None, place: str) -> LoggedBatch:
     """Return a stream's part of an offset file.
 
     Args:
-        text: The file's content.
         stream: The stream's name, or None if the query read only one.
         place: The file, for messages.
 

@@ -26,7 +26,6 @@ class BatchLog:
     """The planned and the finished batches of one checkpoint.
 
     Args:
-        spark: The session.
         location: Path or URI, as Spark takes it.
 
     Raises:

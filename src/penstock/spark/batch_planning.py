@@ -59,11 +59,7 @@ class BatchSource(Protocol):
 
 
 class OneStream:
-    """One stream.
-
-    Args:
-        options: The source's.
-    """
+    """One stream."""
 
     initial = INITIAL_OFFSET
 
@@ -88,11 +84,7 @@ class OneStream:
 
 
 class SeveralStreams:
-    """Several streams.
-
-    Args:
-        options: The source's.
-    """
+    """Several streams."""
 
     initial = INITIAL_SEVERAL
 

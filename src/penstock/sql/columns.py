@@ -60,7 +60,6 @@ def view_columns(index: int, *, is_stored: bool = False) -> str:
     """Return the select list of a table's view.
 
     Args:
-        index: The table's.
         is_stored: The rows are in a table of DuckDB, which has `has_text` in place of the text.
     """
     prefix = prefix_of(index)

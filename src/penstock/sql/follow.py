@@ -70,7 +70,6 @@ class FollowedQuery:
         sources: The rows of its tables, in the order of `planned.tables`.
         open_database: Opens the database that keeps rows.
         interval_s: Seconds between two results over all records.
-        monotonic_s: The process's clock.
     """
 
     def __init__(

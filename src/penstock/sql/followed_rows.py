@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class FollowedStream:
-    """A stream that is read on: resharding is followed, and no lease or checkpoint leaves this process.
-
-    Args:
-        rows: The stream.
-    """
+    """A stream that is read on: resharding is followed, and no lease or checkpoint leaves this process."""
 
     def __init__(self, rows: StreamRows) -> None:
         self._rows = rows
@@ -68,11 +64,7 @@ class FollowedStream:
 
 
 class FollowedRecording:
-    """A recording: its rows are read once.
-
-    Args:
-        rows: The recording.
-    """
+    """A recording: its rows are read once."""
 
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows

@@ -25,7 +25,6 @@ class HandedOver(Generic[_Item]):
     """Rows that a thread of its own reads ahead. Iterate once.
 
     Args:
-        name: Of the thread.
         read: Returns the rows; called on that thread when the first row is requested.
         on_wait: Called about four times a second while rows are waited for, by the thread that requests them.
     """

@@ -34,7 +34,6 @@ class PlannedTable(Struct, frozen=True):
 
     Args:
         name: As in the query.
-        source: Its rows.
         use: How the query uses it; None: not at all, or in a way that the plan does not show.
         is_read: Whether the query reads its rows.
     """

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 class RecordingRows:
     """The rows of a recording; it is opened again for each read.
 
-    Args:
-        path: The file.
-
     Raises:
         DamagedRecording: The file is no complete recording.
         OSError: It cannot be read.

@@ -41,7 +41,6 @@ class StreamRange(Struct, frozen=True):
     Args:
         from_ms: Records that arrived before it may be left out; None: from the oldest record on.
         until_ms: Records that arrived at or after it are left out.
-        shards: The shards.
     """
 
     from_ms: int | None
@@ -53,9 +52,7 @@ class StreamRows:
     """A stream as the rows of a table; the range ends at the moment of `open_stream_rows` at the latest.
 
     Args:
-        kinesis: The service.
         stream: Name or ARN.
-        summary: Its description.
         shards: All of them.
         now_ms: When it was opened, by the service's clock.
         clock_ahead_s: How far this machine's clock is ahead of the service's.

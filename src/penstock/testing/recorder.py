@@ -46,7 +46,6 @@ class Recorder:
     """Watches user code.
 
     Args:
-        clock: Time.
         before: Called with the number of a call with records, from 1, before user code is.
         after: The same when it has ended.
     """

@@ -132,8 +132,6 @@ def run_stream(
 
     Args:
         handler: As for `Consumer`.
-        stream: The stream.
-        records: Its user records.
         options: As for `run`.
         dead_letter: As for `run`.
         faults: As for `run`.

@@ -101,7 +101,6 @@ class VirtualDriver:
 
     Args:
         stream: The stream to read.
-        faults: The scripted faults.
     """
 
     def __init__(self, stream: MemoryStream, faults: Faults) -> None:

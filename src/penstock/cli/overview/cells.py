@@ -52,7 +52,6 @@ def calm_text(snapshot: ApplicationSnapshot, well: str) -> str:
     """Return the state of an application without shards in trouble.
 
     Args:
-        snapshot: Of the application.
         well: Returned while it runs.
     """
     return well if snapshot.state == "running" else snapshot.state

@@ -99,8 +99,6 @@ def page_of_shard(
     """Return the page of one shard.
 
     Args:
-        snapshot: Of its application.
-        row: The shard.
         following: The records that are read next, or a text with the reason why they are unknown.
         interval_s: Seconds between two snapshots.
         shows_records: Whether keys and payloads are shown.

@@ -48,14 +48,7 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request.
-
-    Args:
-        status: The HTTP status.
-        content_type: Of the body.
-        body: The document.
-        headers: Further ones.
-    """
+    """The answer to a request."""
 
     status: int
     content_type: str
@@ -201,7 +194,6 @@ class Gate:
         """Return the refusal of a request, or the redirect after a request with the token; None if the request is allowed.
 
         Args:
-            path: The requested path.
             query: The parameters of its query string.
             headers: The request's, names in lower case.
             port: Which is served. Browsers send a host's cookies to all its ports, so the cookie's name has it.

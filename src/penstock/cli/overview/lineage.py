@@ -18,11 +18,9 @@ class Box:
     """The place of one shard.
 
     Args:
-        shard: The shard.
         first: The column in which it begins: the one after the last column in which a parent begins, 0 without parents.
         end: The column after its last one: where its first child begins; without children, the one after the last column of all.
         top: Where its hash range begins, 0 to 1.
-        bottom: Where it ends.
     """
 
     shard: Shard

@@ -78,7 +78,6 @@ def run_live(snapshots: WatchThread, place: Place, fetch_stream_snapshot: FetchS
 
     Args:
         snapshots: Takes the snapshots.
-        place: Where to begin.
         fetch_stream_snapshot: Returns the newest snapshot of a stream, given it and its shards; None before the first.
 
     Raises:

@@ -81,7 +81,6 @@ class NextRecordReader:
     One that gave fewer than `RECORDS_MAX` records, or an error, is read again after half a minute.
 
     Args:
-        kinesis: The stream service.
         clock: For the pauses.
     """
 
@@ -96,7 +95,6 @@ class NextRecordReader:
 
         Args:
             stream: Name or ARN.
-            shard: Its id.
             checkpoint: As a snapshot shows it.
 
         Raises:
@@ -132,9 +130,7 @@ def fetch_next_records(kinesis: Kinesis, stream: str, shard: str, checkpoint: st
     """Read the records after a checkpoint: at most `RECORDS_MAX`, by at most three reads.
 
     Args:
-        kinesis: The stream service.
         stream: Name or ARN.
-        shard: Its id.
         checkpoint: As a snapshot shows it.
 
     Raises:

@@ -56,7 +56,6 @@ def frame(title: str, summary: str, taken_ms: int | None, body: str, interval_s:
     """Return a whole page.
 
     Args:
-        title: Of the page.
         summary: The text beside the name of the program.
         taken_ms: When the contents were read; None if nothing was.
         body: HTML.
@@ -93,7 +92,6 @@ def table(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> 
     """Return a table.
 
     Args:
-        columns: Their names.
         rows: Each with its class and its cells, which are HTML.
     """
     classes = [f'class="{name.replace(" ", "-")}{_KINDS.get(name, "")}"' for name in columns]

@@ -34,7 +34,6 @@ class QueueReader:
 
     Args:
         queues: Lists the queues.
-        cloudwatch: Has their figures, and bills each query.
         clock: For the pauses and the minutes.
     """
 
@@ -80,8 +79,6 @@ def fetch_queues(queues: Queues, cloudwatch: CloudWatchQueries, now_ms: int) -> 
 
     Args:
         queues: Lists the queues.
-        cloudwatch: Returns the metrics.
-        now_ms: Milliseconds since the epoch.
     """
     try:
         found = sorted(queues.list_queues(), key=lambda each: each.name)

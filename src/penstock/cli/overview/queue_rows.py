@@ -35,8 +35,6 @@ class QueueRow:
     """One queue. A figure is None if it is unknown.
 
     Args:
-        queue: Its name.
-        arn: Its ARN.
         stream_arn: The ARN of its stream.
         status: ACTIVE, or another state.
         visible: Records that wait to be received.
@@ -127,7 +125,6 @@ def queue_document(row: QueueRow, moment: str | None) -> dict[str, Any]:
     """Return a queue as JSON has it.
 
     Args:
-        row: The queue.
         moment: `measured_ms` as text.
     """
     return {

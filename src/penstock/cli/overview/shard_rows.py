@@ -26,7 +26,6 @@ class KnownLag:
     """A measured lag, and how it changed since the measurement before.
 
     Args:
-        lag: As measured.
         change: Seconds by which it grows in a second; None after the first measurement.
     """
 

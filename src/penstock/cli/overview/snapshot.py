@@ -46,11 +46,9 @@ class ShardRow:
     """One shard of an application.
 
     Args:
-        shard: Its id.
         state: The state of its lease, in a word or two.
         owner: The worker that reads it, or None.
         next_owner: The worker that gets it, during a hand-over.
-        counter: The lease counter.
         unmoved_s: Seconds since the lease was last renewed, or since it was first watched.
         has_moved: Whether the counter was seen to change.
         checkpoint: Everything up to and including it is done.
@@ -62,7 +60,6 @@ class ShardRow:
         is_throttled: Whether the service refused our own small read of the shard.
         stopped_reason: Why its owner does not read it, or None.
         waits: Whether its parents have to be read first.
-        trouble: The worst problem.
         why: The same in a sentence.
     """
 

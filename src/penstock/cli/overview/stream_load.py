@@ -42,7 +42,6 @@ class Quota:
     """A rate that the service bounds for each shard.
 
     Args:
-        name: The counted quantity.
         stream_metric: CloudWatch's metric of the whole stream.
         shard_metric: CloudWatch's metric of a shard; None if there is none for this quantity alone.
         per_s_max: Of one shard.

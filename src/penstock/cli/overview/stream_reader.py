@@ -135,11 +135,8 @@ def fetch_stream(
     Failed calls are listed in its problems.
 
     Args:
-        kinesis: The stream service.
-        cloudwatch: Returns the metrics.
         stream: Name or ARN.
         open_shards: By hash key.
-        now_ms: Milliseconds since the epoch.
         connection: The options by which a command that is advised reaches the same service.
     """
     problems: list[str] = []

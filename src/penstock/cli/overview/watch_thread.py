@@ -27,7 +27,6 @@ def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> Fleet
     """Open a watcher of the applications that are named, or of all and the queues.
 
     Args:
-        args: As parsed.
         silent_after_s: Used if `--silent-after` is not given.
     """
     from penstock.wiring import SystemClock

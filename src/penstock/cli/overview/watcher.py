@@ -67,10 +67,7 @@ class ApplicationWatcher:
     """Takes snapshots of one application. Not thread-safe.
 
     Args:
-        table: Its leases.
-        kinesis: The stream service.
         clock: For ages and moments.
-        options: How.
     """
 
     def __init__(self, table: LeaseTable, kinesis: Kinesis, clock: Clock, options: WatchOptions) -> None:

@@ -52,12 +52,7 @@ class Acquisitions:
     """The acquisitions of one worker. Not thread-safe.
 
     Args:
-        context: Shared by the parts of the coordinator.
-        held_leases: The leases that this worker holds.
         late_checkpoints: The last positions in shards whose leases were lost.
-        stream_check: The coordinator's.
-        membership: The coordinator's.
-        twins: The coordinator's.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator

@@ -60,9 +60,7 @@ def plan_kcl2(
 
     Args:
         fleet: Every unfinished lease with its owner's state.
-        me: This worker's id.
         limits: Only `max_leases` and `leases_to_acquire` have an effect: a lease is stolen without a hand-over request.
-        lease_duration_s: The failover time.
         chance: In [0, 1): replaces Java's random shuffles.
 
     Source:
@@ -143,8 +141,6 @@ def plan_balance(
 
     Args:
         fleet: Every unfinished lease with its owner's state.
-        me: This worker's id.
-        policy: The rule.
         limits: The limits of the plan.
         workers: Live workers that own no lease.
         lease_duration_s: For `kcl2`, which treats leases of three times this age differently.

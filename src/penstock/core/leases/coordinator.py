@@ -124,7 +124,6 @@ class Coordinator:
     Args:
         worker: This worker's id, unique in the fleet; `zone/name` to name its zone. The same id after a
             restart gets the same leases back at once.
-        options: Its options.
         run_name: Distinguishes this process from others with the same worker id (`name_run`); empty: no check for them.
     """
 
@@ -184,7 +183,6 @@ class Coordinator:
         """Handle one event and return the effects to run.
 
         Args:
-            event: What happened.
             now_s: Monotonic seconds, when this is called.
             chance: A fresh number in [0, 1), for jitter.
 

@@ -15,7 +15,6 @@ class CoordinatorContext(Struct, frozen=True, eq=False):
     """Passed to every part of one coordinator; a table of several streams has one for each stream.
 
     Args:
-        me: The worker's id.
         options: The coordinator's options; for the parts of one stream those of the stream.
         view: The last known rows of the lease table.
         turn: Collects effects, and is the source of jitter.

@@ -218,7 +218,6 @@ class ForeignLease(Struct, frozen=True):
     """A row of a lease table that belongs to another stream.
 
     Args:
-        key: The row's key.
         why: The evidence, as a clause for a message.
         is_of_other_mode: The row is of an application that reads several streams while this one reads one, or the other way
             round.
@@ -240,7 +239,6 @@ class Twin(Struct, frozen=True):
 
     Args:
         key: A lease that it renews.
-        run: Its run.
         own_run: This process's run.
     """
 
@@ -259,7 +257,6 @@ class FleetRefused(Struct, frozen=True):
     """This worker cannot work beside the KCL 3 workers of the table: it stops.
 
     Args:
-        why: The reason.
         detail: The unknown state, or the service's message.
     """
 

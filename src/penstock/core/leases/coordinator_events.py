@@ -53,7 +53,6 @@ class ScanDone(Struct, frozen=True):
     """Every row of the table, or of a part of it.
 
     Args:
-        leases: The leases.
         skipped: (key, reason) of rows that are not leases, or cannot be read as leases.
         began_s: Monotonic seconds when the scan began, on the clock of `handle`.
         part: The part that was requested.
@@ -135,7 +134,6 @@ class FleetFetched(Struct, frozen=True):
     """The answer to a `FetchFleet`.
 
     Args:
-        rows: The rows.
         wall_s: Seconds since the epoch when they were read: KCL 3 workers date their metrics.
     """
 

@@ -102,9 +102,7 @@ class CallAnswer(Struct, frozen=True):
     """The result of a call, from its event.
 
     Args:
-        call: The kind.
         problem: Why it failed; None if it did not.
-        detail: The service's words.
         key: The lease that it was about, if it was about one.
         scope: Whose, if the table has several streams: a stream's id, or empty.
     """
@@ -159,7 +157,6 @@ class FailingCall(Struct):
     """One kind of call that has failed since its last success.
 
     Args:
-        answer: The last one.
         since_s: When the first failure was seen, monotonic.
         last_s: When the last failure was seen.
         is_lasting: It keeps failing.
@@ -193,7 +190,6 @@ class FailingCalls:
 
     Args:
         turn: Where the reports go.
-        lease_duration_s: Of the application.
         delivery_s: How long a lease may be read after the write that renewed it was sent.
     """
 
@@ -216,8 +212,6 @@ class FailingCalls:
         """Handle an event; most are answers to calls.
 
         Args:
-            event: What happened.
-            now_s: Monotonic seconds.
             sent_s: Returns when a write in flight was sent.
         """
         answer = answer_of(event)
@@ -254,13 +248,7 @@ class FailingCalls:
         self._on_failed(answer, now_s)
 
     def on_lost_lease(self, key: str, error: str, now_s: float) -> None:
-        """Handle that a lease was lost because writing it failed.
-
-        Args:
-            key: The lease.
-            error: The last one.
-            now_s: Monotonic seconds.
-        """
+        """Handle that a lease was lost because writing it failed."""
         answer = CallAnswer(LeaseCall.RENEW, Problem.UNAVAILABLE, error, key)
         known = self._failing.get((answer.call, answer.scope))
         if known is None:
@@ -294,7 +282,6 @@ class FailingCalls:
         """Forget calls that are not made any more, for instance because other workers have the leases now.
 
         Args:
-            now_s: Monotonic seconds.
             round_s: Mean time between two scans of the table.
         """
         often_s = 3 * max(self._lease_duration_s, round_s)

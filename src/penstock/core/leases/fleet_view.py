@@ -117,7 +117,6 @@ def fleet_of(
 
     Args:
         view: The last known rows.
-        now_s: Monotonic seconds.
         me: This worker, which lives.
         keys: Known rows; None for all.
     """

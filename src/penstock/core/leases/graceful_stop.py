@@ -16,8 +16,6 @@ class GracefulStop:
     """The progress of one worker's graceful stop. Not thread-safe.
 
     Args:
-        context: Shared by the parts of the coordinator.
-        held_leases: The leases that the worker holds.
         acquisitions: The leases that it is getting.
         membership: Its coordination with KCL 3 workers.
     """

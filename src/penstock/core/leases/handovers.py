@@ -122,7 +122,6 @@ class Handovers:
         `checkpoint_owner`, the reader.
 
         Args:
-            lease: The row.
             living: Workers whose other leases show that they live.
         """
         assert lease.checkpoint_owner is not None, "a lease without a hand-over"

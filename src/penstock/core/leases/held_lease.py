@@ -85,7 +85,6 @@ class RenewalPace(Struct):
     `CoordinatorOptions.renew_interval_of`.
 
     Args:
-        options: As for the coordinator.
         held_count: Leases that this worker holds.
     """
 
@@ -109,7 +108,6 @@ class HeldLease(Struct):
 
     Args:
         worker: This worker's id.
-        options: As for the coordinator.
         pace: The renewal interval of all leases of this worker.
         epoch: Identifies this ownership of the lease.
         lease: The row as this worker's last write left it.
@@ -206,7 +204,6 @@ class HeldLease(Struct):
         """Return the actions that are due now.
 
         Args:
-            now_s: Monotonic seconds.
             view: The last known rows of the lease table.
             is_busy: Whether a write for this lease is in flight or queued.
             has_earlier_reader: Whether a reader of an earlier ownership in this process has not stopped yet.

@@ -134,7 +134,6 @@ class Expiry(Struct, frozen=True):
     """Why a lease could not be renewed in time.
 
     Args:
-        key: The lease.
         error: The error of its last failed write; None if none failed.
         unanswered_s: Time since the write was sent that should have kept the lease; None if none was sent.
     """
@@ -279,7 +278,6 @@ def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> 
 
     Args:
         worker: The worker that held it.
-        key: The lease.
         row: The row in the table, if known.
         row_gone: Whether the row was deleted.
     """
@@ -331,9 +329,7 @@ class HeldLeaseStatus(Struct, frozen=True):
     """A snapshot of one held lease, for other threads.
 
     Args:
-        key: The shard's id.
         epoch: Identifies this ownership.
-        phase: Its phase.
         renewed_s: When the last write that kept it was sent, monotonic.
         parents: Shards that must be finished before this one is read.
     """

@@ -70,9 +70,6 @@ class LateCheckpoints:
 
     The write is a `LateCheckpoint`: forward only, owner and counter untouched. Losing this write only causes redelivery,
     never loss, so retries are not urgent. Not thread-safe.
-
-    Args:
-        context: Shared by the parts of the coordinator.
     """
 
     def __init__(self, context: CoordinatorContext) -> None:
@@ -121,7 +118,6 @@ class HeldLeases:
     """Every lease held by one worker. Not thread-safe.
 
     Args:
-        context: Shared by the parts of the coordinator.
         late_checkpoints: Keeps the last positions in shards whose leases are lost.
         failing: Informed of leases that were lost for failing writes.
     """

@@ -32,7 +32,6 @@ class LeaderLock(Struct, frozen=True):
     """The lock of the worker that assigns leases.
 
     Args:
-        owner: Its worker id.
         record_version: Changes with every renewal of the lock.
         lease_s: The lock is free if it has not changed for so long.
         is_released: The owner has released it.
@@ -48,7 +47,6 @@ class WorkerStats(Struct, frozen=True):
     """The metrics that one worker reports.
 
     Args:
-        worker: Its id.
         reported_s: When, in seconds since the epoch.
         samples: The last values of each metric by its short name, oldest first; empty if throughput alone counts.
         limits: The limit of each metric, above which a worker is overloaded.
@@ -110,8 +108,6 @@ def describe_refusal(why: FleetRefusal, table: str, detail: str) -> str:
     """Return the error message for a refusal, with the remedy.
 
     Args:
-        why: The reason.
-        table: The lease table.
         detail: The unknown state, or the service's message.
     """
     match why:
@@ -150,11 +146,7 @@ def wants_reports(version: str | None) -> bool:
 
 
 class FleetModeDetector:
-    """Detects from successive reads whether a KCL 3 leader or the workers decide about the leases. Not thread-safe.
-
-    Args:
-        me: This worker.
-    """
+    """Detects from successive reads whether a KCL 3 leader or the workers decide about the leases. Not thread-safe."""
 
     def __init__(self, me: str) -> None:
         self.me = me
@@ -234,8 +226,6 @@ def stats_to_report(
     """Return the metrics that a worker reports.
 
     Args:
-        worker: Its id.
-        wall_s: Seconds since the epoch.
         cpu: Means of its processor use in percent, oldest first; None if throughput alone is to count.
         is_full: The worker takes no more leases.
     """

@@ -54,11 +54,7 @@ LED_SCAN_ROUNDS: Final = 10
 
 
 class Kcl3Membership:
-    """One worker's coordination with KCL 3 workers, if there are any. Not thread-safe.
-
-    Args:
-        context: Shared by the parts of the coordinator.
-    """
+    """One worker's coordination with KCL 3 workers, if there are any. Not thread-safe."""
 
     def __init__(self, context: CoordinatorContext) -> None:
         self.me: str = context.me
@@ -120,8 +116,6 @@ class Kcl3Membership:
         """Handle an answer.
 
         Args:
-            event: The answer.
-            now_s: Monotonic seconds.
             is_full: This worker has `max_leases` leases.
 
         Returns:
@@ -160,7 +154,6 @@ class Kcl3Membership:
         Args:
             live: Live workers.
             own_keys: Returns the leases that this worker holds or has requested.
-            now_s: Monotonic seconds.
         """
         if self._is_stopping:
             return

@@ -23,9 +23,6 @@ class PastClaim(Struct, frozen=True):
     """The range of an earlier batch: a paused driver may still execute it after its successor has planned later batches.
 
     Args:
-        batch: Its number.
-        start: Where it started.
-        end: Where it ended.
         planned_by: The run of the driver that planned it, or None if unknown (early versions).
     """
 
@@ -163,7 +160,6 @@ def name_run(worker: str, drawn: str) -> str:
     """Return a name for a run of a worker.
 
     Args:
-        worker: The worker's id.
         drawn: A random text.
     """
     return f"{_checksum(worker)}{drawn}"

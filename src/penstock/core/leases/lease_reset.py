@@ -36,7 +36,6 @@ def plan_reset(
     """Plan a reset.
 
     Args:
-        leases: The current rows.
         position: TRIM_HORIZON, or a LATEST or AT_TIMESTAMP with its moment.
         shards: The stream's whole listing, or None if it is unknown.
         snapshot: With `shards`: those that were open at the moment; they cover the hash range together.
@@ -100,7 +99,6 @@ def plan_restore(leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> ResetP
     """Plan to restore the checkpoints of a backup; leases that are not in the backup were created by the reset.
 
     Args:
-        leases: The current rows.
         backup: The rows before the reset.
     """
     have = {lease.key for lease in leases}

@@ -51,7 +51,6 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
 
     Args:
         row: The row with the write's key, or None if there is none.
-        write: The write.
 
     Returns:
         `Applied` with the row after the write, or `Refused` with the reason. The first reason in the order

@@ -52,7 +52,6 @@ def waits_for_parents(
 
     Args:
         lease: The lease of the shard.
-        rows: The table.
         vanished: Shards that the stream does not list any more.
         circular: Leases that descend from themselves, because of damaged rows.
     """

@@ -45,7 +45,6 @@ class FleetMembership:
 
         Args:
             workers: All live workers, this one included.
-            now_s: Monotonic seconds.
             round_s: Mean time between two scans.
             memory_s: Mean time between two scans that show all workers, if it is longer.
         """
@@ -95,12 +94,7 @@ NOTHING_TO_MOVE: Final = RoundPlan((), math.inf)
 
 
 class MovePlanner:
-    """Plans one worker's moves, round after round. Not thread-safe.
-
-    Args:
-        me: The worker's id.
-        options: As for the coordinator.
-    """
+    """Plans one worker's moves, round after round. Not thread-safe."""
 
     def __init__(self, me: str, options: CoordinatorOptions) -> None:
         self.me = me
@@ -124,7 +118,6 @@ class MovePlanner:
 
         Args:
             fleet: Every unfinished lease with its owner's state.
-            now_s: Monotonic seconds.
             scans: How often this worker scans the table.
             held_count: Leases that this worker holds.
             chance: In [0, 1), for policies whose choices are random.
@@ -188,7 +181,6 @@ class MovePlanner:
 
         Args:
             part: Every unfinished lease of the part with its owner's state.
-            now_s: Monotonic seconds.
             scans: It has the number of watchers when the fleet was last seen.
             held_count: Leases that this worker holds.
         """

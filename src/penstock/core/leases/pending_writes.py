@@ -43,7 +43,6 @@ class ForChildOf(Struct, frozen=True):
     """Create the lease of a finished shard's child.
 
     Args:
-        parent: The finished shard.
         epoch: Identifies this worker's ownership of it.
     """
 
@@ -97,7 +96,6 @@ class PendingWrites:
     """Sends writes and keeps them until they are answered. Not thread-safe.
 
     Args:
-        turn: Where the effects go.
         in_flight_max: The most writes in flight at once, those of held leases not counted.
         twins: Names this process's run, which takes and renewals write on their leases; None: they write none.
     """

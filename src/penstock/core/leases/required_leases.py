@@ -63,7 +63,6 @@ def plan_first_leases(
 
     Args:
         shards: The stream at the starting position, as `first_filter` asks.
-        start: Where shards start.
         moment_ms: When the listing was answered, by the service's clock; LATEST means this moment from now on.
 
     Returns:
@@ -175,7 +174,6 @@ def start_reading_at(lease: Lease, has_parent: bool) -> Position:
     """Return where reading starts when a lease is acquired.
 
     Args:
-        lease: The row.
         has_parent: Whether a lease of one of its parents is in the table.
 
     Returns:
@@ -306,7 +304,6 @@ def plan_missing(
         leases: Every row, by shard id.
         shards: The listing that `fill_filter` asks for.
         holes: The hash keys that no unfinished lease covers.
-        start: Where shards start.
         needed_parents: Shards that must have a lease although others cover their range: unfinished parents of shards
             whose leases exist already.
 

@@ -114,7 +114,6 @@ class StreamCheck:
 
     Args:
         options: They name the streams that are read; without any, there is no check.
-        view: The coordinator's.
     """
 
     def __init__(self, options: CoordinatorOptions, view: LeaseView) -> None:
@@ -184,9 +183,7 @@ class StreamCheck:
 
         Args:
             stream_id: The stream; empty if the table has one stream.
-            shards: The whole listing.
             moment_ms: The service's clock at its answer.
-            now_s: Monotonic seconds.
         """
         self._clocks[stream_id] = (moment_ms, now_s)
         listed = {shard.shard_id: shard for shard in shards}
@@ -220,9 +217,7 @@ class TwinWatch:
     """Watches for another run of one worker. Not thread-safe.
 
     Args:
-        me: The worker's id.
         run_name: The name of this run; empty for a worker that writes no runs.
-        view: The coordinator's.
     """
 
     def __init__(self, me: str, run_name: str, view: LeaseView) -> None:
@@ -267,13 +262,7 @@ class TwinWatch:
 
 
 def describe_twin(worker: str, table: str, twin: Twin) -> str:
-    """Return the error message of a process that stops because of a later living process.
-
-    Args:
-        worker: The worker's id.
-        table: The lease table.
-        twin: The other process.
-    """
+    """Return the error message of a process that stops because of a later living process."""
     return (
         f"another process works under this worker's id, {worker}, and has taken over its leases in lease table {table} (lease "
         f"{twin.key}, run {twin.run}; this process is run {twin.own_run}). The id must be unique among the living workers of an "
@@ -289,12 +278,7 @@ SKIPPED_REPORTS_MAX: Final = 20
 
 
 class DamagedRows:
-    """Reports each damaged lease once, and the first `SKIPPED_REPORTS_MAX` rows that are not leases.
-
-    Args:
-        view: The coordinator's.
-        turn: Where reports go.
-    """
+    """Reports each damaged lease once, and the first `SKIPPED_REPORTS_MAX` rows that are not leases."""
 
     def __init__(self, view: LeaseView, turn: Turn) -> None:
         self.view = view

@@ -50,7 +50,6 @@ class ListingUnderWay:
     """Begins listings, one at a time: every worker of a fleet may need one, and the rate of `ListShards` is low.
 
     Args:
-        turn: Where effects go.
         stream_id: The stream; empty if the table has one stream.
         pause_s: Pause after a failed listing. While leases move, the table is scanned often, and without a pause each scan
             would list the shards of a stream that is gone.
@@ -100,7 +99,6 @@ class ShardSyncer:
     """Creates missing leases of one stream. Not thread-safe.
 
     Args:
-        context: Shared by the parts of the coordinator.
         view: The last known rows of the stream.
         listing: Shared with the cleanup.
     """
@@ -158,7 +156,6 @@ class ShardSyncer:
 
         Args:
             scanned: Keys of every existing row.
-            now_s: Monotonic seconds.
 
         Returns:
             True if the table counts as deleted and lacks leases: no other decision should be made from this scan.
@@ -323,7 +320,6 @@ class ShardSyncer:
         """Check for holes: the scan of this round is in the view.
 
         Args:
-            now_s: Monotonic seconds.
             workers: Live workers, this one included.
             needed_parents: Parents without a lease that this worker waits for.
 

@@ -37,7 +37,6 @@ class LeaseCleanup:
     plans the deletion again.
 
     Args:
-        context: Shared by the parts of the coordinator.
         view: The last known rows of the stream.
         listing: Shared with the shard syncer.
     """
@@ -57,7 +56,6 @@ class LeaseCleanup:
         """Begin this worker's deletions, and from time to time a listing that shows which shards have left the stream.
 
         Args:
-            now_s: Monotonic seconds.
             workers: Live workers, this one included.
         """
         begun = 0

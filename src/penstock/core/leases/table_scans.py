@@ -95,8 +95,6 @@ def plan_scans(
     """Plan the scans of one worker.
 
     Args:
-        options: As for the coordinator.
-        me: This worker.
         row_count: Rows of the lease table.
         workers: Live workers, this one included; empty until this worker has seen them. Until then
             the fleet's size is estimated from the table's. If all of its workers can scan the whole table within one round,
@@ -195,14 +193,7 @@ class TableState(Enum):
 
 
 class TableScans:
-    """The scans of one worker: which part the next one reads and when it begins. Not thread-safe.
-
-    Args:
-        me: This worker.
-        options: As for the coordinator.
-        view: The coordinator's.
-        turn: Where effects go.
-    """
+    """The scans of one worker: which part the next one reads and when it begins. Not thread-safe."""
 
     def __init__(self, me: str, options: CoordinatorOptions, view: LeaseView, turn: Turn) -> None:
         self.me = me
@@ -299,7 +290,6 @@ class TableScans:
         """Request a scan of the whole table one round from now, unless every round scans it anyway.
 
         Args:
-            now_s: Monotonic seconds.
             are_rare: Regular scans are further apart than rounds.
         """
         if self.plan.part is not None:
@@ -315,7 +305,6 @@ class TableScans:
         """Schedule the next scans: one has just ended.
 
         Args:
-            now_s: Monotonic seconds.
             scan_s: When an extra scan will find leases to move; infinity for the regular time.
             is_whole: The scan was of the whole table.
             is_moving: The scan found leases to move.
@@ -422,7 +411,6 @@ class TableScans:
 
         Args:
             fleet: Every unfinished lease of the part with its owner's state.
-            now_s: Monotonic seconds.
         """
         home = self.plan.part
         if self.has_seen_whole or home is None or self._is_whole_scheduled:
@@ -454,11 +442,7 @@ class TableScans:
 
 
 class RowFetches:
-    """The reads of single rows by their keys, for a worker that watches a part of the table. Not thread-safe.
-
-    Args:
-        turn: Where effects go.
-    """
+    """The reads of single rows by their keys, for a worker that watches a part of the table. Not thread-safe."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn

@@ -24,7 +24,6 @@ class HeldRecord(Struct, eq=False):
     """One delivery in hand. Mutable; only `QueueDelivery` changes it.
 
     Args:
-        number: The delivery's number.
         arrival: The record as it was received.
         received_s: When the answer arrived.
         visible_from_s: When the current visibility timeout began.

@@ -241,7 +241,6 @@ class QueueDelivery:
         Args:
             call: The call's number, from `take`.
             rest: The result of its user records that have no result yet.
-            now_s: The time.
             u: Drawn evenly from [0, 1), for the back-off.
         """
         user_call = self._user_calls.pop(call)
@@ -391,7 +390,6 @@ class QueueDelivery:
 
         Args:
             other_count: Entries that are sent before them in the same calls.
-            now_s: The time.
         """
         visibility_s = self._options.visibility_s
         due: list[HeldRecord] = []
@@ -448,9 +446,7 @@ class QueueDelivery:
         """Handle the answer to a call.
 
         Args:
-            call: The call's number.
             outcomes: One outcome for each handle, in order.
-            now_s: The time.
             u: Drawn evenly from [0, 1), for the pause before a retry.
         """
         sent = self._sent.pop(call)

@@ -99,9 +99,6 @@ class Ended(Struct, frozen=True):
     """A delivery has ended.
 
     Args:
-        delivery: The delivery's number.
-        record_id: The record's id.
-        end: How it ended.
         held_s: Seconds from its receive to its end.
         is_unknown: Whether an acknowledgement of it was sent and not answered: it may have been applied.
         is_in_handler: Whether the handler still has it.

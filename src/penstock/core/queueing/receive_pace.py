@@ -55,7 +55,6 @@ class ReceivePace:
             room: Number of records that may be fetched. The limits of open receives are not subtracted.
             is_starving: Whether a handler is free and no record waits for it: then a receive of fewer than ten records may begin.
             target: Number of user records to have in hand.
-            now_s: The time.
         """
         begun: list[tuple[int, int]] = []
         if now_s < self._not_before_s:
@@ -76,10 +75,8 @@ class ReceivePace:
         """Handle the answer to a receive.
 
         Args:
-            number: The receive's number.
             count: Number of records in the answer.
             took_s: Seconds from the request to the answer.
-            now_s: The time.
         """
         limit = self._reserved.pop(number)
         self._refusals = 0

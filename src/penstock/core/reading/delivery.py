@@ -75,7 +75,6 @@ class ShardDelivery(Generic[R]):
     Args:
         shard_id: For messages.
         start: The checkpoint at which the shard was taken.
-        options: How to deliver.
         memory_of: Returns the bytes that records count against the limits on memory: the sum of their `memory_bytes`.
     """
 
@@ -184,7 +183,6 @@ class ShardDelivery(Generic[R]):
 
         Args:
             records: Each after everything added before.
-            millis_behind_latest: Of their page.
         """
         self.millis_behind_latest = millis_behind_latest
         if self.phase is not Phase.RUNNING or not records:
@@ -207,7 +205,6 @@ class ShardDelivery(Generic[R]):
 
         Args:
             position: Of the last of them.
-            now_s: Monotonic seconds.
         """
         if self.phase is Phase.RUNNING:
             self._water.skip(self._added, position)
@@ -300,9 +297,7 @@ class ShardDelivery(Generic[R]):
         """Handle a call that raised.
 
         Args:
-            call_id: Of the call.
             error: The error of user code.
-            now_s: Monotonic seconds.
             chance: In [0, 1), for full jitter.
 
         Returns:
@@ -339,7 +334,6 @@ class ShardDelivery(Generic[R]):
 
         Args:
             position: From the present low water to the newest delivered record.
-            now_s: Monotonic seconds.
             ordinal: Of the record at the position, if it is known.
 
         Raises:
@@ -364,7 +358,6 @@ class ShardDelivery(Generic[R]):
         """Return the position to store now, or None; for a lost shard nothing is stored.
 
         Args:
-            now_s: Monotonic seconds.
             is_forced: Whether to ignore the interval between automatic checkpoints.
         """
         if self.phase is Phase.LOST or self.low_water == self._stored or not self.low_water.is_record:

@@ -227,7 +227,6 @@ def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning
     """Return the meaning of a failed call.
 
     Args:
-        error: As the port raised it.
         has_iterator: The call was made with an iterator; else it asked for one.
     """
     if isinstance(error, Rejected):

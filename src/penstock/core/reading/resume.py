@@ -73,7 +73,6 @@ def count_done(position: Position, sequence_number: str, user_record_count: int)
 
     Args:
         position: Everything up to and including it is done.
-        sequence_number: The Kinesis record's.
         user_record_count: Its user records: 1 for a plain record.
 
     Returns:

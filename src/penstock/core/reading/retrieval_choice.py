@@ -187,8 +187,6 @@ class RetrievalChoice:
         """Handle the change, once it was made.
 
         Args:
-            change: As planned.
-            now_s: Monotonic seconds.
             chance: In [0, 1), for jitter.
         """
         assert change.to is not self._retrieval, "a change to the current retrieval"

@@ -81,7 +81,6 @@ class ShardReader:
         stream: For messages.
         shard_id: For messages.
         start: The checkpoint: everything up to and including it is done.
-        options: How to read.
         tip_ms: Moment by the service's clock at which nothing was left to read after the start, or None.
         is_foreign: Whether the start was written by a worker that does not note such moments (Java KCL).
         iterator: One that was kept from an earlier reading and begins right after the start, or None.
@@ -157,7 +156,6 @@ class ShardReader:
         """Return the next step. The call changes nothing.
 
         Args:
-            now_s: Monotonic seconds.
             waiting_bytes: Bytes fetched from this shard and not done yet.
             has_room: False while the process as a whole holds enough fetched bytes.
         """
@@ -190,7 +188,6 @@ class ShardReader:
 
         Args:
             iterator: The service's text.
-            now_s: Monotonic seconds.
             wall_ms: Milliseconds since the epoch. A LATEST without a moment means this moment from now on.
         """
         self._iterator = iterator
@@ -206,9 +203,7 @@ class ShardReader:
         """Handle a page.
 
         Args:
-            page: The answer.
             started_s: When the call began: calls are kept apart from start to start.
-            now_s: Monotonic seconds.
             chance: In [0, 1), for the pause before an unclear end is read again.
 
         Returns:
@@ -261,8 +256,6 @@ class ShardReader:
         """Handle a failed call.
 
         Args:
-            error: As the port raised it.
-            now_s: Monotonic seconds.
             chance: In [0, 1), for full jitter.
             started_s: When the call began, if it took time; the deadline counts from the first call that failed.
         """

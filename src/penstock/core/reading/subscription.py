@@ -232,9 +232,6 @@ class Subscription(Generic[P]):
         """Handle a connection that failed, or was refused.
 
         Args:
-            number: Of the connection.
-            error: As the port raised it.
-            now_s: Monotonic seconds.
             chance: In [0, 1), for jitter.
         """
         if not self._is_current(number):

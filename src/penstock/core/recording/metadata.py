@@ -23,10 +23,8 @@ class RecordedShard(Struct, frozen=True, omit_defaults=True):
     """A shard of the stream, as the service listed it when the recording ended.
 
     Args:
-        id: The service's name.
         parents: Parent and adjacent parent; they may be older than the recording.
         hash_range: First and last hash key.
-        starting_sequence_number: Where it begins.
         ending_sequence_number: Where it ends; None while it is open.
         opened_ms: When it was opened, as far as the recording shows it; None: before the recording.
         closed_ms: When it was closed, likewise; None while it is open.
@@ -47,15 +45,10 @@ class RecordedBatch(Struct, frozen=True):
     """A row group of the file: consecutive records of one shard.
 
     Args:
-        shard: The shard's id.
-        records: How many rows.
         record_bytes: Bytes of their data and partition keys.
         first_sequence_number: Of the first row.
         last_sequence_number: Of the last row.
-        arrived_from_ms: The earliest arrival.
-        arrived_until_ms: The latest arrival.
         offset: Where its bytes begin in the file.
-        length: How many bytes.
         crc32: Their CRC-32.
     """
 
@@ -75,8 +68,6 @@ class RecordedStream(Struct, frozen=True):
     """The stream that was recorded.
 
     Args:
-        name: Its name.
-        arn: Its ARN.
         mode: `PROVISIONED` or `ON_DEMAND`.
         retention_hours: How long it kept records.
         created_ms: When it was created.
@@ -119,7 +110,6 @@ class RecordingMetadata(Struct, frozen=True):
         ended_ms: When it ended.
         written_by: Package and version.
         format: The name of the format.
-        version: Its version.
     """
 
     stream: RecordedStream

@@ -53,8 +53,6 @@ class RedactedRecord(Struct, frozen=True):
     """A record after redaction.
 
     Args:
-        partition_key: Its key.
-        data: Its data.
         dropped_count: Payloads that were dropped, because they are not JSON although fields of JSON were to be redacted.
     """
 
@@ -111,10 +109,7 @@ def redact(redaction: Redaction, secret: bytes, partition_key: str | None, data:
     An aggregate is built again, without explicit hash keys if keys are hashed.
 
     Args:
-        redaction: The redactions.
         secret: The recording's secret: equal values have equal hashes in one recording, and hashes cannot be guessed without the secret.
-        partition_key: The record's key.
-        data: Its data.
     """
     parts = deaggregate(data)
     if parts is None:

@@ -51,7 +51,6 @@ class Usage(Struct, frozen=True):
 
     Args:
         put_units_per_s: PUT payload units, each up to 25 KB of a record.
-        written_bytes_per_s: As sent.
         rounded_bytes_per_s: With each record rounded up to a KB, as on-demand bills it.
         polled_bytes_per_s: Read by polling, all readers together.
         consumer_count: Registered consumers; each receives everything.
@@ -71,7 +70,6 @@ class Bill(Struct, frozen=True):
 
     Args:
         mode: In a few words.
-        sums: The items.
         note: A condition of the sums; empty if there is none.
     """
 
@@ -149,9 +147,7 @@ def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> 
     """Return the bill of an application's leases.
 
     Args:
-        application: Its name.
         shards: One lease for each.
-        prices: The price list.
         store: `DynamoDB`, with a lease duration of 10 s, or `S3`, with 60 s.
     """
     hours = HOURS_PER_MONTH
@@ -180,8 +176,6 @@ def claim_sums(shards: int, batches_per_hour: float, prices: Prices, *, store: s
 
     Args:
         shards: With records in each batch.
-        batches_per_hour: Of the query.
-        prices: The price list.
         store: `DynamoDB` or `S3`.
     """
     hours = HOURS_PER_MONTH

@@ -36,11 +36,7 @@ class PeakLoad:
 
 
 class LoadHistory:
-    """Keeps the maps of the last minutes.
-
-    Args:
-        peak_s: How long.
-    """
+    """Keeps the maps of the last minutes."""
 
     def __init__(self, peak_s: float = PEAK_S) -> None:
         self._peak_s = peak_s

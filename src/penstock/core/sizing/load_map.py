@@ -20,7 +20,6 @@ class KeyLoad(Struct, frozen=True):
     """The load of one hash key.
 
     Args:
-        hash_key: Where it falls.
         bytes_per_s: Written bytes.
         records_per_s: Written records.
     """

@@ -56,7 +56,6 @@ class Traffic(Struct, frozen=True):
     Args:
         period_s: Length of one.
         written_bytes: Sums of each period from the first with a figure, oldest first.
-        written_records: As well.
         read_bytes: Read by polling, as well.
         writes_refused: Records in all periods.
         reads_refused: Calls in all periods.
@@ -89,7 +88,6 @@ class ReaderAdvice(Struct, frozen=True):
         name: The application or registered consumer.
         now: `polling` or `fan-out`.
         advised: `polling` or `fan-out`.
-        reason: One sentence.
         monthly: What fan-out costs for it.
     """
 
@@ -104,9 +102,6 @@ class SizingPlan(Struct, frozen=True):
     """The answer of `plan_size`.
 
     Args:
-        stream: Its name.
-        now: The present mode.
-        advised: The advised one.
         bills: A month in each mode, the cheapest first.
         mode_reason: One sentence.
         usage: The measured mean over the known time.
@@ -150,14 +145,11 @@ class PlanInput(Struct, frozen=True):
     """The measurements and settings of a plan.
 
     Args:
-        summary: Of the stream.
         shards: Open ones.
-        samples: Of these.
         traffic: From CloudWatch; without periods if it has none.
         consumers: Names of registered consumers.
         applications: Names of applications that poll.
         limits: The bounds of the size.
-        prices: The table.
         problems: What could not be measured.
     """
 

@@ -21,8 +21,6 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
 
     Args:
         dated: When they were read, as year-month-day.
-        region: Where they apply.
-        currency: Of all prices.
         shard_hour: Provisioned: a shard.
         put_units_million: Provisioned: a million PUT payload units of 25 KB.
         shard_hour_extended: Provisioned: a shard whose records are kept for more than a day, up to 7 days.

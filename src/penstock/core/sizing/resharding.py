@@ -78,9 +78,7 @@ class Split(Struct, frozen=True):
     """Split a shard.
 
     Args:
-        shard_id: The shard.
         at: The first hash key of the second child.
-        reason: One sentence.
     """
 
     shard_id: str
@@ -89,13 +87,7 @@ class Split(Struct, frozen=True):
 
 
 class Merge(Struct, frozen=True):
-    """Merge two neighbours.
-
-    Args:
-        shard_id: The lower one.
-        adjacent_id: The upper one.
-        reason: One sentence.
-    """
+    """Merge a shard with the neighbour above it."""
 
     shard_id: str
     adjacent_id: str
@@ -103,11 +95,7 @@ class Merge(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """Change nothing.
-
-    Args:
-        reason: One sentence.
-    """
+    """Change nothing."""
 
     reason: str
 
@@ -119,7 +107,6 @@ class HotKey(Struct, frozen=True):
     """A shard that splitting cannot relieve.
 
     Args:
-        shard_id: The shard.
         hash_key: Of the partition key.
         use: Which part of a shard's write quota the key alone uses.
         shard_use: Which part the shard uses.
@@ -152,7 +139,6 @@ class StreamView(Struct, frozen=True):
 
     Args:
         shards: The open ones, in any order.
-        now: The load now.
         peak: The highest load of the last minutes, `now` among them; None while it is unknown: then nothing shrinks.
         young: The boundaries (first hash keys of shards) that are younger than `boundary_age_s`.
     """
@@ -167,9 +153,7 @@ class _Goal(Struct, frozen=True):
     """The boundaries that a part of the hash keys is to have.
 
     Args:
-        whole: The part.
         starts: The first hash keys of its shards, ascending, with that of the part itself.
-        reason: One sentence.
     """
 
     whole: HashRange
@@ -181,7 +165,6 @@ class _ShardUses(Struct, frozen=True):
     """The use of a stream's shards.
 
     Args:
-        uses: Of each shard.
         fit: The places of shards that have no hot key.
         total: The use of these.
         mean: The mean use of these.

@@ -33,7 +33,6 @@ class ShardSample(Struct, frozen=True):
     """Records of one shard.
 
     Args:
-        shard: The shard.
         covered_s: The time in which they arrived.
         record_count: Records, an aggregate being one.
         written_bytes: Data and partition keys.
@@ -41,7 +40,6 @@ class ShardSample(Struct, frozen=True):
         rounded_bytes: Each record rounded up to a KB.
         aggregate_count: Records that are aggregates.
         user_record_count: Records, each user record of an aggregate being one.
-        user_bytes: Of these.
         by_hash_key: Bytes and records of each hash key in the shard's range.
     """
 

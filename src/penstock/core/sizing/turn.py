@@ -21,7 +21,6 @@ class Turn:
     """One autoscaler's view of the row.
 
     Args:
-        key: Of the row.
         worker: This autoscaler.
         duration_s: The lease's duration, the same for all.
     """

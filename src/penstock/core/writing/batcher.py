@@ -61,7 +61,6 @@ class Batcher:
     """One stream's pending records. Not thread-safe: its owner holds a lock.
 
     Args:
-        settings: How to work.
         predicts: Whether shards can be predicted; False if the service places records itself.
         record_bytes_max: The stream's limit on data and partition key.
         shard_count: Open shards, as far as they are known; used if shards cannot be predicted.
@@ -115,8 +114,6 @@ class Batcher:
         """Add one checked record; return whether its queue was empty before it, or has become full.
 
         Args:
-            data: The payload.
-            partition_key: Its key.
             explicit_hash_key: Decimal text, or None.
             now_s: When it was put.
             ticket: Returned with its acknowledgement.
@@ -221,7 +218,6 @@ class Batcher:
         """Plan the next step.
 
         Args:
-            now_s: Now.
             flushes: Send also records that could still linger.
         """
         if not self.waiting_count:
@@ -504,7 +500,6 @@ class Batcher:
 
         Args:
             shards: As listed; closed ones may be among them.
-            now_s: Now.
             aggregates: False switches aggregation off finally, for a stream that has begun to place records itself.
 
         Returns:

@@ -31,8 +31,6 @@ class PendingRecord:
     """One user record that is not acknowledged yet.
 
     Args:
-        data: The payload.
-        partition_key: The user's key.
         explicit_hash_key: Decimal text, or None.
         number: Its place in the order of arrival.
         put_s: When it was put.

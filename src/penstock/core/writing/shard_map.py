@@ -50,7 +50,6 @@ class ShardMap:
         """Plan the next listing; None when requests may be sent first.
 
         Args:
-            now_s: Now.
             in_flight_count: Requests that are not answered.
             is_needed: Whether nothing can go on without a new listing.
         """
@@ -87,7 +86,6 @@ class ShardMap:
 
         Args:
             shards: As listed; closed ones may be among them.
-            now_s: Now.
             misrouted_ids: Shards that accepted aggregates meant for others.
 
         Returns:

@@ -44,11 +44,7 @@ class BatchSettler:
     """Settles one query's batches. Called by one thread.
 
     Args:
-        options: The source's options.
-        table: The application's lease table.
         recreation: Creates missing leases.
-        clock: Time.
-        threads: Source of its threads.
         read: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
             of the query, or None while no task has claimed.
         tasks_of: Returns the task of each shard of a batch.
@@ -97,7 +93,6 @@ class BatchSettler:
         Args:
             start: The done batch's offset.
             planned: The batch that this driver planned last, or None.
-            joined: The query.
             is_last: The query ends, so no further shard is read.
 
         Raises:
@@ -239,7 +234,6 @@ class BatchSettler:
         """Write claims of done batches as checkpoints; only while no batch is under way.
 
         Args:
-            shards: The query's.
             at_once: Whether to write all of them, because the run may end. Otherwise a shard must have been without a batch
                 for a third of a lease duration, at most five seconds.
         """

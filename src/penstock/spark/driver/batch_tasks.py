@@ -26,7 +26,6 @@ class PlannedBatch(Struct, frozen=True):
     """The batch that this driver planned last.
 
     Args:
-        end: Its offset.
         planned_ms: Moment of the plan, by the service's clock.
     """
 
@@ -38,8 +37,6 @@ class BatchTasks:
     """Plans the tasks of one query. Called by one thread.
 
     Args:
-        options: The source's options.
-        clock: Time.
         run: The name of this run of the driver.
     """
 
@@ -56,8 +53,6 @@ class BatchTasks:
         """Return the shards of each task of a batch.
 
         Args:
-            batch: The batch.
-            joined: The query.
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
         by_shard = {task.shard_id: self._with_turn(task) for task in self.of_shards(batch, joined)}

@@ -22,11 +22,7 @@ class DriverPorts(Struct, frozen=True):
     """Ports of a query's driver.
 
     Args:
-        kinesis: The service.
-        table: The application's lease table.
-        clock: Time.
         chance: Jitter and unique names.
-        threads: Source of its threads.
         open_metrics: Opens the metrics backend for a worker id.
         open_table: Opens another lease table by its name: the query's earlier one.
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.

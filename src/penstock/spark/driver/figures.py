@@ -12,7 +12,6 @@ def report_of(joined: Joined, done: Settlement, stream: str, *, reads_to_tip: bo
     """Return the last batch's figures, the query's lag, and its leases.
 
     Args:
-        joined: The query.
         done: The batch that was settled last.
         stream: Name or ARN, as in the query's options.
         reads_to_tip: Whether a batch reads everything that had arrived when it was planned.

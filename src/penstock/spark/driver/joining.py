@@ -55,11 +55,9 @@ class Joined(Struct, frozen=True):
     Args:
         stream: The stream that is read.
         known_stream: Checks that the stream's name still refers to it; None checks nothing.
-        retention_ms: The stream's retention.
         query_worker: The query's worker: its lease loop runs.
         shards: The query's shards, none yet.
         consumer_arn: The registered consumer under which the query's tasks subscribe, or None.
-        metrics: The query's metrics.
     """
 
     stream: StreamIdentity
@@ -77,8 +75,6 @@ def join(
     """Check the query, bring its lease table into agreement with its offset, and start its lease loop.
 
     Args:
-        ports: The driver's.
-        options: The source's.
         offset: The last offset of the checkpoint location, or the initial one.
         recreation: Creates missing leases.
         run: The name of this run of the driver.

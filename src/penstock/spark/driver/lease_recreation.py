@@ -49,10 +49,6 @@ class LeaseRecreation:
     """Creates the missing leases of one query. Called by one thread.
 
     Args:
-        kinesis: The service.
-        table: The application's lease table.
-        options: The source's options.
-        clock: Time.
         open_table: Opens the table under which an offset was written; it is only read.
     """
 

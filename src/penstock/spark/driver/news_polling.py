@@ -76,15 +76,11 @@ class NewsPoller:
     """Probes shards for news. Used by one thread; probes several shards at once.
 
     Args:
-        kinesis: The service.
         stream: Name or ARN.
         interval_s: Between two probes of one quiet shard.
-        clock: Time.
         backoff: Delays after failed probes of a shard.
         deadline_s: A shard without an answer for longer ends the query.
         check_stream: Called if the service does not know a shard; raises an error if the stream itself is gone.
-        threads: Source of its threads.
-        chance: Jitter.
         read_cost_s: Seconds from one read of a shard to the next in the long run; 0 if there is no quota.
     """
 

@@ -55,7 +55,6 @@ class Search(Struct):
         start: The offset of the batch, which is done.
         may_be_only: As in `Planner.latest`.
         is_patient: Whether it ends only when every shard has answered.
-        wait_s: Its longest duration.
         deadline_s: Its end, on the monotonic clock.
         wanted: The shards with records to read, as of the last call of `Planner.search`.
         wake_s: When to call it again, on the monotonic clock.
@@ -74,8 +73,6 @@ class Planner:
     """The driver's side of one streaming query. Called by one thread.
 
     Args:
-        options: The source's options.
-        ports: The driver's ports.
         read: Reads one shard of a batch as an executor does; the planner drops the rows. Its second argument is Spark's id
             of the query, or None until the first claim of a task has shown it.
     """
@@ -221,7 +218,6 @@ class Planner:
 
         Args:
             search: An ended search, or one that goes on after this batch.
-            limits: Of the batch.
         """
         if not search.wanted:
             return search.start
@@ -251,7 +247,6 @@ class Planner:
         """Return the shards of each task of a batch. The query has joined.
 
         Args:
-            end: The batch's offset.
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
         self._done, self._known = None, end.known_batches

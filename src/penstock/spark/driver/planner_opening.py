@@ -39,7 +39,6 @@ def open_planner(
     """Return the driver's side of a query. Makes no call.
 
     Args:
-        options: The source's.
         rows_of_table: Returns the leases of the query's stream in a lease table; by default all.
         rows_of_former_table: The same, for the table that the query had before.
         metrics: The query's; None: as the options have them.

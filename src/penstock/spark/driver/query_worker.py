@@ -39,7 +39,6 @@ class QueryWorker:
     Args:
         worker: The query's worker id.
         options: As for every worker.
-        ports: The driver's.
         run_name: Distinguishes this driver process from others with the same worker id.
         stream: Name or ARN.
         metrics: Receives figures, under the same names as the consumer's.
@@ -256,7 +255,6 @@ def coordinator_options(options: SourceOptions, *, is_new: bool, open_shard_coun
     """Return the coordinator's options for a query: those of a plain consumer, with the additions that Spark needs.
 
     Args:
-        options: The query's.
         is_new: The query has never read anything. An older query starts unknown shards at their beginning, even if the
             whole lease table is missing.
         open_shard_count: The stream's, when the query started.

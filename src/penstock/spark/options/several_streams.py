@@ -60,7 +60,6 @@ def parse_several_source(
     """Read the options of a streaming query of several streams; also return a sentence for each option without effect.
 
     Args:
-        given: As the user set them.
         session_zone: The session's time zone, if the caller has the session.
 
     Raises:

@@ -201,7 +201,6 @@ def parse_source(
     """Read the streaming source's options; also return a sentence for each option without effect.
 
     Args:
-        given: As the user set them.
         session_zone: The session's time zone, if the caller has the session.
 
     Raises:

@@ -36,7 +36,6 @@ class DeadLetters:
 
     Args:
         options: The sink's options, with a folder or a stream for dead letters.
-        ports: The task's ports.
         memory: Of the task, for letters to another stream.
     """
 
@@ -160,7 +159,6 @@ def file_name(query: str | None, batch: str | None, write_id: str | None, partit
         query: Spark's id of the streaming query; None in a batch job.
         batch: Its number of the micro-batch.
         write_id: Of the batch write; None in a streaming query's sink, which writes each of its batches once.
-        partition: The task's partition.
     """
     parts = [] if query is None else [f"{query}-batch-{batch}"]
     if write_id is not None:

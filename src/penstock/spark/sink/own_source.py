@@ -32,7 +32,6 @@ def warn_of_own_source(
 
     Args:
         streams: Names or ARNs of the streams that it wrote to.
-        location: The query's checkpoint location.
         batch: Spark's number of the batch.
         fetch_summary: Describes a stream; called only for one that has the name of a stream that was read.
         open_folder: Opens the location.

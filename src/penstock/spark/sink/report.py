@@ -139,7 +139,6 @@ def record_commit(
     """Add a committed batch to the file, unless it was added before. Never raises.
 
     Args:
-        location: The query's checkpoint location.
         batch: The batch's report, whose totals are those of the batch.
         open_folder: Opens the location.
 

@@ -23,7 +23,6 @@ class RowWriter:
     """Writes the rows of one task, batch or streaming.
 
     Args:
-        options: The sink's options.
         columns: As `check_columns` returned them.
         write_id: Distinguishes this write from others of the same micro-batch; None if there is no other.
     """

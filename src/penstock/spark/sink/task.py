@@ -34,9 +34,7 @@ class SinkTask:
     """Writes the rows of one task, batch or streaming.
 
     Args:
-        options: The sink's options.
         columns: The result of `check_columns`.
-        ports: The task's ports.
     """
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...], ports: SinkPorts) -> None:
@@ -116,11 +114,7 @@ class SinkTask:
 
 
 class _Router:
-    """Decides the stream of each row: the option's; without one, the stream that its column names.
-
-    Args:
-        stream: The option's.
-    """
+    """Decides the stream of each row: the option's; without one, the stream that its column names."""
 
     def __init__(self, stream: str | None) -> None:
         self._stream = stream

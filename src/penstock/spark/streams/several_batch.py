@@ -31,11 +31,7 @@ class SeveralPartition(InputPartition):
 
 
 class SeveralBatchReader(KinesisBatchReader):
-    """Several streams between two positions as a batch source.
-
-    Args:
-        options: Those of each stream.
-    """
+    """Several streams between two positions as a batch source."""
 
     def __init__(self, options: Sequence[BatchOptions]) -> None:
         super().__init__(options[0])

@@ -43,9 +43,6 @@ class SeveralPorts(Struct, frozen=True):
     """Ports of the driver of a query of several streams.
 
     Args:
-        kinesis: The service.
-        table: The application's lease table.
-        clock: Time.
         chance: Unique names.
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
         open_metrics: Opens the metrics backend for a worker id.
@@ -68,7 +65,6 @@ class PlannedStream(Struct, frozen=True):
         place: Its place in the options' list.
         stream_id: The prefix of its lease keys.
         name: Name or ARN, as in the options.
-        planner: Its planner.
     """
 
     place: int
@@ -90,12 +86,7 @@ class StreamTasks(Struct, frozen=True):
 
 
 class SeveralPlanner:
-    """The driver's side of one streaming query of several streams. Called by one thread.
-
-    Args:
-        options: The source's options.
-        ports: The driver's ports.
-    """
+    """The driver's side of one streaming query of several streams. Called by one thread."""
 
     def __init__(self, options: SeveralOptions, ports: SeveralPorts) -> None:
         self._options = options

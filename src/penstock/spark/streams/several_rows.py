@@ -22,7 +22,6 @@ def rows_of_stream(
     """Yield the rows of shards of one stream, and claim the end of the batch in each.
 
     Args:
-        several: The query's options.
         place: The stream's place in their list.
         tasks: The shards of one Spark task.
         query: Spark's id of the streaming query, or None if it is not known.

@@ -12,7 +12,6 @@ class StreamMetrics:
 
     Args:
         metrics: Of the whole query.
-        stream: The stream's name.
     """
 
     def __init__(self, metrics: ClosableMetrics, stream: str) -> None:

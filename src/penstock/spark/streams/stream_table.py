@@ -20,7 +20,6 @@ class StreamTable:
     """The leases of one stream, in a table of several. A `penstock.ports.lease_table.LeaseTable`.
 
     Args:
-        table: The whole table.
         stream_id: The prefix of the stream's keys.
     """
 
@@ -96,12 +95,7 @@ class StreamTable:
 
 
 class FormerTable(StreamTable):
-    """The lease table that a query used before, for several streams or for this stream alone. It is only read.
-
-    Args:
-        table: The whole table.
-        stream: The stream.
-    """
+    """The lease table that a query used before, for several streams or for this stream alone. It is only read."""
 
     def __init__(self, table: LeaseTable, stream: StreamIdentity) -> None:
         super().__init__(table, stream.stream_id)

@@ -84,13 +84,10 @@ class ClaimedRead:
     """One execution of one batch in one shard.
 
     Args:
-        table: The lease table.
         shard: The shard, opened at the batch's start.
         task: The shard and the batch.
-        options: The query's options.
         process: Identifies this process among those that read the batch.
         query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
-        clock: Time.
     """
 
     def __init__(

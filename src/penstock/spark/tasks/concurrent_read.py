@@ -44,7 +44,6 @@ def read_concurrently(
     Args:
         shards: The shards of the task; a single one is read without threads.
         read: Yields the rows of one shard; called on a thread of its own.
-        threads: Source of its threads.
 
     Raises:
         BaseException: The first error of a shard. The other shards stop; those that have not claimed their ends claim nothing.
@@ -71,7 +70,6 @@ class _OfferedRows:
     """One Arrow batch on its way from a shard's thread to Spark's.
 
     Args:
-        rows: The batch.
         settled: Notified when Spark has taken it, or never will.
     """
 

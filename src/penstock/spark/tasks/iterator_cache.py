@@ -51,9 +51,7 @@ class IteratorCache:
         Args:
             service: The iterator's service; equal only for the same endpoint, region and credentials.
             stream: Name or ARN.
-            shard_id: The shard.
             position: Where the read starts.
-            now_s: Monotonic seconds.
         """
         with self._lock:
             entry = self._entries.pop((service, stream, shard_id, str(position)), None)

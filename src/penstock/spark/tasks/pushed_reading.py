@@ -39,13 +39,10 @@ class PushedReading:
 
     Args:
         kept: Subscriptions that the process keeps between batches.
-        fan_out: The subscribing service.
         key: Of the subscription: service, consumer and shard.
         is_eager: Whether to subscribe in any case, or only while the read is behind or other readers use up the shard's
             quota.
         after_s: No subscription begins in the first so many seconds of the read.
-        clock: Time.
-        chance: Jitter.
         threads: Source of its condition.
     """
 
@@ -147,7 +144,6 @@ class PushedReading:
         """Keep the subscription for the next batch, which begins at a position.
 
         Args:
-            position: The claimed end.
             unread_since_ms: Moment by the service's clock: the records after the position arrived then or later.
             is_cut: The read ended within the last event.
         """

@@ -36,10 +36,7 @@ class ReadingProcess(Struct, frozen=True):
     """A process's clients for reading a stream.
 
     Args:
-        kinesis: The service.
         ranges: The hash ranges of the stream's shards.
-        clock: Time.
-        chance: Jitter.
         name: Identifies the process.
         fetch_summary: Describes the stream of a name; None does not check whether it is still the planned one.
         iterators: Kept between batches.
@@ -66,10 +63,7 @@ def open_shard(
     """Open a shard at a position, to be read with a query's options. Makes no call.
 
     Args:
-        read: The planned read.
         start: Everything up to and including it is left out.
-        options: The query's.
-        process: The reading process's clients and clock.
         hold_page: Entered for as long as a page is in memory.
         pushes: Subscription for reads without a claimed end, or None.
     """

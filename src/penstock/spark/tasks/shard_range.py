@@ -94,13 +94,8 @@ class ShardRange:
     """One shard, from one position on. Not thread-safe; used by one task at a time.
 
     Args:
-        kinesis: The service.
         stream: Name or ARN.
-        shard_id: The shard.
         start: Everything up to and including it is left out.
-        options: How to read.
-        clock: Time.
-        chance: Jitter.
         tip_ms: Moment, by the service's clock, at which nothing was left to read after the start, if known.
         is_foreign: The start is the checkpoint of a worker that does not record tip marks.
         deaggregate: Whether KPL aggregates are taken apart.
@@ -215,7 +210,6 @@ class ShardRange:
         """Keep the subscription, if there is one, for a next read without a claimed end that starts at `end`.
 
         Args:
-            end: The claimed end.
             is_cut: Rows of the last page were left for later.
         """
         if self._pushes is not None:

@@ -14,10 +14,8 @@ class ShardRead(Struct, frozen=True, kw_only=True):
     """The read of one shard as the driver plans it: plain values.
 
     Args:
-        shard_id: The shard.
         stream: The stream of the plan.
         planned_ms: Moment of the plan, by the service's clock.
-        retention_ms: The stream's retention.
         deaggregates: Whether KPL aggregates are taken apart. Positions count user records either way.
         tip_ms: Moment at which nothing was left after the start, by the service's clock, or None.
         is_foreign: The start is the checkpoint of a worker that does not record tip marks.

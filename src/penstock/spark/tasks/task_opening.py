@@ -50,7 +50,6 @@ def rows_of(
 
     Args:
         tasks: The shards that this Spark task reads.
-        options: The query's options.
         query: Spark's id of the streaming query, or None if it is not known.
         table: The leases of the tasks' stream; None: the table of the options.
     """

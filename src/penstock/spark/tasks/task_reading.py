@@ -37,9 +37,6 @@ def read_shard(
 
     Args:
         task: The shard and the batch.
-        options: The query's options.
-        process: The reading process's clients and clock.
-        table: The application's lease table.
         query: Spark's id of the streaming query, or None if it is not known.
         hold_page: Entered for as long as a page is in memory.
         pushes: Subscription, or None.

@@ -29,7 +29,6 @@ class TaskSubscription:
 
     Args:
         changed: Used by this object only.
-        start: Where it begins.
         begun_s: When, in monotonic seconds.
     """
 
