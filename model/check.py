@@ -95,7 +95,12 @@ def check(config: str, folder: Path, deadline_s: float) -> Result:
 
 
 def run_tlc(
-    what: str, folder: Path, module: str, options: Sequence[str], deadline_s: float
+    what: str,
+    folder: Path,
+    module: str,
+    options: Sequence[str],
+    deadline_s: float,
+    *java_options: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run TLC to the end.
 
@@ -105,13 +110,14 @@ def run_tlc(
         module: The module that is checked.
         options: Further options of TLC.
         deadline_s: It is ended after so many seconds.
+        java_options: Further options of Java.
 
     Raises:
         SystemExit: TLC or Java is missing, or the deadline has passed.
     """
     with tempfile.TemporaryDirectory() as states:
         command = [
-            java(), "-XX:+UseSerialGC", "-Xmx3g", "-Xss16m", f"-Djava.io.tmpdir={states}", "-cp", str(tlc()), "tlc2.TLC",
+            java(), *java_options, "-XX:+UseSerialGC", "-Xmx3g", "-Xss16m", f"-Djava.io.tmpdir={states}", "-cp", str(tlc()), "tlc2.TLC",
             "-nowarning", "-deadlock", "-metadir", states, *options, module,
         ]  # fmt: skip
         try:

@@ -22,6 +22,10 @@ MARKS: dict[str, tuple[str, ...]] = {
     "consumer/test_fan_out_faults.py": ("slow",),
     "consumer/test_lost_lease_locations.py": ("slow",),
     "consumer/test_processes.py": ("slow",),
+    "consumer/test_processes.py::test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards": (
+        "spark",
+        "slow",
+    ),
     "contract/ports/test_every_write.py": ("slow",),
     "contract/ports/test_lease_table.py::test_a_row_without_a_sub_sequence_number_counts_as_one_with_0": (
         "slow",

@@ -20,6 +20,7 @@ import pytest
 
 pytest.importorskip("httptools")
 
+from lease_logs import assert_behaves_as_the_model, create_table, lease_log
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.position import Position, parse_checkpoint
 from penstock_local import LocalKinesisProcess
@@ -27,7 +28,6 @@ from spark_support import wait_active
 from waiting import wait_until
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
-STREAM, APPLICATION = "orders", "billing"
 STOP_S = 90  # a worker's own bound is 30 s
 
 
@@ -113,10 +113,10 @@ def owners(client, application) -> dict[str, str | None]:
     }
 
 
-def holders(client) -> Counter:
+def holders(client, application: str) -> Counter:
     """Count the unfinished leases per owner; nothing while there is no table yet."""
     with contextlib.suppress(client.exceptions.ResourceNotFoundException):
-        return Counter(owners(client, APPLICATION).values())
+        return Counter(owners(client, application).values())
     return Counter()
 
 
@@ -195,6 +195,17 @@ def read_position(text: str) -> Position:
     return parse_checkpoint(number, int(sub or 0))
 
 
+def late_checkpoints(folder: Path) -> dict[tuple[str, Position], str]:
+    """Return the workers that wrote late checkpoints, by shard and position."""
+    found = {}
+    for path in folder.glob("*.writes"):
+        for line in path.read_text().splitlines():
+            key, _, checkpoint, kind, _ = json.loads(line)
+            if kind == "LateCheckpoint":
+                found[key, read_position(checkpoint)] = path.stem
+    return found
+
+
 def check_checkpoints_never_went_back(folder: Path) -> int:
     """Every write bumps the counter but a late checkpoint, so the counter orders what all workers wrote."""
     by_key: dict[str, list[tuple[int, Position]]] = {}
@@ -209,14 +220,25 @@ def check_checkpoints_never_went_back(folder: Path) -> int:
     return sum(len(written) for written in by_key.values())
 
 
-@pytest.mark.timeout(900)
-def test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards(kinesis, fleet, tmp_path):
-    total = 100_000
-    kinesis.create_stream(STREAM, 16)
+# A mark on the function would overrule the one on a case.
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param(1, id="two kills", marks=pytest.mark.timeout(900)),
+        pytest.param(8, id="sixteen kills", marks=[pytest.mark.soak, pytest.mark.timeout(5400)]),
+    ],
+)
+def test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards(
+    kinesis, fleet, tmp_path, rounds
+):
+    total = 100_000 * rounds
+    stream, application = f"orders-{rounds}", f"billing-{rounds}"
+    kinesis.create_stream(stream, 16)
     client = kinesis.client("kinesis")
+    create_table(kinesis, application)
     workers = fleet(
-        STREAM,
-        APPLICATION,
+        stream,
+        application,
         starting_position="TRIM_HORIZON",
         lease_duration_s=4.0,
         cold_start_jitter_s=0.5,
@@ -228,8 +250,8 @@ def test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards(k
     for name in ("w1", "w2", "w3"):
         workers.start(name)
 
-    wait_until(lambda: sorted(holders(dynamo).values()) == [5, 5, 6], "three shares", 120)
-    producer = Producer(kinesis.client("kinesis"), STREAM, total)
+    wait_until(lambda: sorted(holders(dynamo, application).values()) == [5, 5, 6], "three shares", 120)
+    producer = Producer(kinesis.client("kinesis"), stream, total)
 
     def calm() -> None:
         """Wait until the backlog has been small for two seconds.
@@ -254,34 +276,45 @@ def test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards(k
     def pause(name: str) -> None:
         calm()
         workers.processes[name].send_signal(signal.SIGSTOP)
-        wait_until(lambda: name not in holders(dynamo), "others have its leases", 90)
+        wait_until(lambda: name not in holders(dynamo, application), "others have its leases", 90)
         workers.processes[name].send_signal(signal.SIGCONT)
 
+    def play(names: list[str], start: int) -> list[str]:
+        """Kill two workers, pause one, split and merge shards; return the names of the workers that are left."""
+        first, paused, last = names
+        new = [f"w{len(workers.processes) + place}" for place in (1, 2)]
+        story = [
+            (10_000, lambda: split(client, stream, 3)),
+            (15_000, lambda: kill(first, new[0])),
+            (25_000, lambda: merge(client, stream, 8)),
+            (33_000, lambda: split(client, stream, 0)),
+            (35_000, lambda: pause(paused)),
+            (62_000, lambda: merge(client, stream, 3)),
+            (65_000, lambda: kill(last, new[1])),
+            (80_000, lambda: split(client, stream, 10)),
+        ]
+        for sent_count, act in story:
+            wait_until(lambda count=start + sent_count: producer.sent_count >= count, "the story", 120)
+            act()
+        return [new[0], paused, new[1]]
+
     producer.start()
-    story = [
-        (10_000, lambda: split(client, STREAM, 3)),
-        (15_000, lambda: kill("w1", "w4")),
-        (25_000, lambda: merge(client, STREAM, 8)),
-        (33_000, lambda: split(client, STREAM, 0)),
-        (35_000, lambda: pause("w2")),
-        (62_000, lambda: merge(client, STREAM, 3)),
-        (65_000, lambda: kill("w3", "w5")),
-        (80_000, lambda: split(client, STREAM, 10)),
-    ]
-    for sent_count, act in story:
-        wait_until(lambda sent_count=sent_count: producer.sent_count >= sent_count, "the story", 120)
-        act()
+    names = ["w1", "w2", "w3"]
+    for done in range(rounds):
+        names = play(names, 100_000 * done)
     producer.join(120)
     assert producer.sent_count == total
     wait_until(lambda: len(workers.delivered()) == total, "every record is delivered", 180)
-    wait_until(lambda: holders(dynamo)["w5"] > 0, "the last worker has leases", 120)
+    wait_until(lambda: holders(dynamo, application)[names[-1]] > 0, "the last worker has leases", 120)
     codes = workers.stop()
-    assert codes == {"w2": 0, "w4": 0, "w5": 0}
+    assert codes == dict.fromkeys(names, 0)
     counts = workers.delivered()
     assert set(counts) == {str(number) for number in range(total)}
     deliveries = sum(counts.values())
     assert deliveries <= 1.05 * total, f"{deliveries} deliveries of {total} records"
     assert check_checkpoints_never_went_back(tmp_path) > 500
+    log, late = lease_log(kinesis, application), late_checkpoints(tmp_path)
+    assert_behaves_as_the_model(kinesis, stream, log, tmp_path, late=late)
 
 
 def test_the_checker_of_checkpoints_finds_one_that_went_back(tmp_path):

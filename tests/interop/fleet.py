@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import company_checks
-from company import TABLE, create_table, lease_log
+from company import TABLE
 from company_checks import CompanyHistory, Processed, place, processed, takeovers
-from counterparts import PENSTOCK, ROOT, Counterpart
+from counterparts import PENSTOCK, Counterpart
 from harness import put_numbers
 from worker_process import WorkerProcess
 
+import lease_logs
+from lease_logs import create_table, lease_log
 from penstock.core.position import Position
 from penstock_local import Handle, LocalKinesis
-from penstock_sim.model_log import trace_of_log
 
 WAIT_S = 240.0
 SHARDS = 6
@@ -57,7 +55,7 @@ class Fleet:
     stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
-        create_table(self.server)
+        create_table(self.server, TABLE)
         return self
 
     def __exit__(
@@ -133,28 +131,13 @@ class Fleet:
 
     def assert_behaves_as_the_model(self) -> None:
         """Compare the log of the lease table with the model of the protocol; `gather` has been called."""
-        shards = self.server.client("kinesis").list_shards(StreamName="numbers")["Shards"]
-        keys = {shard["ShardId"] for shard in shards}
-        names = ("ParentShardId", "AdjacentParentShardId")
-        parents = {
-            shard["ShardId"]: [shard[name] for name in names if shard.get(name) in keys] for shard in shards
-        }
         java = {name for name in self.workers if name.startswith("kcl-")}
-        trace = trace_of_log("the fleet", self.history.log, java, parents)
-        path = self.folder / "trace.json"
-        path.write_text(json.dumps(asdict(trace)))
-        done = subprocess.run(
-            [sys.executable, ROOT / "model" / "traces.py", "--file", path, "--deadline", "900"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        lease_logs.assert_behaves_as_the_model(self.server, "numbers", self.history.log, self.folder, java)
 
     def gather(self) -> CompanyHistory:
         """Return what the workers did."""
         self.history.workers = {name: list(worker.did) for name, worker in self.workers.items()}
-        self.history.log = lease_log(self.server)
+        self.history.log = lease_log(self.server, TABLE)
         return self.history
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from company import TABLE, create_table, lease_log
+from company import TABLE
 from company_checks import Began, CompanyHistory, Processed
 from fleet import (
     HANDED_OVER,
@@ -15,6 +15,7 @@ from fleet import (
     moved_back,
 )
 
+from lease_logs import create_table, lease_log
 from penstock.core.leases.lease import Lease
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock_local import LocalKinesis
@@ -87,13 +88,13 @@ def test_the_log_of_a_table_holds_the_leases_of_kcl_3_and_leaves_out_its_other_r
     lease = {"entityType": {"S": "LEASE"}, "checkpoint": {"S": "TRIM_HORIZON"}, "leaseCounter": {"N": "4"}}
     leader = {"entityType": {"S": "LEADER"}, "ownerName": {"S": "kcl-1"}}
     with LocalKinesis() as server:
-        create_table(server)
+        create_table(server, TABLE)
         for key, row in (("shardId-000000000000", lease), ("Leader", leader)):
             server.client("dynamodb").put_item(TableName=TABLE, Item={"leaseKey": {"S": key}, **row})
         server.client("dynamodb").delete_item(
             TableName=TABLE, Key={"leaseKey": {"S": "shardId-000000000000"}}
         )
-        log = lease_log(server)
+        log = lease_log(server, TABLE)
     assert [(key, row and (row.counter, row.checkpoint)) for key, row in log] == [
         ("shardId-000000000000", (4, TRIM_HORIZON)),
         ("shardId-000000000000", None),

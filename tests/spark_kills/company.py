@@ -16,7 +16,7 @@ from checks import History
 from company_checks import CompanyHistory, Processed, Taken, nowhere
 from harness import KINDS, Run
 
-from penstock.aws.lease_codec import read_item
+from lease_logs import create_table, lease_log
 
 WORKER = Path(__file__).with_name("kcl2_worker.py")
 TABLE = "shared"
@@ -37,7 +37,7 @@ class CompanyRun(Run):
     batch_wait_s: ClassVar = 15
 
     def prepare(self, server):
-        create_table(server)
+        create_table(server, TABLE)
         self.server = server
         self.start_worker()
 
@@ -100,41 +100,7 @@ class CompanyRun(Run):
 
     def gather(self, client):
         self.gather_workers()
-        self.history.log = lease_log(self.server)
-
-
-def create_table(server):
-    """Create the lease table with a change stream."""
-    server.client("dynamodb").create_table(
-        TableName=TABLE,
-        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
-    )
-
-
-def lease_log(server):
-    """Return (shard, its row) after every write on a lease; None where the row was deleted."""
-    log = []
-    streams = server.client("dynamodbstreams")
-    (described,) = streams.list_streams(TableName=TABLE)["Streams"]
-    arn = described["StreamArn"]
-    for shard in streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]:
-        iterator = streams.get_shard_iterator(
-            StreamArn=arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-        )["ShardIterator"]
-        while iterator:
-            page = streams.get_records(ShardIterator=iterator)
-            if not page["Records"]:
-                break
-            for record in page["Records"]:
-                change = record["dynamodb"]
-                key, item = change["Keys"]["leaseKey"]["S"], change.get("NewImage")
-                if key.startswith("shardId-"):  # KCL 3 has rows of other kinds
-                    log.append((key, read_item(item) if item else None))
-            iterator = page.get("NextShardIterator")
-    return log
+        self.history.log = lease_log(self.server, TABLE)
 
 
 def events(told):

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from penstock.core.leases.lease import Lease
+from penstock.core.position import Position
 from penstock_sim.model_trace import Event, Trace
 
 _ABSENT: Final = Lease("")
@@ -20,6 +21,7 @@ def trace_of_log(
     log: Iterable[tuple[str, Lease | None]],
     java: Collection[str],
     parents: Mapping[str, list[str]],
+    late: Mapping[tuple[str, Position], str] | None = None,
 ) -> Trace:
     """Return a log as a trace.
 
@@ -28,6 +30,8 @@ def trace_of_log(
         log: The key and the row after each write; None for a row that was deleted.
         java: Workers of the KCL.
         parents: Of each shard, by its key.
+        late: The workers that wrote late checkpoints, by key and position, as far as they are known. A log does not have
+            them: a worker without its lease writes one, and so does the row's reader after its deadline has passed.
     """
     changes, before = [], dict[str, Lease]()
     for key, row in log:
@@ -63,6 +67,8 @@ def trace_of_log(
         if new is not None and as_row(old, key) == as_row(new, key):
             continue  # attributes that the model does not have, such as the children
         kind, worker = _write_of(old, new, readers.get(key, []))
+        if kind == "LateCheckpoint" and new is not None:
+            worker = (late or {}).get((key, new.checkpoint), worker)
         if worker in java and kind != "RequestHandover":
             kind = f"Java{kind}"
         found = as_row(new, key)

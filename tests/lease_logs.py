@@ -1,0 +1,83 @@
+"""The log of a lease table: every row as every write left it, from the table's change stream; compared with the model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from penstock.aws.lease_codec import read_item
+from penstock.core.leases.lease import Lease
+from penstock.core.position import Position
+from penstock_local import Handle
+from penstock_sim.model_log import trace_of_log
+
+TRACES = Path(__file__).parents[1] / "model" / "traces.py"
+
+
+def create_table(server: Handle, table: str) -> None:
+    """Create a lease table with a change stream."""
+    server.client("dynamodb").create_table(
+        TableName=table,
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
+    )
+
+
+def lease_log(server: Handle, table: str) -> list[tuple[str, Lease | None]]:
+    """Return (shard, its row) after every write on a lease; None if the row was deleted."""
+    log = []
+    streams = server.client("dynamodbstreams")
+    (described,) = streams.list_streams(TableName=table)["Streams"]
+    arn = described["StreamArn"]
+    for shard in streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]:
+        iterator = streams.get_shard_iterator(
+            StreamArn=arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        while iterator:
+            page = streams.get_records(ShardIterator=iterator)
+            if not page["Records"]:
+                break
+            for record in page["Records"]:
+                change = record["dynamodb"]
+                key, item = change["Keys"]["leaseKey"]["S"], change.get("NewImage")
+                if key.startswith("shardId-"):  # KCL 3 has rows of other kinds
+                    log.append((key, read_item(item) if item else None))
+            iterator = page.get("NextShardIterator")
+    return log
+
+
+def assert_behaves_as_the_model(
+    server: Handle,
+    stream: str,
+    log: list[tuple[str, Lease | None]],
+    folder: Path,
+    java: Collection[str] = (),
+    late: Mapping[tuple[str, Position], str] | None = None,
+) -> None:
+    """Compare the log of a lease table with the model of the protocol.
+
+    Args:
+        server: With the stream.
+        stream: Its name.
+        log: From `lease_log`.
+        folder: Where the trace may be written.
+        java: Workers of the KCL.
+        late: The workers that wrote late checkpoints, by shard and position, as far as they are known.
+    """
+    shards = server.client("kinesis").list_shards(StreamName=stream)["Shards"]
+    keys = {shard["ShardId"] for shard in shards}
+    names = ("ParentShardId", "AdjacentParentShardId")
+    parents = {
+        shard["ShardId"]: [shard[name] for name in names if shard.get(name) in keys] for shard in shards
+    }
+    path = folder / "trace.json"
+    path.write_text(json.dumps(asdict(trace_of_log("the fleet", log, java, parents, late))))
+    command = [sys.executable, TRACES, "--file", path, "--deadline", "900"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
