@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from penstock.core.backoff import Backoff, Exhausted, GiveUp, RetryAfter, RetryPlan
 from penstock.errors import OptionError
 
-BACKOFF = Backoff(base_s=0.5, cap_s=10, factor=2)
+BACKOFF = Backoff(base_s=0.5, cap_s=10)
 PLAN = RetryPlan(BACKOFF, attempts_max=4, deadline_s=30)
 ALMOST_ONE = 1 - 2**-53
 
@@ -17,31 +17,16 @@ def test_the_bound_doubles_up_to_the_cap(attempt, bound_s):
     assert BACKOFF.bound_s(attempt) == bound_s
 
 
-def test_a_factor_of_one_keeps_the_bound():
-    assert Backoff(0.5, 10, 1).bound_s(1000) == 0.5
-
-
 def test_the_delay_is_spread_over_the_whole_bound():
     assert BACKOFF.delay_s(3, 0.0) == 0.0
     assert BACKOFF.delay_s(3, 0.25) == 0.5
     assert BACKOFF.delay_s(3, ALMOST_ONE) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
-    ("base_s", "cap_s", "factor"),
-    [
-        (0, 1, 2),
-        (-1, 1, 2),
-        (2, 1, 2),
-        (1, float("inf"), 2),
-        (1, 2, 0.9),
-        (1, 2, float("inf")),
-        (1, 2, float("nan")),
-    ],
-)
-def test_a_back_off_that_is_none_is_refused(base_s, cap_s, factor):
+@pytest.mark.parametrize(("base_s", "cap_s"), [(0, 1), (-1, 1), (2, 1), (1, float("inf")), (1, float("nan"))])
+def test_a_back_off_that_is_none_is_refused(base_s, cap_s):
     with pytest.raises(OptionError, match="back-off: "):
-        Backoff(base_s, cap_s, factor)
+        Backoff(base_s, cap_s)
 
 
 def test_attempts_are_counted_from_one():

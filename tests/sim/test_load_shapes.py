@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.sizing.resharding import limits_for
-from penstock_sim.sizing_model import SHAPES, LoadShape, SizingModel, hot_key
+from sizing_model import SHAPES, LoadShape, SizingModel, hot_key
 
 LIMITS = limits_for(1, 100, 0.85)
 BY_NAME = {shape.name: shape for shape in SHAPES}

@@ -22,16 +22,12 @@ class AwsOptions:
     """Where and as whom; None follows boto3.
 
     Args:
-        region: Region name.
         endpoint_url: Endpoint of every service but STS and S3. A user and a password in it are left out.
         profile: Profile of the shared configuration.
         access_key_id: With `secret_access_key`: fixed credentials.
         secret_access_key: Never shown.
         session_token: Of temporary credentials; never shown.
         role_arn: Role to assume; its credentials are renewed by themselves.
-        role_session_name: Session name of the role.
-        external_id: External id of the role.
-        sts_endpoint_url: Endpoint of STS.
         connect_timeout_s: Time for a connection.
         read_timeout_s: How long an answer may be silent. A whole one may take four times as long.
         attempts_max: Attempts of one call, the first included.

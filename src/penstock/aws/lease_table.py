@@ -72,7 +72,6 @@ class LeaseTableOptions(Struct, frozen=True):
         billing: `PAY_PER_REQUEST`, or `PROVISIONED` with the two capacities.
         read_capacity_units: Only for PROVISIONED.
         write_capacity_units: Only for PROVISIONED.
-        tags: Tags of a new table.
         point_in_time_recovery: Whether a new table has it.
         deletion_protection: Whether a new table has it.
         scan_segment_count: Parallel segments of a scan; 1 reads page by page.

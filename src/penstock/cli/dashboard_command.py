@@ -94,7 +94,6 @@ def check_token(host: str, token: str | None) -> None:
     """Check that a dashboard may be served.
 
     Args:
-        host: The address to listen on.
         token: Required of every client, or None.
 
     Raises:

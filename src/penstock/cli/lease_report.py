@@ -120,11 +120,7 @@ def live_owners(sightings: list[Sighting]) -> list[str]:
 
 
 def describe_fleet(rows: Kcl3Rows, wall_s: float) -> dict[str, Any]:
-    """Return the state of a fleet with KCL 3 workers.
-
-    Args:
-        rows: Their rows beside the leases.
-    """
+    """Return the state of a fleet with KCL 3 workers."""
     mode = FleetModeDetector("").detect(rows, 0.0, wall_s)
     return {
         "state": rows.version,

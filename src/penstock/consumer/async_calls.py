@@ -155,7 +155,6 @@ class EventLoopProcessor:
 
     Args:
         factory: Makes the user code of one shard.
-        calls: Runs it.
     """
 
     def __init__(self, factory: AsyncProcessorFactory, calls: EventLoopCalls) -> None:

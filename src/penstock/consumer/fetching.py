@@ -138,7 +138,6 @@ class PushedFetcher:
 
     Args:
         fetcher: Takes pages apart, and does the steps that have nothing to do with a subscription.
-        subscriptions: Bring the pages.
         has_room: Whether the process as a whole may hold more.
         on_answered: Called when a run was brought an answer later than `fetch` returned.
     """

@@ -80,8 +80,6 @@ class WorkerSnapshot(Struct, frozen=True):
 
     Args:
         failure: What ended or is ending the worker.
-        has_ended: Whether everything has stopped.
-        is_stopping: Whether a stop was asked for.
         renewal_age_s: Of the lease that was renewed longest ago.
         table_scan_age_s: Since the last scan; None before the first one.
         running_s: Since the start.

@@ -25,7 +25,6 @@ class Plan(Struct, frozen=True):
 
     Args:
         fetch: A call to the service, or None.
-        calls: Calls of user code.
         events: For the coordinator.
         is_starved: Whether the run would read if the process held less.
         is_over: Whether the run has ended and can be forgotten.

@@ -87,7 +87,6 @@ class ShardRun:
         stream: Name or ARN, for messages and records.
         start: The coordinator's command: shard, epoch, position, deadline.
         is_checkpoint_urgent: Whether automatic checkpoints are written at once rather than with a renewal.
-        processor: User code for this shard.
     """
 
     def __init__(

@@ -86,7 +86,6 @@ class ConsumedStreams(Struct, frozen=True):
         """Fetch the description of every stream.
 
         Args:
-            fetch_summary: Describes a stream.
             register: Returns the registered consumer of the stream with an ARN; None if none is used.
 
         Raises:

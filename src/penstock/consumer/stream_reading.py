@@ -91,7 +91,6 @@ class StreamReading:
     """Reads the shards of one stream, for their runs.
 
     Args:
-        stream: Which one.
         parts: Shared with other streams.
         options: For every shard, as it begins.
         subscriptions: Bring the pages, by enhanced fan-out; None: GetRecords is polled.

@@ -138,10 +138,7 @@ class Worker:
 
     Args:
         streams: Those whose shards are read: one, or several that share the lease table.
-        worker_id: In the lease table.
-        ports: Services, clock, jitter, metrics.
         pools: Where work is done.
-        processor_factory: User code.
         dead_letter: For records that failed for good.
         is_lifecycle_called: Whether user code learns of more than records.
         home: The process whose threads these are; None: this one.

@@ -16,12 +16,11 @@ from penstock.errors import OptionError
 
 
 class Backoff(Struct, frozen=True):
-    """Delays with full jitter.
+    """Delays with full jitter, whose upper bound doubles from one attempt to the next.
 
     Args:
         base_s: Upper bound of the first delay, seconds; more than 0.
         cap_s: Largest upper bound, seconds; at least `base_s`.
-        factor: How much the upper bound grows from one attempt to the next; at least 1.
 
     Raises:
         OptionError: A value is out of its range.
@@ -29,15 +28,12 @@ class Backoff(Struct, frozen=True):
 
     base_s: float
     cap_s: float
-    factor: float = 2.0
 
     def __post_init__(self) -> None:
         if not 0 < self.base_s <= self.cap_s < float("inf"):
             raise OptionError(
                 f"back-off: base_s={self.base_s}, cap_s={self.cap_s}: expected 0 < base_s <= cap_s, both finite"
             )
-        if not 1 <= self.factor < float("inf"):
-            raise OptionError(f"back-off: factor={self.factor}: expected at least 1, and finite")
 
     def bound_s(self, attempt: int) -> float:
         """Return the upper bound of the delay after an attempt, in seconds.
@@ -51,7 +47,7 @@ class Backoff(Struct, frozen=True):
         if attempt < 1:
             raise ValueError(f"attempt {attempt}: attempts are counted from 1")
         try:
-            return min(self.cap_s, self.base_s * self.factor ** (attempt - 1))
+            return min(self.cap_s, self.base_s * 2.0 ** (attempt - 1))
         except OverflowError:
             return self.cap_s
 

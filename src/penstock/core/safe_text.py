@@ -28,14 +28,9 @@ def text_of(value: object, characters_max: int = CHARACTERS_MAX) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def describe_error(error: BaseException, characters_max: int = CHARACTERS_MAX) -> str:
-    """Return the class and the text of an exception, even if its `__str__` raises.
-
-    Args:
-        error: Anything that was raised.
-        characters_max: As for `text_of`.
-    """
-    text = text_of(error, characters_max)
+def describe_error(error: BaseException) -> str:
+    """Return the class and the text of an exception, even if its `__str__` raises."""
+    text = text_of(error)
     return f"{name_of(type(error))}: {text}" if text else name_of(type(error))
 
 

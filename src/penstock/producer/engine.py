@@ -58,7 +58,6 @@ class Engine:
     Args:
         stream: Name or ARN.
         batcher: Plans the steps; belongs to the engine from now on.
-        ports: Service, time, jitter, metrics.
         fetch_placement: Fetches again how the stream places records.
         thread_count: Requests that may be in flight at once.
         buffer_bytes_max: Memory for records that are not acknowledged.

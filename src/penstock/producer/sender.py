@@ -49,7 +49,6 @@ class Sender:
     Args:
         stream: Name or ARN.
         batcher: Plans the steps and gets their outcomes; in the attribute `batcher`.
-        ports: Service, time, jitter, metrics.
         fetch_placement: Fetches again how the stream places records.
         lock: Held while the batcher gets an outcome, never during a call.
     """

@@ -69,7 +69,6 @@ class ThreadCalls:
     """Calls a plain function on threads.
 
     Args:
-        handler: User code.
         pool: The threads, one for each call that may be under way.
     """
 

@@ -83,10 +83,7 @@ class QueueLoop(Loop[QueueEvent]):
     Args:
         queue: The service's description of the queue.
         worker_id: Shown in health and log.
-        calls: Calls user code.
         pools: The threads for receives, other calls to the service, and handlers.
-        chance: The source of jitter.
-        metrics: Receives the measurements.
         finished: A durable memory of records that are done, or None.
         condition: The loop's thread waits on it; a new one by default.
     """

@@ -39,13 +39,11 @@ class Progress(Struct, kw_only=True):
 
     Args:
         asked: The options as they were typed: a recording goes on only with the same ones.
-        stream: The stream that is recorded.
         has_end: Whether the end was typed; else it is the beginning of the recording.
         began_ms: When the recording began.
         secret: The secret of the hashes, in hexadecimal; removed with the folder.
         done: The shards that are read.
         dropped_count: Payloads that redaction dropped.
-        format: The name of the format.
     """
 
     asked: dict[str, Any]

@@ -54,10 +54,7 @@ class AsyncRun:
     """Starts, stops and ends a consumer on threads for one event loop.
 
     Args:
-        consumer: The consumer on threads.
-        calls: Its calls of user code.
         pull: Passes items to tasks that iterate; None if there is a handler.
-        shutdown_timeout_s: Bound of a graceful stop.
         not_stopped: Returns the error of a consumer that has not stopped in time.
         name: Of the public class, for messages.
     """

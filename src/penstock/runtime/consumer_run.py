@@ -38,7 +38,6 @@ class ConsumerRun(Generic[_R]):
     """Starts, stops and ends a consumer. In a forked child of its process, every method but `is_running` raises `UsageError`.
 
     Args:
-        shutdown_timeout_s: Bound of a graceful stop.
         not_stopped: Returns the error of a consumer that has not stopped in time.
     """
 

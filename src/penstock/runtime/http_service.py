@@ -116,9 +116,7 @@ class HttpService:
     """Serves until it is closed.
 
     Args:
-        host: Address to listen on.
         port: TCP port; 0 takes a free one, see `port` afterwards.
-        handler: Answers a request.
         what: The name of the service, for messages.
 
     Raises:

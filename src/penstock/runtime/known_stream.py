@@ -24,7 +24,6 @@ class KnownStream:
         name: Name or ARN.
         identity: The stream that is meant.
         fetch_summary: Describes the stream of a name.
-        now_s: Monotonic clock.
         describe: Makes the error from the stream that has the name now; by default a worker's.
     """
 

@@ -140,7 +140,6 @@ class LabelledMetrics:
     """Implements `penstock.ports.metrics.Metrics` by adding labels to every figure.
 
     Args:
-        metrics: Where the figures go.
         labels: Added to those that each figure has.
     """
 

@@ -75,7 +75,6 @@ def measure_lags(
     Args:
         streams: Names or ARNs, by the prefix of the leases' keys.
         leases: Of one table.
-        clock: For ages.
         effort: How many reads it may cost.
     """
 

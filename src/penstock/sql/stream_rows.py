@@ -53,7 +53,6 @@ class StreamRows:
 
     Args:
         stream: Name or ARN.
-        shards: All of them.
         now_ms: When it was opened, by the service's clock.
         clock_ahead_s: How far this machine's clock is ahead of the service's.
     """

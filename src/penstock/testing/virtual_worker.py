@@ -98,9 +98,6 @@ class VirtualDriver:
     """Implements `penstock.consumer.worker.WorkerDriver` for a run over the records of one shard.
 
     Calls of user code run one at a time, on the thread that drives, or as far as they return futures until those are done.
-
-    Args:
-        stream: The stream to read.
     """
 
     def __init__(self, stream: MemoryStream, faults: Faults) -> None:

@@ -237,7 +237,6 @@ class DashboardServer:
     Args:
         contents: The pages and documents.
         gate: Access control.
-        host: Address to listen on.
         port: TCP port; 0 takes a free one, see `port` afterwards.
 
     Raises:

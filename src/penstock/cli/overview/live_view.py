@@ -77,7 +77,6 @@ def run_live(snapshots: WatchThread, place: Place, fetch_stream_snapshot: FetchS
     """Show snapshots and handle keys until the user quits.
 
     Args:
-        snapshots: Takes the snapshots.
         fetch_stream_snapshot: Returns the newest snapshot of a stream, given it and its shards; None before the first.
 
     Raises:

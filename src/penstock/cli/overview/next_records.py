@@ -33,7 +33,6 @@ class NextRecord:
 
     Args:
         place: Its sequence number, then a point and its place in the aggregate.
-        arrival_ms: Milliseconds since the epoch.
         partition_key: None if the service places records.
         data: The beginning of the payload.
         byte_count: Of the whole payload.
@@ -79,9 +78,6 @@ class NextRecordReader:
 
     A shard is read when it is asked for first, and then only when its checkpoint has moved, at most once in five seconds.
     One that gave fewer than `RECORDS_MAX` records, or an error, is read again after half a minute.
-
-    Args:
-        clock: For the pauses.
     """
 
     def __init__(self, kinesis: Kinesis, clock: Clock) -> None:

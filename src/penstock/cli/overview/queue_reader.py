@@ -33,7 +33,6 @@ class QueueReader:
     """Reads the queues while a view shows them. Thread-safe.
 
     Args:
-        queues: Lists the queues.
         clock: For the pauses and the minutes.
     """
 
@@ -75,11 +74,7 @@ class QueueReader:
 
 
 def fetch_queues(queues: Queues, cloudwatch: CloudWatchQueries, now_ms: int) -> QueueOverview:
-    """Take an overview: ListQueues, and GetMetricData for six metrics of each queue. Failed calls are listed in its problems.
-
-    Args:
-        queues: Lists the queues.
-    """
+    """Take an overview: ListQueues, and GetMetricData for six metrics of each queue. Failed calls are listed in its problems."""
     try:
         found = sorted(queues.list_queues(), key=lambda each: each.name)
     except UsageError:

@@ -35,7 +35,6 @@ class QueueRow:
     """One queue. A figure is None if it is unknown.
 
     Args:
-        stream_arn: The ARN of its stream.
         status: ACTIVE, or another state.
         visible: Records that wait to be received.
         in_flight: Received records that are not acknowledged and not visible.

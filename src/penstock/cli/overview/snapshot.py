@@ -116,7 +116,6 @@ class ApplicationSnapshot:
     Args:
         application: The lease table's name.
         stream: Name or ARN, or None if the leases do not name it; of several, their names.
-        taken_ms: Milliseconds since the epoch.
         shards: Trouble first.
         workers: Most leases first.
         lineage: The stream's shards, parents before children; empty if the stream is unknown.
@@ -182,7 +181,6 @@ class Snapshot:
     """One snapshot of all applications.
 
     Args:
-        taken_ms: Milliseconds since the epoch.
         applications: Trouble first.
         problems: Failures to read or find applications, a sentence each.
         queues: The region's queues; empty if applications are named.

@@ -45,7 +45,6 @@ class Quota:
         stream_metric: CloudWatch's metric of the whole stream.
         shard_metric: CloudWatch's metric of a shard; None if there is none for this quantity alone.
         per_s_max: Of one shard.
-        is_bytes: Whether it counts bytes.
     """
 
     name: str
@@ -151,7 +150,6 @@ class StreamSnapshot:
 
     Args:
         stream: Name or ARN.
-        taken_ms: Milliseconds since the epoch.
         on_demand: Whether the service makes its shards; None when unknown.
         load: Of the whole stream; None if CloudWatch was not queried.
         shards: The open ones, by hash key.

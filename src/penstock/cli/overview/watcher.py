@@ -64,11 +64,7 @@ class WatchOptions:
 
 
 class ApplicationWatcher:
-    """Takes snapshots of one application. Not thread-safe.
-
-    Args:
-        clock: For ages and moments.
-    """
+    """Takes snapshots of one application. Not thread-safe."""
 
     def __init__(self, table: LeaseTable, kinesis: Kinesis, clock: Clock, options: WatchOptions) -> None:
         self._table = table
@@ -239,9 +235,7 @@ class FleetWatcher:
 
     Args:
         names: Their names; empty to find them.
-        open_watcher: Returns the watcher of an application.
         finder: Used if no names are given.
-        clock: For moments.
         take_queues: Returns the queues, given how long to wait for them; called if no names are given.
     """
 

@@ -183,7 +183,6 @@ class Coordinator:
         """Handle one event and return the effects to run.
 
         Args:
-            now_s: Monotonic seconds, when this is called.
             chance: A fresh number in [0, 1), for jitter.
 
         Returns:

@@ -18,8 +18,6 @@ class CoordinatorContext(Struct, frozen=True, eq=False):
         options: The coordinator's options; for the parts of one stream those of the stream.
         view: The last known rows of the lease table.
         turn: Collects effects, and is the source of jitter.
-        writes: Sends writes.
-        scans: Scans the lease table.
     """
 
     me: str

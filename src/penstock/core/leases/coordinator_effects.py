@@ -110,7 +110,6 @@ class StartReader(Struct, frozen=True):
     Args:
         epoch: Identifies this ownership; every event about the reader carries it.
         position: Everything up to and including it is done, or a starting sentinel.
-        lease: The row in the table.
         deliver_until_s: No delivery begins at or after this monotonic moment, until `ExtendDelivery` moves it.
             The delivering thread must check the clock itself: a worker that was paused gets no message in time.
     """
@@ -239,7 +238,6 @@ class Twin(Struct, frozen=True):
 
     Args:
         key: A lease that it renews.
-        own_run: This process's run.
     """
 
     key: str

@@ -84,7 +84,6 @@ class CoordinatorOptions(Struct, frozen=True):
         start: The starting position when the application starts for the first time.
         cold_start_jitter_s: Longest wait on an empty table before a worker lists the shards.
         garbage_interval_s: Time between two listings that search for leases of vanished shards.
-        shutdown_timeout_s: Longest duration of a graceful stop.
         stall_after_s: A shard that is behind and makes no progress for so long is reported.
         watches: Also scan a small table every 0.06 lease durations while other workers hold leases, and take free ones at
             once. Such a scan is eventually consistent. No effect with `leases_to_acquire` and policy `kcl2`.
@@ -194,9 +193,6 @@ class CoordinatorOptions(Struct, frozen=True):
 
         A worker whose batches claim their ends is not fenced by time, so it may give its leases a longer duration
         (`LeaseTerm`) and renew them less often.
-
-        Args:
-            held_count: Leases that the worker holds.
         """
         usual_s = self.renew_interval_s
         if not self.keeps_claims:

@@ -158,9 +158,6 @@ class FailingCall(Struct):
 
     Args:
         since_s: When the first failure was seen, monotonic.
-        last_s: When the last failure was seen.
-        is_lasting: It keeps failing.
-        is_reported: It is in the log.
     """
 
     answer: CallAnswer
@@ -189,7 +186,6 @@ class FailingCalls:
     """The failing calls of one worker. Not thread-safe.
 
     Args:
-        turn: Where the reports go.
         delivery_s: How long a lease may be read after the write that renewed it was sent.
     """
 

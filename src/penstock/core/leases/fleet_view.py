@@ -43,9 +43,7 @@ class FleetLease(NamedTuple):
 
     Args:
         lease: The row. A hand-over that will not be answered is removed from it: `owner` is the worker that it counts for.
-        owner_state: The state of the owner.
         unchanged_s: Seconds since the row was seen to change.
-        waits: Whether its parents are unfinished.
         free_s: Seconds since any worker may take it.
         ignores_handovers: Whether the owner does not answer hand-over requests.
     """
@@ -193,7 +191,6 @@ class CoordinatorStats(Struct, frozen=True):
         ended_leases: Finished ones that are not deleted yet.
         unclaimed_leases: Unfinished ones without a live owner.
         worker_count: Live owners, this worker included.
-        held_leases: Held by this worker.
         lost_leases: Lost since the start.
         takes: By reason, since the start.
     """
@@ -212,7 +209,6 @@ class CoordinatorStats(Struct, frozen=True):
 
         Args:
             fleet: Every unfinished lease with its owner's state.
-            lease_count: All leases.
             worker_count: Live owners, this worker included.
         """
         return cls(

@@ -13,12 +13,7 @@ from penstock.core.leases.kcl3_membership import Kcl3Membership
 
 
 class GracefulStop:
-    """The progress of one worker's graceful stop. Not thread-safe.
-
-    Args:
-        acquisitions: The leases that it is getting.
-        membership: Its coordination with KCL 3 workers.
-    """
+    """The progress of one worker's graceful stop. Not thread-safe."""
 
     def __init__(
         self,

@@ -83,9 +83,6 @@ class RenewalPace(Struct):
 
     If a worker's batches claim their ends and it holds many leases, it renews each of them less often: see
     `CoordinatorOptions.renew_interval_of`.
-
-    Args:
-        held_count: Leases that this worker holds.
     """
 
     options: CoordinatorOptions
@@ -107,7 +104,6 @@ class HeldLease(Struct):
     """One lease that this worker holds.
 
     Args:
-        worker: This worker's id.
         pace: The renewal interval of all leases of this worker.
         epoch: Identifies this ownership of the lease.
         lease: The row as this worker's last write left it.

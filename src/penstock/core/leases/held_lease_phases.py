@@ -251,8 +251,6 @@ def report_late_renewals(late_count: int, held_count: int, longest_s: float, err
     """Report leases that are kept although others may take them by now.
 
     Args:
-        late_count: Number of late leases.
-        held_count: Number of held leases.
         longest_s: Longest time since a renewal.
         error: The error of the last failed renewal; None if none failed.
     """
@@ -279,7 +277,6 @@ def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> 
     Args:
         worker: The worker that held it.
         row: The row in the table, if known.
-        row_gone: Whether the row was deleted.
     """
     if row_gone:
         return Report(

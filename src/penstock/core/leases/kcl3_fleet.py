@@ -34,7 +34,6 @@ class LeaderLock(Struct, frozen=True):
     Args:
         record_version: Changes with every renewal of the lock.
         lease_s: The lock is free if it has not changed for so long.
-        is_released: The owner has released it.
     """
 
     owner: str
@@ -50,7 +49,6 @@ class WorkerStats(Struct, frozen=True):
         reported_s: When, in seconds since the epoch.
         samples: The last values of each metric by its short name, oldest first; empty if throughput alone counts.
         limits: The limit of each metric, above which a worker is overloaded.
-        is_penstock: Whether it is a Penstock worker.
     """
 
     worker: str

@@ -119,7 +119,6 @@ class MovePlanner:
         Args:
             fleet: Every unfinished lease with its owner's state.
             scans: How often this worker scans the table.
-            held_count: Leases that this worker holds.
             chance: In [0, 1), for policies whose choices are random.
         """
         options, round_s = self.options, scans.settling_s
@@ -182,7 +181,6 @@ class MovePlanner:
         Args:
             part: Every unfinished lease of the part with its owner's state.
             scans: It has the number of watchers when the fleet was last seen.
-            held_count: Leases that this worker holds.
         """
         options = self.options
         free = [entry for entry in part if entry.is_takable]

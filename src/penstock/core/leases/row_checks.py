@@ -35,7 +35,6 @@ def find_other_mode(rows: Iterable[Lease], *, are_several: bool) -> ForeignLease
 
     Args:
         rows: The lease table.
-        are_several: Whether several streams are read.
     """
     for row in rows:
         if bool(stream_id_of(row.key)) != are_several:
@@ -146,7 +145,6 @@ class StreamCheck:
         Args:
             leases: The rows, of streams that this worker reads.
             held: Leases of this worker, which are not set aside.
-            is_whole: Whether these are all rows.
         """
         if not self._options.names_streams:
             return []

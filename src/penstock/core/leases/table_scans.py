@@ -95,7 +95,6 @@ def plan_scans(
     """Plan the scans of one worker.
 
     Args:
-        row_count: Rows of the lease table.
         workers: Live workers, this one included; empty until this worker has seen them. Until then
             the fleet's size is estimated from the table's. If all of its workers can scan the whole table within one round,
             this worker scans it at once.
@@ -174,7 +173,6 @@ def estimate_workers(here: AbstractSet[str], there: AbstractSet[str], part_count
     Args:
         here: Owners in one part.
         there: Owners in another one.
-        part_count: Number of parts of the table.
     """
     if not here & there:
         return float(part_count * max(len(here), len(there)))

@@ -88,7 +88,6 @@ class SteadyServiceClock:
         """Return the moment by the service's clock.
 
         Args:
-            now_s: Monotonic seconds now.
             unheard_ms: Returned until the service has answered once.
         """
         if self._heard is None:

@@ -24,7 +24,6 @@ class RecordedShard(Struct, frozen=True, omit_defaults=True):
 
     Args:
         parents: Parent and adjacent parent; they may be older than the recording.
-        hash_range: First and last hash key.
         ending_sequence_number: Where it ends; None while it is open.
         opened_ms: When it was opened, as far as the recording shows it; None: before the recording.
         closed_ms: When it was closed, likewise; None while it is open.
@@ -69,8 +68,6 @@ class RecordedStream(Struct, frozen=True):
 
     Args:
         mode: `PROVISIONED` or `ON_DEMAND`.
-        retention_hours: How long it kept records.
-        created_ms: When it was created.
     """
 
     name: str
@@ -102,14 +99,11 @@ class RecordingMetadata(Struct, frozen=True):
     """The document.
 
     Args:
-        stream: The stream that was recorded.
         recorded: The slice that was asked for.
         shards: The stream's shards, parents before their children.
         batches: The file's row groups, in order.
         began_ms: When recording began, by the service's clock.
-        ended_ms: When it ended.
         written_by: Package and version.
-        format: The name of the format.
     """
 
     stream: RecordedStream

@@ -39,9 +39,7 @@ class Redaction(Struct, frozen=True):
     """The changes to each record.
 
     Args:
-        hashes_keys: Whether partition keys are hashed.
         drops_data: Whether data is dropped.
-        fields: The fields of JSON data.
     """
 
     hashes_keys: bool = False

@@ -54,7 +54,6 @@ class Usage(Struct, frozen=True):
         rounded_bytes_per_s: With each record rounded up to a KB, as on-demand bills it.
         polled_bytes_per_s: Read by polling, all readers together.
         consumer_count: Registered consumers; each receives everything.
-        retention_hours: How long records are kept.
     """
 
     put_units_per_s: float

@@ -38,8 +38,7 @@ class PeakLoad:
 class LoadHistory:
     """Keeps the maps of the last minutes."""
 
-    def __init__(self, peak_s: float = PEAK_S) -> None:
-        self._peak_s = peak_s
+    def __init__(self) -> None:
         self._maps: deque[tuple[float, LoadMap]] = deque(maxlen=_MAPS_MAX)
         self._since_s: float | None = None
 
@@ -48,12 +47,12 @@ class LoadHistory:
         if self._since_s is None:
             self._since_s = now_s
         self._maps.append((now_s, load))
-        while self._maps[0][0] < now_s - self._peak_s:
+        while self._maps[0][0] < now_s - PEAK_S:
             self._maps.popleft()
 
     def is_whole(self, now_s: float) -> bool:
         """Return whether the peak covers the whole time: shrinking needs it."""
-        return self._since_s is not None and now_s - self._since_s >= self._peak_s
+        return self._since_s is not None and now_s - self._since_s >= PEAK_S
 
     @property
     def newest(self) -> LoadMap:

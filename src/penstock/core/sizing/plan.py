@@ -103,7 +103,6 @@ class SizingPlan(Struct, frozen=True):
 
     Args:
         bills: A month in each mode, the cheapest first.
-        mode_reason: One sentence.
         usage: The measured mean over the known time.
         peak_use: The busiest period, in write quotas of one shard.
         shards_now: Open ones.
@@ -114,8 +113,6 @@ class SizingPlan(Struct, frozen=True):
         hot_keys: Shards that splitting cannot relieve.
         readers: Advice for each.
         lease_bills: DynamoDB and S3 for each application.
-        retention_advice: One sentence.
-        aggregation_advice: One sentence.
         warm_advice: One sentence about warm throughput.
         problems: What could not be measured.
     """

@@ -26,6 +26,7 @@ _URGENT: Final = 0.97
 """A shard that uses more of its quota is split in halves at once: one action instead of several."""
 _GAIN_MIN: Final = 0.9
 """A split that leaves one half with more of the shard's load does not help: a hot key."""
+_ACTIONS_MAX: Final = 2000
 _FILL_MIN: Final = 0.7
 """A window that leaves each shard with less is widened."""
 
@@ -416,9 +417,7 @@ def hot_keys_of(view: StreamView, high: float) -> list[HotKey]:
     return found
 
 
-def plan_actions(
-    view: StreamView, limits: SizeLimits, actions_max: int = 2000
-) -> tuple[list[Split | Merge], list[Shard], Hold]:
+def plan_actions(view: StreamView, limits: SizeLimits) -> tuple[list[Split | Merge], list[Shard], Hold]:
     """Plan every action until the size fits, as if the load stayed as it is. Boundaries that it makes do not count as young.
 
     Returns:
@@ -426,13 +425,13 @@ def plan_actions(
     """
     resharder, shards = Resharder(limits), list(view.shards)
     actions: list[Split | Merge] = []
-    while len(actions) < actions_max:
+    while len(actions) < _ACTIONS_MAX:
         decision = resharder.decide(StreamView(shards, view.now, view.peak, view.young))
         if isinstance(decision, Hold):
             return actions, shards, decision
         actions.append(decision)
         shards, _ = apply_action(shards, decision, len(actions))
-    return actions, shards, Hold(f"more than {actions_max} actions: plan again after these")
+    return actions, shards, Hold(f"more than {_ACTIONS_MAX} actions: plan again after these")
 
 
 def apply_action(shards: Sequence[Shard], action: Split | Merge, number: int) -> tuple[list[Shard], set[int]]:

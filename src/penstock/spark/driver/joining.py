@@ -53,7 +53,6 @@ class Joined(Struct, frozen=True):
     """A query that has joined its application.
 
     Args:
-        stream: The stream that is read.
         known_stream: Checks that the stream's name still refers to it; None checks nothing.
         query_worker: The query's worker: its lease loop runs.
         shards: The query's shards, none yet.

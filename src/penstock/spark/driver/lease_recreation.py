@@ -95,7 +95,6 @@ class LeaseRecreation:
         Args:
             rows: The lease table.
             start: The query's current positions.
-            stream: The stream that is read.
             marks: Tip marks that the offset does not have.
 
         Raises:

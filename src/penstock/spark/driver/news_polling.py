@@ -128,7 +128,6 @@ class NewsPoller:
         after an interval (at most a second). An answer that takes longer counts at the next call.
 
         Args:
-            states: The state of each shard.
             retention_ms: How long the stream keeps a record.
 
         Raises:

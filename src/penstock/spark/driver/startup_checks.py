@@ -215,7 +215,6 @@ def refuse_sharing_in_one_query(
     """Raise an error if two sources of one query share the stream's shards: each would read a part of the records.
 
     Args:
-        worker: This source's worker id.
         rows: The leases that were read.
         queries: Spark's ids of the queries that made this worker's claims.
 

@@ -31,7 +31,6 @@ class SparkAvro(NamedTuple):
 
     Args:
         type: In Spark.
-        is_nullable: Whether a value may be null.
         convert: Makes Spark's value of one that fastavro has read without logical types.
     """
 

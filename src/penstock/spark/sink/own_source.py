@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.batches.offsets import parse_offset
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
-from penstock.spark.sink.folder import FileFolder, Folder
+from penstock.spark.sink.folder import Folder
 
 if TYPE_CHECKING:
     from penstock.core.shard import StreamSummary
@@ -26,7 +26,6 @@ def warn_of_own_source(
     location: str,
     batch: int,
     fetch_summary: Callable[[str], StreamSummary],
-    open_folder: Callable[[str], FileFolder] = Folder,
 ) -> None:
     """Warn if a batch has written to a stream that it has read. Never raises.
 
@@ -34,10 +33,9 @@ def warn_of_own_source(
         streams: Names or ARNs of the streams that it wrote to.
         batch: Spark's number of the batch.
         fetch_summary: Describes a stream; called only for one that has the name of a stream that was read.
-        open_folder: Opens the location.
     """
     try:
-        sources = _find_sources(open_folder(location).read(f"offsets/{batch}").decode())
+        sources = _find_sources(Folder(location).read(f"offsets/{batch}").decode())
         for stream in streams:
             name = stream.rpartition("/")[2]
             if any(source.arn.rpartition("/")[2] == name for source in sources):

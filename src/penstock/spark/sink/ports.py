@@ -20,12 +20,9 @@ class SinkPorts(Struct, frozen=True):
     """Ports of one task.
 
     Args:
-        open_kinesis: Opens the service.
         open_folder: Opens a folder by its path or URI.
         name_letters: Returns the name of the task's file of dead letters: the same for each attempt of a task, and of no
             other task. Called when there are letters to write.
-        clock: Time; None for the system's.
-        chance: Jitter; None for the system's.
         placements: The process's cache of shard ranges by stream.
     """
 

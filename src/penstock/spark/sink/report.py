@@ -104,13 +104,13 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
     return read_report(location)
 
 
-def read_report(location: str, open_folder: Callable[[str], FileFolder] = Folder) -> SinkReport | None:
+def read_report(location: str) -> SinkReport | None:
     """Return the report in a checkpoint location; None before the first commit.
 
     Raises:
         UsageError: The location cannot be read from here.
     """
-    known = _read(location, open_folder)
+    known = _read(location, Folder)
     return None if known is None else _from_json(known)
 
 
@@ -140,7 +140,6 @@ def record_commit(
 
     Args:
         batch: The batch's report, whose totals are those of the batch.
-        open_folder: Opens the location.
 
     Returns:
         The report in the file before; None if the file cannot be read or written.

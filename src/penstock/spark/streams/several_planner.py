@@ -46,7 +46,6 @@ class SeveralPorts(Struct, frozen=True):
         chance: Unique names.
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
         open_metrics: Opens the metrics backend for a worker id.
-        open_planner: Opens the planner of one stream.
     """
 
     kinesis: Kinesis

@@ -58,7 +58,6 @@ def records_to_slices(
         records: In sequence order.
         after: Leave out everything up to and including it; None keeps all. If aggregates are not taken apart, an aggregate is
             kept whole if any of its records is after it.
-        deaggregate: Whether aggregates are taken apart.
         counts: The counts of this page are added to it.
         rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
         rows_max: A slice ends with the Kinesis record that reaches it.

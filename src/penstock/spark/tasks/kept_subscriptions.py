@@ -48,7 +48,6 @@ class KeptSubscriptions:
     """Thread-safe, bounded; each subscription is handed out once.
 
     Args:
-        threads: Source of its lock.
         call_later: Calls a function after a delay in seconds, on any thread.
     """
 

@@ -43,7 +43,6 @@ class PushedReading:
         is_eager: Whether to subscribe in any case, or only while the read is behind or other readers use up the shard's
             quota.
         after_s: No subscription begins in the first so many seconds of the read.
-        threads: Source of its condition.
     """
 
     def __init__(

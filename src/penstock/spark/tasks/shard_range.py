@@ -98,7 +98,6 @@ class ShardRange:
         start: Everything up to and including it is left out.
         tip_ms: Moment, by the service's clock, at which nothing was left to read after the start, if known.
         is_foreign: The start is the checkpoint of a worker that does not record tip marks.
-        deaggregate: Whether KPL aggregates are taken apart.
         rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
         hold_page: Entered for as long as a page, or the rows of an event, are in memory.

@@ -29,7 +29,6 @@ class TaskSubscription:
 
     Args:
         changed: Used by this object only.
-        begun_s: When, in monotonic seconds.
     """
 
     def __init__(self, changed: Condition, start: IteratorStart, begun_s: float) -> None:

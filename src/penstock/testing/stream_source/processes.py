@@ -74,7 +74,6 @@ def left_after_stop(data_source: bytes, schema: Any, start: str, stop_s: float) 
 
     Args:
         data_source: The data source, pickled.
-        schema: The schema of its rows.
         start: An offset after which there are records.
         stop_s: How long threads and connections may take to end after `stop`.
     """
