@@ -232,7 +232,6 @@ class SimFormerTable(SimLeaseTable):
 
     Args:
         process: Whose calls they are.
-        name: The table's.
     """
 
     def __init__(self, process: SimProcess, name: str) -> None:
@@ -281,7 +280,6 @@ class SimKinesis:
     Args:
         process: Whose calls they are.
         prefix: Names the calls of this port in the history.
-        stream: The stream to read.
         identity: ARN and creation of the stream.
     """
 

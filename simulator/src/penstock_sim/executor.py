@@ -54,8 +54,6 @@ class ReadAttempt(TaskAttempt, eq=False, kw_only=True):
 
     Args:
         query: Spark's id of the query.
-        options: The source's.
-        tasks: Its shards.
         row_count_max: The action takes no more rows, or None.
     """
 

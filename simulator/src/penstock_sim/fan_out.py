@@ -33,7 +33,6 @@ class SimFanOut:
 
     Args:
         kinesis: The process's other calls to the service.
-        stream: The stream to read.
     """
 
     def __init__(self, kinesis: SimKinesis, stream: SimStream) -> None:
@@ -71,9 +70,7 @@ class SimSubscription:
 
     Args:
         kinesis: The subscriber's other calls to the service.
-        stream: The stream to read.
         key: The registered consumer and the shard: there is one subscription for each.
-        start: Where it begins.
         report: Gets the outcomes, in the process.
     """
 

@@ -177,7 +177,6 @@ class Fiber:
 
     Args:
         process: The process that owns it. It decides whether and when the fiber goes on.
-        body: Its function.
     """
 
     def __init__(self, process: FiberProcess, body: Callable[[], None]) -> None:

@@ -93,7 +93,6 @@ class Fleet:
 
     Args:
         options: As for every coordinator.
-        seed: Of chance.
     """
 
     def __init__(self, options: CoordinatorOptions, seed: int = 1) -> None:
@@ -281,12 +280,7 @@ class Fleet:
 
 
 class FleetWorker:
-    """One process: the production coordinator, and readers that read nothing.
-
-    Args:
-        fleet: Its surroundings.
-        name: Its worker id.
-    """
+    """One process: the production coordinator, and readers that read nothing."""
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         self.fleet = fleet

@@ -130,7 +130,6 @@ def run_fleet(
         worker_count: Workers, in three zones.
         lease_count: Leases.
         policy: Who gets how many.
-        scenarios: The events.
         progress: Called with the scenario's name and the virtual seconds passed since the last call.
     """
     wanted = [scenario for scenario in FleetScenario if scenario in set(scenarios)]
@@ -196,7 +195,6 @@ class WatchedFleet:
     Args:
         fleet: It.
         worker_count: How many workers it has, or gets.
-        lease_count: How many leases.
         progress: Called with the scenario's name and the virtual seconds passed since the last call.
     """
 

@@ -146,7 +146,6 @@ class _Sighting(Struct):
     """The moments at which a lease's counter and its owners were first seen with their current values.
 
     Args:
-        counter: The counter.
         changed_s: When it was first seen.
         owners: Owner and reader.
         owners_s: When these were first seen.
@@ -162,7 +161,6 @@ class Leadership:
     """One KCL 3 worker's part in leading its fleet.
 
     Args:
-        worker: The worker.
         lock_s: The lease of the lock.
         is_native: Whether the fleet has a leader from the beginning.
     """

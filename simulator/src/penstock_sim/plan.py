@@ -300,7 +300,6 @@ class PlannedStream(Struct, frozen=True):
     """One stream.
 
     Args:
-        name: Its name.
         shard_count: Shards that it begins with.
         start: Where the application starts to read it.
         retention_s: How long it keeps a record; None is for ever.

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 class SimProcess:
-    """One process. It can end, be paused, and start again under the same name.
-
-    Args:
-        world: Its surroundings.
-        name: Its worker id.
-    """
+    """One process. It can end, be paused, and start again under the same name."""
 
     def __init__(self, world: Environment, name: str) -> None:
         self.world = world

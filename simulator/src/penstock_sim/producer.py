@@ -179,7 +179,6 @@ class SimProducer(SimProcess):
     Args:
         name: Its name; its partition keys begin with it.
         plan: The records to put.
-        puts: The service.
     """
 
     def __init__(self, world: Environment, name: str, plan: ProducerPlan, puts: SimPuts) -> None:

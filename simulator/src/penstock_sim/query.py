@@ -137,7 +137,6 @@ class SimQuery(SparkDriver):
     """One life of a query's driver.
 
     Args:
-        log: Its checkpoint location.
         on_batch: Called before the tasks of a batch begin.
         stream: Another stream than the world's, for a query that has no business here.
         query: Spark's id of the query, if it has several sources; each of them is driven by itself here.

@@ -133,7 +133,6 @@ class SimQueueWorker(SimProcess):
 
     Args:
         plan: Options of its consumer.
-        service: The queue.
     """
 
     def __init__(self, world: Environment, name: str, plan: QueuePlan, service: QueueService) -> None:

@@ -49,12 +49,7 @@ _NO_HANDLER: Final = HandlerProcessor(lambda _: None)  # the reader calls the ha
 
 
 class SimReader:
-    """Reads one shard and delivers to a handler that takes its time.
-
-    Args:
-        worker: The process.
-        effect: The coordinator's command.
-    """
+    """Reads one shard and delivers to a handler that takes its time."""
 
     def __init__(self, worker: SimWorker, effect: StartReader) -> None:
         self.worker = worker

@@ -270,7 +270,6 @@ def _draw_query_plan(chance: Chance, *, has_robbers: bool) -> tuple[QueryPlan, d
     """Draw one seed's queries, and the rates of their faults.
 
     Args:
-        chance: The seed's.
         has_robbers: Whether workers of the fleet take leases without a hand-over request.
     """
     some = chance.some

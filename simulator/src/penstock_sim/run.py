@@ -255,8 +255,6 @@ def run_seed(
     """Run the scenario that a seed draws.
 
     Args:
-        seed: The seed.
-        kind: Its kind.
         options: Further options of the sources of Spark queries.
     """
     scenario = DRAW[kind](seed)

@@ -320,11 +320,7 @@ class SeveralStreams(StreamSet):
 
 
 class StreamsService:
-    """Calls that are begun and answered at one moment: the caller advances the time.
-
-    Args:
-        streams: The answers.
-    """
+    """Calls that are begun and answered at one moment: the caller advances the time."""
 
     def __init__(self, streams: SeveralStreams) -> None:
         self._streams = streams

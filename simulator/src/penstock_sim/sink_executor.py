@@ -40,8 +40,6 @@ class WriteAttempt(TaskAttempt, eq=False, kw_only=True):
 
     Args:
         place: Which it is.
-        options: The sink's.
-        rows: Its rows.
         write_id: Of the batch write; None in a streaming query's sink.
     """
 

@@ -71,7 +71,6 @@ class SimSinkQuery(SparkDriver):
 
     Args:
         plan: Its rows, and its faults.
-        log: Its checkpoint location.
         files: The files of all folders.
     """
 

@@ -23,11 +23,7 @@ class SinkRow(NamedTuple):
     """One row.
 
     Args:
-        text: Its unique name.
         key: Rows of one key have an order; a part of its partition key.
-        partition_key: The column.
-        explicit_hash_key: The column.
-        stream: The column.
         size_bytes: Of its data; -1 if it has none.
         bad: Why the service can never accept it, or an empty text.
     """

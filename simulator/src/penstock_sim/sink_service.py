@@ -42,7 +42,6 @@ class SinkStream(Struct):
     """A stream that sinks write to.
 
     Args:
-        name: Its name.
         stream: Its shards and records.
         deleted_until: Until then it does not exist.
         silent_until: Until when each shard refuses every record.
@@ -58,10 +57,7 @@ class AttemptPlace(Struct, frozen=True):
     """Which attempt of which task writes.
 
     Args:
-        name: Its unique name.
-        query: The query's name.
         batch: Spark's number of the batch.
-        part: The partition.
     """
 
     name: str
@@ -154,9 +150,7 @@ class SinkKinesis(SimKinesis):
     """The service as one attempt sees it.
 
     Args:
-        process: The executor.
         streams: By name.
-        plan: The faults.
         attempt: Which attempt it is.
     """
 

@@ -49,7 +49,6 @@ class SparkJob(Generic[_Result]):
 
     Args:
         driver: The process that waits for it.
-        task_count: Its tasks.
         start: Begins an attempt.
         runs_twice: Draws whether a task gets a second attempt while the first one runs.
     """

@@ -174,7 +174,6 @@ class SparkDriver(SimProcess):
         """Return a job whose attempts run in executors drawn by chance; some tasks get a second attempt.
 
         Args:
-            task_count: Its tasks.
             attempt_of: Returns the next attempt of a task by its number.
         """
         chance = self.world.chance
@@ -200,7 +199,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
     """Queries of one kind, their executors, and the faults of both.
 
     Args:
-        names: The queries.
         executor_count: Processes that run the tasks of every query.
         driver_type: The class of the drivers.
     """

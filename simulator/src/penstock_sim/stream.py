@@ -29,7 +29,6 @@ class SimBlob(NamedTuple):
     Args:
         sequence_number: The service's text.
         data: The blob, perhaps an aggregate.
-        partition_key: Its key.
         arrival_s: When it arrived.
     """
 
@@ -69,7 +68,6 @@ class SimStream:
     """The stream. Times are milliseconds of the service's clock.
 
     Args:
-        chance: The world's generator.
         shard_count: Shards at the beginning, evenly spread.
         now_ms: When it is created.
         stream_id: The prefix of its shards' ids in lease keys; empty if the table has one stream.

@@ -40,9 +40,6 @@ class TableCall(NamedTuple):
     Args:
         place: Entries of the history before it.
         at_s: When the table decided it.
-        who: The process.
-        write: The write.
-        fate: Its way.
         before: The row before it; None without a row.
         after: The row after it; None without a row, and for a write that is only sent.
     """

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
+from penstock.core.aggregation import MAGIC, DecodeCounts, deaggregate_record
 from penstock.core.recording.metadata import (
     CHECKSUM_KEY,
     METADATA_KEY,
@@ -19,7 +20,6 @@ from penstock.core.recording.metadata import (
 )
 from penstock.errors import DamagedRecording, OptionError
 from penstock.recording.arrow import SCHEMA, pa, pq
-from penstock.recording.user_rows import take_apart
 
 _MAGIC: Final = b"PAR1"
 _TAIL_BYTES: Final = 8  # the footer's length and the magic
@@ -133,7 +133,7 @@ class Recording:
             if needs_filter:
                 table = _arrived_between(table, from_ms, until_ms)
             if deaggregate:
-                table = take_apart(table)
+                table = _take_apart(table)
             yield table.select(names)
 
     def read_batch(self, index: int) -> pa.Table:
@@ -267,3 +267,40 @@ def _arrived_between(table: pa.Table, from_ms: int | None, until_ms: int | None)
     if until_ms is not None:
         table = table.filter(pc.less(arrivals, until_ms * 1000))
     return table
+
+
+def _take_apart(table: pa.Table) -> pa.Table:
+    """Return a table with one row for each user record: KPL aggregates are taken apart.
+
+    Args:
+        table: Columns of `SCHEMA`, with at least `partitionKey` and `data`.
+    """
+    import pyarrow.compute as pc
+
+    data = table.column("data")
+    # No comparison with `pa.scalar`: it would import pandas, which takes half a second.
+    if not pc.any(pc.starts_with(data, pattern=MAGIC), min_count=0).as_py():
+        return table
+    counts = DecodeCounts()
+    places: list[int] = []
+    columns: dict[str, list[Any]] = {
+        "subSequenceNumber": [],
+        "partitionKey": [],
+        "explicitHashKey": [],
+        "data": [],
+    }
+    rows = zip(data.to_pylist(), table.column("partitionKey").to_pylist(), strict=True)
+    for place, (blob, key) in enumerate(rows):
+        taken = deaggregate_record(blob, key, counts).columns
+        count = len(taken.data)
+        places.extend([place] * count)
+        columns["subSequenceNumber"].extend(range(count))
+        columns["partitionKey"].extend(taken.partition_keys)
+        columns["explicitHashKey"].extend(taken.explicit_hash_keys or [None] * count)
+        columns["data"].extend(taken.data)
+    whole = table.take(pa.array(places, pa.int64()))
+    arrays = [
+        pa.array(columns[name], SCHEMA.field(name).type) if name in columns else whole.column(name)
+        for name in table.column_names
+    ]
+    return pa.Table.from_arrays(arrays, schema=pa.schema([SCHEMA.field(name) for name in table.column_names]))

@@ -25,7 +25,6 @@ class RecordAdded(Event, frozen=True):
     """A producer gets a record to put, or a batch has a row that the service can accept.
 
     Args:
-        text: Its unique name.
         key: Records with one key have an order.
     """
 
@@ -43,8 +42,6 @@ class RecordsStored(Event, frozen=True):
     """A shard takes an entry.
 
     Args:
-        key: The shard.
-        number: The sequence number.
         texts: The records of the entry.
         is_read: Whether readers of the stream see them: they drop aggregates of another shard.
     """

@@ -80,8 +80,6 @@ class BatchPlanned(Event, frozen=True):
     """A driver has logged the offsets of a batch.
 
     Args:
-        who: The driver.
-        batch: Its number.
         starts: Where it begins in each shard.
         keys: The shards that it reads.
     """

@@ -21,7 +21,6 @@ class QueueRecordPut(Event, frozen=True):
     """The queue gets a record of its stream.
 
     Args:
-        record: Its id.
         part_count: User records in it.
     """
 
@@ -56,9 +55,7 @@ class QueueCallSent(Event, frozen=True):
     """A process sends handles to the service: to acknowledge them, or to set their visibility.
 
     Args:
-        who: The process.
         number: Names the call.
-        handles: Its entries.
         seconds: The visibility of each; empty for an acknowledgement.
     """
 

@@ -107,12 +107,9 @@ class WriteTaskStarted(Event, frozen=True):
     """An executor begins an attempt of a task.
 
     Args:
-        who: The driver.
-        executor: The executor.
         attempt: The attempt's unique name: the driver, the batch and the partition, the number of the attempt.
         keeps_letters: Whether it puts bad rows aside.
         texts: Its rows, in order.
-        deadline_s: The sink's deadline.
     """
 
     who: str

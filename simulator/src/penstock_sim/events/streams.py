@@ -74,7 +74,6 @@ class RecordsTrimmed(Event, frozen=True):
     """The first records of a shard have left the stream.
 
     Args:
-        key: The shard.
         count: Records that have left, from the first of the shard.
         last: The last one that has left.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from penstock.core.stream_identity import StreamIdentity
 from penstock.ports.metrics import ClosableMetrics
@@ -11,7 +12,6 @@ from penstock.spark.driver.planner_opening import open_metrics, open_planner
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.streams.several_planner import SeveralPlanner, SeveralPorts
-from penstock.spark.streams.stream_metrics import StreamMetrics
 from penstock.spark.streams.stream_table import FormerTable, StreamTable
 from penstock.wiring import SystemClock, open_kcl3_tables, open_kinesis, open_lease_table
 
@@ -39,6 +39,33 @@ def _open_planner(options: SourceOptions, stream: StreamIdentity, metrics: Closa
         options,
         rows_of_table=lambda table: StreamTable(table, stream.stream_id),
         rows_of_former_table=lambda table: FormerTable(table, stream),
-        metrics=StreamMetrics(metrics, options.stream.rpartition("/")[2]),
+        metrics=_StreamMetrics(metrics, options.stream.rpartition("/")[2]),
         follows_leader=False,
     )
+
+
+class _StreamMetrics:
+    """Adds the label `stream`, and leaves the shared metrics open. Figures of several streams never mix.
+
+    Args:
+        metrics: Of the whole query.
+    """
+
+    def __init__(self, metrics: ClosableMetrics, stream: str) -> None:
+        self._metrics = metrics
+        self._label = {"stream": stream}
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+        self._metrics.count(name, value, {**(labels or {}), **self._label})
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Set a gauge."""
+        self._metrics.gauge(name, value, {**(labels or {}), **self._label})
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add one measurement to a distribution."""
+        self._metrics.observe(name, value, {**(labels or {}), **self._label})
+
+    def close(self) -> None:
+        """Do nothing: the query closes its metrics."""
