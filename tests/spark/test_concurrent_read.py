@@ -114,3 +114,9 @@ def test_an_error_of_the_only_shard_comes_as_it_is():
     shards.fails["a"] = 0
     with pytest.raises(LookupError, match="a"):
         list(read_concurrently(["a"], shards.read, SYSTEM_THREADS))
+
+
+def test_pages_of_shards_that_are_behind_count_twice():
+    shards = Shards()
+    list(read_concurrently(range(SHARDS_PER_TASK_MAX), shards.read, SYSTEM_THREADS, lambda _: True))
+    assert 1 <= shards.held_most <= PAGES_HELD_MAX // 2

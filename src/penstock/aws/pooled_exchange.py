@@ -5,6 +5,7 @@ urllib3 opens and verifies the connections. Sending ready bytes and reading one 
 
 from __future__ import annotations
 
+import io
 import re
 import socket
 import ssl
@@ -220,17 +221,19 @@ class _Reader:
         if len(got) >= count:
             self._left = got[count:]
             return got[:count]
-        body = bytearray(count)
-        body[: len(got)] = got
-        view, at = memoryview(body), len(got)
-        while at < count:
-            self._check_time()
-            size = self._connection.recv_into(view[at:])
-            if not size:
-                raise ConnectionError(f"the answer was cut off: {at} of {count} bytes arrived")
-            at += size
+        # The answer is received into its own bytes object: a page has up to 14 MB, and a copy would double its memory.
+        body, at = io.BytesIO(bytes(count)), len(got)
+        with body.getbuffer() as view:
+            view[:at] = got
+            while at < count:
+                self._check_time()
+                with view[at:] as rest:
+                    size = self._connection.recv_into(rest)
+                if not size:
+                    raise ConnectionError(f"the answer was cut off: {at} of {count} bytes arrived")
+                at += size
         self._left = b""
-        return bytes(body)
+        return body.getvalue()
 
     def rest(self) -> bytes:
         """Return all bytes until the connection is closed."""

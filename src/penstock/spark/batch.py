@@ -29,6 +29,7 @@ from penstock.spark.tasks.page_limits import count_before_ms, count_up_to, posit
 from penstock.spark.tasks.process_resources import reading_process
 from penstock.spark.tasks.shard_opening import open_shard
 from penstock.spark.tasks.shard_task import ShardRead
+from penstock.spark.worker_memory import bound_allocator_once
 from penstock.wiring import SystemClock, open_kinesis
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ class KinesisBatchReader(DataSourceReader):
         bounded, options = partition.bounded, self._options
         if bounded is None:
             return
+        bound_allocator_once()
         shard = open_shard(bounded, bounded.start, options, reading_process(options))
         read_to = bounded.start
         for page in shard.pages():
@@ -202,6 +204,7 @@ class KinesisBatchReader(DataSourceReader):
             must_follow = bounded.end is not None and read_to < bounded.end
             if page.millis_behind_latest == 0 and not (must_follow and shard.read_again()):
                 break
+            del page  # or it would be in memory beside the next one
         shard.report_dropped()
 
 

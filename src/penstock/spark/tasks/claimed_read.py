@@ -245,6 +245,7 @@ class ClaimedRead:
             if self._is_enough(page, began_s):
                 self._shard.keep_iterator(self._progress.end)
                 return
+            del page, taken  # or they would be in memory beside the next page
 
     def _emit(self, page: ShardPage, count: int) -> pa.RecordBatch:
         """Count the first rows of a page as emitted, and return them."""
@@ -333,6 +334,7 @@ class ClaimedRead:
             if count < page.rows.num_rows or page.is_end or (is_at_tip and not self._shard.read_again()):
                 self._on_lost_end(end)
                 return
+            del page, taken
 
     def _take_rest(self) -> ShardPage | None:
         rest, self._rest = self._rest, None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.runtime.loop import Condition
 
 PAGES_HELD_MAX: Final = 8
-"""A page has at most 10 MiB, and its rows take as much again."""
+"""A page has at most 10 MiB; while it is parsed, its text and its records take 24 MB. A shard that is behind counts twice."""
 
 _Shard = TypeVar("_Shard")
 
@@ -38,12 +38,14 @@ def read_concurrently(
     shards: Sequence[_Shard],
     read: Callable[[_Shard, HoldPage], Generator[pa.RecordBatch, None, None]],
     threads: Threads,
+    is_behind: Callable[[_Shard], bool] = lambda _: False,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of all shards as they arrive; those of one shard in order.
 
     Args:
         shards: The shards of the task; a single one is read without threads.
         read: Yields the rows of one shard; called on a thread of its own.
+        is_behind: Whether a shard probably has large pages.
 
     Raises:
         BaseException: The first error of a shard. The other shards stop; those that have not claimed their ends claim nothing.
@@ -55,7 +57,8 @@ def read_concurrently(
     task = _TaskShards(threads, len(shards))
     try:
         for shard in shards:
-            pool.submit(partial(task.read, partial(read, shard, task.hold_page)))
+            hold_page = partial(task.hold_page, 2 if is_behind(shard) else 1)
+            pool.submit(partial(task.read, partial(read, shard, hold_page)))
         yield from task.rows()
     finally:
         task.stop()
@@ -107,8 +110,10 @@ class _TaskShards:
         error: BaseException | None = None
         try:
             with contextlib.closing(begin()) as batches:
-                for rows in batches:
-                    self._offer(_OfferedRows(rows, settled))
+                # No name keeps a batch while the next one is read: each has up to 10 MiB.
+                for offer in map(partial(_OfferedRows, settled=settled), batches):
+                    self._offer(offer)
+                    del offer
         except _Stopped:
             pass
         except BaseException as caught:  # noqa: BLE001 - raised again on Spark's thread
@@ -128,18 +133,18 @@ class _TaskShards:
         self._raise_if_stopped()
 
     @contextlib.contextmanager
-    def hold_page(self) -> Iterator[None]:
-        """Wait until the task may hold one more page."""
+    def hold_page(self, weight: int) -> Iterator[None]:
+        """Wait until the task may hold one more page, which counts as so many."""
         with self._room:
-            self._room.wait_for(lambda: self._free_pages > 0 or self._is_stopped)
+            self._room.wait_for(lambda: self._free_pages >= weight or self._is_stopped)
             self._raise_if_stopped()
-            self._free_pages -= 1
+            self._free_pages -= weight
         try:
             yield
         finally:
             with self._room:
-                self._free_pages += 1
-                self._room.notify()
+                self._free_pages += weight
+                self._room.notify_all()  # a shard that waits for more room must not keep one from going on that needs less
 
     def _raise_if_stopped(self) -> None:
         if self._is_stopped:
@@ -164,6 +169,7 @@ class _TaskShards:
             with self._changed:
                 self._offers.popleft()
             offer.settle()
+            del offer
 
     def stop(self) -> None:
         """Stop every shard where it waits; a shard whose rows were not taken claims nothing."""

@@ -329,19 +329,26 @@ class ShardRange:
                 self._check_stream(service_ms)
                 self._begins_anywhere = False
             self._may_show_tip = True
-            yield from self._yield_pages(reader, answer, started_s, service_ms)
+            parts = self._yield_pages(reader, answer, started_s, service_ms)
+            del answer  # the parts alone keep the raw records, until these are rows
+            yield from parts
 
     def _yield_pages(
         self, reader: ShardReader, answer: RecordPage, started_s: float, service_ms: int
     ) -> Iterator[ShardPage]:
         records, is_pushed = answer.records, self._is_pushed
+        record_count, lag_ms, has_next = (
+            len(records),
+            answer.millis_behind_latest,
+            answer.next_iterator is not None,
+        )
         page = _ArrowPage(
             records=records,
             decode=self._decode,
             first_sequence_number=records[0].sequence_number if records else None,
             last=place_of_whole(records[-1].sequence_number, records[-1].data) if records else None,
             read_bytes=0 if self._options.read_bytes_per_s_max is None else _read_bytes(records),
-            record_count=len(records),
+            record_count=record_count,
             next_iterator=SUBSCRIBED if is_pushed and answer.next_iterator else answer.next_iterator,
             millis_behind_latest=answer.millis_behind_latest,
             children=answer.child_shards,
@@ -359,22 +366,23 @@ class ShardRange:
                 self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
             # The lag from a pause between batches (a trigger every half minute) does not count: a shard is polled twice as fast
             # as it accepts records, so polling soon makes up for the pause.
-            self._pushes.on_lag(answer.millis_behind_latest - self._pause_ms)
-            if is_pushed and (kept.rows is None or (answer.next_iterator is None and not reader.is_final)):
+            self._pushes.on_lag(lag_ms - self._pause_ms)
+            if is_pushed and (kept.rows is None or (not has_next and not reader.is_final)):
                 self._pushes.close()  # the reader cannot accept the event as it is, so it polls
                 self._is_pushed = False
-        end = reader.final
-        for rows, count in kept.rows or ():
+        end, slices = reader.final, kept.rows or iter(())
+        # From here on only the decoder has the raw records, which it drops once they are rows.
+        del answer, records, page, kept
+        for rows, count in slices:
             self._may_show_tip |= rows.num_rows > 0
-            self._is_inside_page = count < len(records)
+            self._is_inside_page = count < record_count
             if self._is_inside_page:
                 yield ShardPage(rows, None, False, (), service_ms, is_pushed)
             elif isinstance(end, Finished):
-                yield ShardPage(rows, answer.millis_behind_latest, True, end.children, service_ms, is_pushed)
+                yield ShardPage(rows, lag_ms, True, end.children, service_ms, is_pushed)
             else:
                 # A last page that does not name the children may not be the end, so its lag does not count.
-                has_lag = answer.next_iterator is not None and self._may_show_tip
-                behind_ms = answer.millis_behind_latest if has_lag else None
+                behind_ms = lag_ms if has_next and self._may_show_tip else None
                 yield ShardPage(rows, behind_ms, False, (), service_ms, is_pushed)
 
     # --- the subscription ---------------------------------------------------------------------------------
@@ -399,7 +407,9 @@ class ShardRange:
         received_s = self._clock.monotonic_s()
         service_ms = self._service_clock.on_answer(self._clock.wall_ms(), event.server_ms)
         with self._hold_page():
-            yield from self._yield_pages(reader, event, received_s, service_ms)
+            parts = self._yield_pages(reader, event, received_s, service_ms)
+            del event
+            yield from parts
 
     def _return_to_polling(self, reader: ShardReader) -> None:
         self._is_pushed = False

@@ -13,6 +13,7 @@ from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.shard_opening import ReadingProcess
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock.spark.tasks.task_reading import read_shard
+from penstock.spark.worker_memory import bound_allocator_once
 from penstock.wiring import open_fan_out, open_lease_table
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def rows_of(
         query: Spark's id of the streaming query, or None if it is not known.
         table: The leases of the tasks' stream; None: the table of the options.
     """
+    bound_allocator_once()
     leases = table or open_lease_table(options.lease_table, options.connection)
     process = reading_process(options, shard_iterators())
     is_pushed = any(task.consumer_arn is not None for task in tasks)
@@ -69,4 +71,4 @@ def rows_of(
             pushes=_pushes(task, options, process, fan_out),
         )
 
-    return read_concurrently(tasks, read, SYSTEM_THREADS)
+    return read_concurrently(tasks, read, SYSTEM_THREADS, lambda task: task.tip_ms is None)
