@@ -115,6 +115,10 @@ def check_table_name(name: str) -> None:
         OptionError: It cannot.
     """
     if not _TABLE_NAME.fullmatch(name):
+        if "/" in name:
+            raise OptionError(
+                f"lease table {name!r}: expected the name of a DynamoDB table, or s3://bucket/prefix, or file:///folder"
+            )
         raise OptionError(
             f"lease table {name!r}: a table of DynamoDB has a name of 3 to 255 letters, digits, '_', '-' and '.'. It is the "
             "application's name where no other is given: choose another application, or name the table (lease_table_name; leaseTable "

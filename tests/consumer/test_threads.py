@@ -333,6 +333,11 @@ def test_a_consumer_starts_once(stream, table):
         ({"starting_position": "yesterday"}, PenstockError, "starting_position"),
         ({"max_records": 0}, OptionError, "record_count_max=0"),
         ({"worker_id": " "}, OptionError, "worker_id is empty"),
+        (
+            {"worker_id": "caf\udce9"},
+            OptionError,
+            r"worker_id='caf\\udce9': it is no Unicode text at character 3",
+        ),
         ({"lease_duration_s": 0}, OptionError, "lease_duration_s=0"),
         ({"lease_duration_s": "10"}, OptionError, "lease_duration_s='10': expected a number"),
         ({"handover": "no"}, OptionError, "handover='no': expected True or False"),

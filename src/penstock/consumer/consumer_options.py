@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from penstock.consumer.stream_argument import Start, parse_start
-from penstock.core.keyword_options import check_types
+from penstock.core.keyword_options import check_types, check_unicode
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.limits import MIB, SUBSCRIPTIONS_APART_S
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
@@ -119,6 +119,7 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_unicode("worker_id", self.worker_id or "")
         if self.worker_id is not None and not self.worker_id.strip():
             raise OptionError(
                 "worker_id is empty: give a name that no other worker has, or None for a random one"

@@ -71,6 +71,18 @@ def check_types(options: Any) -> None:
             raise OptionError(f"{field.name}={value!r}: expected {kind_text}")
 
 
+def check_unicode(name: str, text: str) -> None:
+    """Refuse a text that cannot be sent or written.
+
+    Raises:
+        OptionError: It has half of a surrogate pair, as an argument of the command line that is not UTF-8 does.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(f"{name}={text!a}: it is no Unicode text at character {error.start}") from error
+
+
 def merge_options(options: T, single: Mapping[str, Any]) -> T:
     """Return a copy of a dataclass value with some fields replaced.
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from penstock.core.delivering.definition import NEW_TABLE
 from penstock.core.delivering.manifest import (
     DoneRange,
     Identity,
@@ -138,7 +139,7 @@ class BatchStore:
             raise AnotherDriver(
                 f"batch {manifest.batch} is in the table already, with other records (sequence numbers "
                 f"{manifest.identity.first} to {manifest.identity.last}; now {identity.first} to {identity.last}): the checkpoint "
-                "location was replaced or restored, or another program uses it; start a delivery with another name"
+                f"location was replaced or restored, or another program uses it; {NEW_TABLE}"
             )
 
     def forget(self, current: int) -> None:

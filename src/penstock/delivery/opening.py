@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
 from penstock import wiring
-from penstock.core.delivering.definition import FILE_FORMATS, RAW, SAMPLE, Delivery
+from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, RAW, SAMPLE, Delivery
 from penstock.core.delivering.json_schema_columns import is_json_schema
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import (
@@ -499,7 +499,7 @@ def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
     if has_files_of(delivery.name, names) or not store.is_empty():
         raise DeliveryFailed(
             f"{delivery.to} has files of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, "
-            "or give the delivery another name"
+            f"or {NEW_TABLE}"
         )
 
 
@@ -513,7 +513,7 @@ def _check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, 
         raise DeliveryFailed(
             f"checkpoint {location} "
             f"{'has gone' if found is None else f'is not that of delivery {delivery.name} into {delivery.to}'}: restore it, or "
-            "give the delivery another name"
+            f"{NEW_TABLE}"
         )
 
 

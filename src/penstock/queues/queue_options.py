@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from penstock.core.backoff import Backoff
-from penstock.core.keyword_options import check_types
+from penstock.core.keyword_options import check_types, check_unicode
 from penstock.core.limits import MIB
 from penstock.core.moments import parse_moment
 from penstock.core.queueing.queue_limits import (
@@ -76,6 +76,7 @@ class QueueConsumerOptions:
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_unicode("worker_id", self.worker_id or "")
         if self.worker_id is not None and not self.worker_id.strip():
             raise OptionError("worker_id is empty: give a name, or None for a random one")
         _check_range(self, "concurrency", 1, IN_FLIGHT_COUNT_MAX)

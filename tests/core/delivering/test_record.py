@@ -40,6 +40,28 @@ def test_a_run_with_another_layout_is_refused():
         check_same_delivery(delivery, record(), record(format="json"))
 
 
+def test_other_partitions_are_refused_in_the_words_of_the_command():
+    changed = {"partition-by": ["country"]}
+    delivery = parse_delivery({"stream": "orders", "to": "/lake", **changed})
+    with pytest.raises(
+        OptionError, match=r"partition-by date\(arrived\) AS date, not country AS country: keep it"
+    ):
+        check_same_delivery(delivery, record(**{"partition-by": ["date(arrived)"]}), record(**changed))
+    with pytest.raises(OptionError, match="partition-by none, not country AS country"):
+        check_same_delivery(delivery, record(), record(**changed))
+
+
+def test_a_table_that_was_moved_with_its_state_is_refused_without_advice_that_delivers_twice():
+    delivery = parse_delivery({"stream": "orders", "to": "/lake2"})
+    with pytest.raises(OptionError) as refused:
+        check_same_delivery(delivery, record(), record(to="/lake2"))
+    assert str(refused.value) == (
+        "delivery orders has delivered into /lake, and its state /lake2.penstock/orders is used with /lake2: put table and state back to "
+        "their places, or deliver into a new table (under another name the delivery begins at its start, and would put the stream's "
+        "records into this table again)"
+    )
+
+
 def test_a_table_without_files_may_get_another_layout():
     delivery = parse_delivery({"stream": "orders", "to": "/lake", "format": "json"})
     now = record(format="json")

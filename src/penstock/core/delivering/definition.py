@@ -27,6 +27,11 @@ METADATA: Final = {
     "explicitHashKey": "explicitHashKey",
 }
 """Metadata columns that a table of JSON records may have besides the fields: the source's column by name."""
+NEW_TABLE: Final = (
+    "deliver into a new table (under another name the delivery begins at its start, and would put the stream's records into this table "
+    "again)"
+)
+"""The way out of a delivery that cannot go on, for messages."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}(-[A-Za-z0-9_.]{1,63}){0,7}")
 FILE_FORMATS: Final = ("parquet", "json")
 """Formats of tables that are plain files in a folder."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.definition import NEW_TABLE, Delivery
 from penstock.core.delivering.partitions import PartitionColumn
 from penstock.errors import DeliveryFailed, OptionError
 
@@ -169,8 +169,8 @@ def check_owner(table: str, delivery: Delivery, found: str | None, own: str | No
     """
     if found is not None and found != own:
         raise DeliveryFailed(
-            f"{table} has rows of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, or give "
-            "the delivery another name"
+            f"{table} has rows of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, or "
+            f"{NEW_TABLE}"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
-from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.definition import NEW_TABLE, Delivery
 from penstock.core.delivering.manifest import DoneRange, overlapping
 from penstock.core.moments import describe_moment
 from penstock.core.position import LATEST, TRIM_HORIZON
@@ -103,11 +103,25 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: Delive
     """
     for field in _FIXED:
         before, given = getattr(earlier, field), getattr(now, field)
-        if before != given and not (field == "to" and not before):
+        if before == given or (field == "to" and not before):
+            continue
+        if field == "to":
             raise OptionError(
-                f"delivery {delivery.name} into {delivery.to} has run with {_KEYS.get(field, field)} {before!r}, not {given!r}: "
-                "keep it, or give the delivery another name or table"
+                f"delivery {delivery.name} has delivered into {before}, and its state {delivery.state} is used with {given}: put table "
+                f"and state back to their places, or {NEW_TABLE}"
             )
+        raise OptionError(
+            f"delivery {delivery.name} into {delivery.to} has run with {_KEYS.get(field, field)} {_shown(before)}, not "
+            f"{_shown(given)}: keep it, or {NEW_TABLE}"
+        )
+
+
+def _shown(value: object) -> str:
+    """Return a fixed value as the user writes it."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    texts = [each if isinstance(each, str) else f"{each[1]} AS {each[0]}" for each in value]
+    return ", ".join(texts) or "none"
 
 
 def plan_start(position: StartingPosition, now_ms: int, ranges: list[DoneRange]) -> tuple[str, int | None]:
