@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from penstock.consumer.stream_argument import Start, parse_start
-from penstock.core.keyword_options import check_types, check_unicode
+from penstock.core.keyword_options import check_above_zero, check_range, check_types, check_unicode
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.limits import MIB, SUBSCRIPTIONS_APART_S
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
@@ -124,12 +124,8 @@ class ConsumerOptions:
             raise OptionError(
                 "worker_id is empty: give a name that no other worker has, or None for a random one"
             )
-        for name in ("read_threads", "handler_threads", "buffer_bytes_max"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}={getattr(self, name)}: expected at least 1")
-        for name in ("metrics_interval_s", "fan_out_after_s", "polling_after_s"):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{name}={getattr(self, name)}: expected more than 0")
+        check_range(self, 1, None, "read_threads", "handler_threads", "buffer_bytes_max")
+        check_above_zero(self, "metrics_interval_s", "fan_out_after_s", "polling_after_s")
         if self.policy not in {policy.value for policy in BalancePolicy}:
             known = ", ".join(repr(policy.value) for policy in BalancePolicy)
             raise OptionError(f"policy={self.policy!r}: expected one of {known}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Final, TypeVar
@@ -81,6 +82,44 @@ def check_unicode(name: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise OptionError(f"{name}={text!a}: it is no Unicode text at character {error.start}") from error
+
+
+def check_range(options: object, low: float, high: float | None, *names: str) -> None:
+    """Refuse fields outside a range, both ends included; None is allowed.
+
+    Raises:
+        OptionError: The message names the field, its value and the range.
+    """
+    bound = f"at least {low:,}" if high is None else f"{low:,} to {high:,}"
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not low <= value <= (math.inf if high is None else high):
+            raise OptionError(f"{name}={value}: expected {bound}")
+
+
+def check_above_zero(options: object, *names: str) -> None:
+    """Refuse fields that are not above 0; None is allowed.
+
+    Raises:
+        OptionError: The message names the field and its value.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            raise OptionError(f"{name}={value}: expected more than 0")
+
+
+def check_backoff(options: Any) -> None:
+    """Refuse bounds of a back-off that are not above 0 and in order.
+
+    Raises:
+        OptionError: The message has both.
+    """
+    low_s, high_s = options.backoff_min_s, options.backoff_max_s
+    if not 0 < low_s <= high_s:
+        raise OptionError(
+            f"backoff_min_s={low_s}, backoff_max_s={high_s}: expected 0 < backoff_min_s <= backoff_max_s"
+        )
 
 
 def merge_options(options: T, single: Mapping[str, Any]) -> T:

@@ -8,7 +8,13 @@ from datetime import datetime
 from typing import Final
 
 from penstock.core.backoff import Backoff
-from penstock.core.keyword_options import check_types, check_unicode
+from penstock.core.keyword_options import (
+    check_above_zero,
+    check_backoff,
+    check_range,
+    check_types,
+    check_unicode,
+)
 from penstock.core.limits import MIB
 from penstock.core.moments import parse_moment
 from penstock.core.queueing.queue_limits import (
@@ -79,25 +85,19 @@ class QueueConsumerOptions:
         check_unicode("worker_id", self.worker_id or "")
         if self.worker_id is not None and not self.worker_id.strip():
             raise OptionError("worker_id is empty: give a name, or None for a random one")
-        _check_range(self, "concurrency", 1, IN_FLIGHT_COUNT_MAX)
-        _check_range(self, "batch_records_max", 1, 10_000)
-        _check_range(self, "visibility_timeout_s", 1, VISIBILITY_S_MAX)
-        _check_range(self, "wait_time_s", WAIT_S_MIN, WAIT_S_MAX)
-        _check_range(self, "receives_max", 1, 256)
-        _check_range(self, "records_in_hand_max", 1, IN_FLIGHT_COUNT_MAX)
-        _check_range(self, "bytes_in_hand_max", 1, None)
-        _check_range(self, "acknowledge_after_s", 0, 10)
-        _check_range(self, "backoff_max_s", 1, VISIBILITY_S_MAX)
-        _check_range(self, "remember", 0, None)
-        _check_range(self, "shutdown_timeout_s", 0, None)
-        for name in ("metrics_interval_s", "handling_time_max_s"):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{name}={getattr(self, name)}: expected more than 0")
-        if not 0 < self.backoff_min_s <= self.backoff_max_s:
-            raise OptionError(
-                f"backoff_min_s={self.backoff_min_s}, backoff_max_s={self.backoff_max_s}: expected 0 < backoff_min_s <= "
-                "backoff_max_s"
-            )
+        check_range(self, 1, IN_FLIGHT_COUNT_MAX, "concurrency")
+        check_range(self, 1, 10_000, "batch_records_max")
+        check_range(self, 1, VISIBILITY_S_MAX, "visibility_timeout_s")
+        check_range(self, WAIT_S_MIN, WAIT_S_MAX, "wait_time_s")
+        check_range(self, 1, 256, "receives_max")
+        check_range(self, 1, IN_FLIGHT_COUNT_MAX, "records_in_hand_max")
+        check_range(self, 1, None, "bytes_in_hand_max")
+        check_range(self, 0, 10, "acknowledge_after_s")
+        check_range(self, 1, VISIBILITY_S_MAX, "backoff_max_s")
+        check_range(self, 0, None, "remember")
+        check_range(self, 0, None, "shutdown_timeout_s")
+        check_above_zero(self, "metrics_interval_s", "handling_time_max_s")
+        check_backoff(self)
 
     def queueing_options(self, queue: QueueDescription) -> QueueingOptions:
         """Return the machine's options for a queue."""
@@ -143,8 +143,8 @@ class QueueCreation:
         check_types(self)
         if not self.stream:
             raise OptionError("stream is empty: name the stream of the queue")
-        _check_range(self, "visibility_timeout_s", 0, VISIBILITY_S_MAX)
-        _check_range(self, "max_receive_count", 1, RECEIVE_COUNT_LIMIT_MAX)
+        check_range(self, 0, VISIBILITY_S_MAX, "visibility_timeout_s")
+        check_range(self, 1, RECEIVE_COUNT_LIMIT_MAX, "max_receive_count")
         self.start  # noqa: B018 - it checks
 
     @property
@@ -170,12 +170,3 @@ class QueueCreation:
     def dead_letters(self) -> DeadLetters:
         """The dead-letter handling as a value."""
         return DeadLetters(self.max_receive_count)
-
-
-def _check_range(options: object, name: str, low: float, high: float | None) -> None:
-    value = getattr(options, name)
-    if value is None:
-        return
-    if value < low or (high is not None and value > high):
-        bound = f"{low:,} to {high:,}" if high is not None else f"at least {low:,}"
-        raise OptionError(f"{name}={value}: expected {bound}")

@@ -132,10 +132,6 @@ def run_stream(
 
     Args:
         handler: As for `Consumer`.
-        options: As for `run`.
-        dead_letter: As for `run`.
-        faults: As for `run`.
-        may_fail: As for `run`.
 
     Raises:
         HandlerFailed, UsageError: As for `run`.
@@ -159,13 +155,6 @@ def run_processor(
 
     Args:
         processor_factory: As for `Consumer`.
-        records: As for `run`.
-        dead_letter: As for `run`.
-        shard_ends: As for `run`.
-        faults: As for `run`.
-        may_fail: As for `run`.
-        options: As for `run`.
-        single_options: As for `run`.
 
     Raises:
         HandlerFailed, UsageError: As for `run`.
@@ -191,13 +180,6 @@ def run_kclpy(
 
     Args:
         processor_class: The class, or anything that makes a processor.
-        records: As for `run`.
-        dead_letter: As for `run`.
-        shard_ends: As for `run`.
-        faults: As for `run`.
-        may_fail: As for `run`.
-        options: As for `run`.
-        single_options: As for `run`.
 
     Raises:
         HandlerFailed, UsageError: As for `run`.
@@ -227,14 +209,8 @@ async def run_async(
 
     Args:
         handler: As for `AsyncConsumer`; None with `processor_factory`.
-        records: As for `run`.
         processor_factory: As for `AsyncConsumer`.
         dead_letter: As for `AsyncConsumer`; it may be left out, as for `run`.
-        shard_ends: As for `run`.
-        faults: As for `run`.
-        may_fail: As for `run`.
-        options: As for `run`.
-        single_options: As for `run`.
 
     Raises:
         HandlerFailed, UsageError: As for `run`.

@@ -9,6 +9,7 @@ from typing import Final, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from penstock.core.keyword_options import check_above_zero, check_range
 from penstock.core.leases.lease import Lease, stream_id_of
 from penstock.core.position import LATEST
 from penstock.core.starting import StartingPosition
@@ -120,7 +121,16 @@ class CoordinatorOptions(Struct, frozen=True):
                 f"round_interval_s={self.round_interval_s}: expected more than 0 and at most 100 times "
                 f"lease_duration_s={self.lease_duration_s}"
             )
-        self._check_signs()
+        check_above_zero(
+            self,
+            "scanned_rows_per_s_max",
+            "handover_timeout_s",
+            "garbage_interval_s",
+            "shutdown_timeout_s",
+            "stall_after_s",
+        )
+        check_range(self, 0, None, "cold_start_jitter_s")
+        check_range(self, 1, None, "max_leases", "leases_to_acquire", "part_watchers_min")
 
     def own(self, lease: Lease) -> Lease:
         """Return a lease to create, with its stream's identity."""
@@ -155,25 +165,6 @@ class CoordinatorOptions(Struct, frozen=True):
     def of_stream(self, stream_id: str) -> Self:
         """Return the options for one of the streams."""
         return replace(self, start=self.streams[stream_id].start) if self.streams else self
-
-    def _check_signs(self) -> None:
-        for name in (
-            "scanned_rows_per_s_max",
-            "handover_timeout_s",
-            "garbage_interval_s",
-            "shutdown_timeout_s",
-            "stall_after_s",
-        ):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{name}={getattr(self, name)}: expected more than 0")
-        if self.cold_start_jitter_s < 0:
-            raise OptionError(f"cold_start_jitter_s={self.cold_start_jitter_s}: expected 0 or more")
-        for name in ("max_leases", "leases_to_acquire"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name}={value}: expected at least 1, or None for no limit")
-        if self.part_watchers_min < 1:
-            raise OptionError(f"part_watchers_min={self.part_watchers_min}: expected at least 1")
 
     @property
     def margin_s(self) -> float:

@@ -11,6 +11,7 @@ from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from penstock.core.keyword_options import check_range
 from penstock.core.position import Position
 from penstock.errors import HandlerFailed, OptionError
 
@@ -77,12 +78,8 @@ class DeliveryOptions(Struct, frozen=True):
     is_lifecycle_called: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "batch_records_max", "window_records_max"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}={getattr(self, name)}: expected at least 1")
-        for name in ("retries_max", "checkpoint_interval_s"):
-            if getattr(self, name) < 0:
-                raise OptionError(f"{name}={getattr(self, name)}: expected 0 or more")
+        check_range(self, 1, None, "concurrency", "batch_records_max", "window_records_max")
+        check_range(self, 0, None, "retries_max", "checkpoint_interval_s")
         if not 0 < self.backoff_min_s <= self.backoff_max_s:
             raise OptionError(
                 f"handler back-off: backoff_min_s={self.backoff_min_s}, backoff_max_s={self.backoff_max_s}: "

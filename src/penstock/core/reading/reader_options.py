@@ -7,6 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 
 from penstock.core.backoff import Backoff
+from penstock.core.keyword_options import check_above_zero, check_backoff, check_range
 from penstock.core.limits import (
     GET_RECORDS_COUNT_MAX,
     GET_RECORDS_PER_S_MAX,
@@ -75,12 +76,8 @@ class ReaderOptions(Struct, frozen=True):
     way_out: WayOut = field(default=WayOut())
 
     def __post_init__(self) -> None:
-        if not 1 <= self.record_count_max <= GET_RECORDS_COUNT_MAX:
-            raise OptionError(
-                f"record_count_max={self.record_count_max}: expected 1 to {GET_RECORDS_COUNT_MAX}"
-            )
-        if self.spacing_s < 0:
-            raise OptionError(f"spacing_s={self.spacing_s}: expected at least 0")
+        check_range(self, 1, GET_RECORDS_COUNT_MAX, "record_count_max")
+        check_range(self, 0, None, "spacing_s")
         if self.read_bytes_per_s_max is not None and not (
             0 < self.read_bytes_per_s_max <= SHARD_READ_BYTES_PER_S_MAX
         ):
@@ -93,17 +90,9 @@ class ReaderOptions(Struct, frozen=True):
                 f"idle_time_between_reads_s={self.idle_time_between_reads_s}: expected 0 to {0.8 * ITERATOR_LIFE_S:g}, "
                 f"since an iterator lives for {ITERATOR_LIFE_S:g} s"
             )
-        if not 0 < self.backoff_min_s <= self.backoff_max_s:
-            raise OptionError(
-                f"backoff_min_s={self.backoff_min_s}, backoff_max_s={self.backoff_max_s}: "
-                "expected 0 < backoff_min_s <= backoff_max_s"
-            )
-        if self.deadline_s is not None and not self.deadline_s > 0:
-            raise OptionError(f"deadline_s={self.deadline_s}: expected more than 0")
-        for name in ("page_bytes_aim", "stubborn_failures_max", "prefetch_bytes_max"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name}={value}: expected at least 1")
+        check_backoff(self)
+        check_above_zero(self, "deadline_s")
+        check_range(self, 1, None, "page_bytes_aim", "stubborn_failures_max", "prefetch_bytes_max")
         if self.on_data_loss not in ("fail", "warn"):
             raise OptionError(f"on_data_loss={self.on_data_loss!r}: expected 'fail' or 'warn'")
 

@@ -26,10 +26,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.core.keyword_options import check_above_zero
 from penstock.core.limits import GET_RECORDS_PER_S_MAX, SHARD_READ_BYTES_PER_S_MAX
 from penstock.core.reading.lag import NEAR_TIP_MS_MAX
 from penstock.core.reading.reader_options import ReaderOptions
-from penstock.errors import ExpiredIterator, OptionError, PenstockError, Throttled, Unavailable
+from penstock.errors import ExpiredIterator, PenstockError, Throttled, Unavailable
 
 _ARRIVAL_SLACK_S: Final = 0.1  # calls are timed here and counted there
 _REFUSAL_CODE: Final = "ProvisionedThroughputExceededException"
@@ -125,9 +126,7 @@ class AutoRetrieval(Struct, frozen=True):
     hold_s: float = 900.0
 
     def __post_init__(self) -> None:
-        for name in ("contended_s", "hold_s"):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{name}={getattr(self, name)}: expected more than 0")
+        check_above_zero(self, "contended_s", "hold_s")
 
     def options_of(self, retrieval: Retrieval) -> ReaderOptions:
         """Return how a shard is read in one of the ways."""
