@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from penstock.consumer.async_batch import AsyncBatch, AsyncShardCheckpointer
 from penstock.consumer.processor import UnusableHandlerError
 from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
+from penstock.runtime.loop_tasks import EventLoopTasks
 
 AsyncHandler: TypeAlias = Callable[[AsyncBatch], Awaitable[object]]
 """Receives one shard's records, in order. Its result is ignored; an exception is a failure."""
 AsyncDeadLetterHandler: TypeAlias = Callable[[AsyncBatch, BaseException], Awaitable[object]]
 """Receives records that failed for good, and why. When it returns they are done."""
-
-_CANCELLED_S: Final = 5.0
 
 
 class AsyncShardProcessor(Protocol):
@@ -59,19 +55,12 @@ def no_span(_operation: str, _batch: AsyncBatch) -> AbstractContextManager[None]
     return nullcontext()
 
 
-class EventLoopCalls:
-    """Runs calls of user code as tasks of one event loop."""
+class EventLoopCalls(EventLoopTasks):
+    """Runs calls of user code as tasks of one event loop; each ends with a future."""
 
     def __init__(self) -> None:
+        super().__init__("AsyncConsumer")
         self.span: AsyncSpan = no_span
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._context: contextvars.Context | None = None
-        self._tasks: set[asyncio.Task[BaseException | None]] = set()
-
-    def open(self) -> None:
-        """Run calls on the loop that runs now, with its context variables as they are now."""
-        self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()
 
     def begin(self, call: Callable[[], Awaitable[object]]) -> Future[None]:
         """Begin a call, from any thread; the future is done when it has ended.
@@ -81,15 +70,21 @@ class EventLoopCalls:
         """
         ended: Future[None] = Future()
         ended.set_running_or_notify_cancel()
-        loop = self._loop
-        assert loop is not None
-        try:
-            loop.call_soon_threadsafe(self._start, call, ended, context=self._context)
-        except RuntimeError as error:
-            raise UnusableHandlerError(
-                "the event loop was closed while the consumer ran on it; stop the consumer first: `async with "
-                "AsyncConsumer(...)`, or `await consumer.stop()`"
-            ) from error
+
+        async def run() -> BaseException | None:
+            try:
+                await call()
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
+                return error
+            return None
+
+        def end(failure: BaseException | None) -> None:
+            if failure is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(failure)
+
+        self.begin_task(run, end)
         return ended
 
     def begin_batch(self, handler: AsyncHandler, batch: Batch) -> Future[None]:
@@ -107,47 +102,6 @@ class EventLoopCalls:
     async def _in_span(self, operation: str, batch: AsyncBatch, handler: AsyncHandler) -> None:
         with self.span(operation, batch):
             await awaitable(handler(batch), handler)
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether one of these calls asks."""
-        return asyncio.current_task() in self._tasks
-
-    def _start(self, call: Callable[[], Awaitable[object]], ended: Future[None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(call))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._end, ended))
-
-    async def _run(self, call: Callable[[], Awaitable[object]]) -> BaseException | None:
-        """Run a call; return the error that it failed with."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)  # an eager task runs before the loop has returned it
-        try:
-            await call()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
-            return error
-        return None
-
-    def _end(self, ended: Future[None], task: asyncio.Task[BaseException | None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            failure: BaseException | None = asyncio.CancelledError("the task of the call was cancelled")
-        else:
-            raised = task.exception()
-            failure = task.result() if raised is None else raised
-        if failure is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(failure)
-
-    async def cancel(self) -> None:
-        """Cancel the calls that are under way, and wait until they have ended, at most some seconds."""
-        tasks = set(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CANCELLED_S)
 
 
 class EventLoopProcessor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
@@ -14,13 +13,13 @@ from typing import Any, Protocol, TypeAlias
 from penstock.errors import HandlerFailed
 from penstock.queues.queue_records import QueueBatch, QueueRecord
 from penstock.runtime.loop import Pool
+from penstock.runtime.loop_tasks import EventLoopTasks
 from penstock.runtime.user_code import UnusableHandlerError, examinable, never_run
 
 QueueHandler: TypeAlias = Callable[[Any], object]
 """Gets a `QueueRecord`, or a `QueueBatch` with `batch_records_max`. Its result is ignored; an exception is a failure."""
 AsyncQueueHandler: TypeAlias = Callable[[Any], Awaitable[object]]
 QueueSpan: TypeAlias = Callable[[QueueBatch], AbstractContextManager[None]]
-_CANCELLED_S = 5.0
 
 
 def no_span(_: QueueBatch) -> AbstractContextManager[None]:
@@ -101,49 +100,22 @@ class ThreadCalls:
         work.end(error)
 
 
-class EventLoopCalls:
+class EventLoopCalls(EventLoopTasks):
     """Calls a coroutine function on the event loop that `open` was called on."""
 
     def __init__(self, handler: AsyncQueueHandler) -> None:
+        super().__init__("AsyncQueueConsumer")
         self._handler = handler
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._context: contextvars.Context | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
         self.span: QueueSpan = no_span
-
-    def open(self) -> None:
-        """Use the running event loop for calls, with a copy of the current context variables."""
-        self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()
 
     def begin(self, work: HandlerWork) -> None:
         """Begin a task on the loop, from any thread."""
-        loop = self._loop
-        assert loop is not None
         try:
-            loop.call_soon_threadsafe(self._start, work, context=self._context)
-        except RuntimeError:
-            work.end(
-                UnusableHandlerError(
-                    "the event loop was closed while the consumer ran on it; stop the consumer first: `async with "
-                    "AsyncQueueConsumer(...)`, or `await consumer.stop()`"
-                )
-            )
+            self.begin_task(partial(self._handle, work), partial(self._on_done, work))
+        except UnusableHandlerError as error:
+            work.end(error)
 
-    @property
-    def is_inside(self) -> bool:
-        """Whether the current task is one of these calls."""
-        return asyncio.current_task() in self._tasks
-
-    def _start(self, work: HandlerWork) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(work))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._on_done, work))
-
-    async def _run(self, work: HandlerWork) -> BaseException | None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)  # an eager task runs before the loop has returned it
+    async def _handle(self, work: HandlerWork) -> BaseException | None:
         try:
             with self.span(work.batch):
                 result: object = self._handler(work.argument)
@@ -159,17 +131,7 @@ class EventLoopCalls:
             return examinable(raised)
         return None
 
-    def _on_done(self, work: HandlerWork, task: asyncio.Task[BaseException | None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            work.end(HandlerFailed("the task of the handler was cancelled"))
-        else:
-            work.end(task.exception() or task.result())
-
-    async def cancel(self) -> None:
-        """Cancel the calls under way, and wait a few seconds for their end."""
-        tasks = set(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CANCELLED_S)
+    @staticmethod
+    def _on_done(work: HandlerWork, failure: BaseException | None) -> None:
+        is_cancelled = isinstance(failure, asyncio.CancelledError)
+        work.end(HandlerFailed("the task of the handler was cancelled") if is_cancelled else failure)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from penstock.errors import PenstockError, UsageError
 from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.consumer_run import STOP_SLACK_S
+from penstock.runtime.loop_tasks import EventLoopTasks
 from penstock.runtime.stop_signals import StopSignals
 
 
@@ -36,20 +37,6 @@ class ThreadedConsumer(Protocol):
         """Of an ended consumer: raise its failure."""
 
 
-class LoopCalls(Protocol):
-    """The calls of user code on the event loop."""
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the current task is one of them."""
-
-    def open(self) -> None:
-        """Use the running event loop."""
-
-    async def cancel(self) -> None:
-        """Cancel the calls under way."""
-
-
 class AsyncRun:
     """Starts, stops and ends a consumer on threads for one event loop.
 
@@ -63,7 +50,7 @@ class AsyncRun:
         self,
         *,
         consumer: ThreadedConsumer,
-        calls: LoopCalls,
+        calls: EventLoopTasks,
         pull: AsyncPull[Any] | None,
         shutdown_timeout_s: float,
         not_stopped: Callable[[], PenstockError],
