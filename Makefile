@@ -146,6 +146,7 @@ soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 	@$(PY) tools/soak_delivery.py
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
 	@$(PY) model/traces.py --seeds 0:2000
+	@$(PY) model/traces.py --seeds 0:1000 --kind queries
 
 model: setup # check the models of the leases and the batches: every order of events within their bounds
 	@$(PY) model/check.py

@@ -11,16 +11,19 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC, Traces
 
 VARIABLES
   row,     \* [shards -> the lease's row, as in Batches]; holder 1 is any driver of the query, 99 another worker
-  entries, \* the batches of the location's log: batch, run, reads, start
+  plans,   \* every batch that was ever planned: batch, run, reads, start
+  entries, \* the batches of the location's log
   done,    \* how many of them are committed
+  claimed, \* every claim that was ever made: the plan of its batch, the shard, the end
+  commits, \* the numbers of the batches that were ever committed
   starts,  \* [shards -> where the next batch may start]
   read,    \* [shards -> the end of the batch under way, for shards that a task has read to it]
   gone,    \* [shards -> how many ordinals have records that have left the stream]
   t,       \* number of the history
   i        \* number of its next event
 
-vars == <<row, entries, done, starts, read, gone, t, i>>
-View == <<t, i>>
+vars == <<row, plans, entries, done, claimed, commits, starts, read, gone, t, i>>
+View == <<read, t, i>>
 
 B(T) == INSTANCE Batches WITH
   Drivers <- {}, Shards <- T.shards, Parents <- T.parents, Records <- T.records, Batches <- 0, Kept <- 4, Kinds <- {},
@@ -31,26 +34,36 @@ Empty(T) == [s \in T.shards |-> 0]
 
 Init ==
   /\ t \in 1..Len(Traces)
-  /\ i = 1 /\ entries = <<>> /\ done = 0
+  /\ i = 1 /\ plans = {} /\ entries = <<>> /\ done = 0 /\ claimed = {} /\ commits = {}
   /\ \E T \in {Traces[t]} :
        /\ row = [s \in T.shards |-> NoRow(T)]
        /\ starts = [s \in T.shards |-> {}]
        /\ read = [s \in T.shards |-> B(T)!Absent]
        /\ gone = Empty(T)
 
-Named(e) == entries[CHOOSE n \in 1..Len(entries) : entries[n].batch = e.batch]
-IsLogged(e) == \E n \in 1..Len(entries) : entries[n].batch = e.batch
-Last == entries[Len(entries)]
-End(T, r, entry, s) == B(T)!EndOf(r.claim, entry.batch, entry.start[s], entry.run)
+End(T, r, plan, s) == B(T)!EndOf(r.claim, plan.batch, plan.start[s], plan.run)
+
+(* A claim of which a location that was set back has no record: a driver   *)
+(* resets the lease before it goes on.                                     *)
+GoesBack(T, list, r, s) ==
+  LET last == list[Len(list)] IN
+  /\ B(T)!IsUnknown(list, r.claim)
+  /\ r.at = B(T)!ShardEnd \/ r.holder # B(T)!Other
+  /\ r.claim.batch > last.batch \/ (last.start[s] # B(T)!Absent /\ ~(r.claim.end < r.at))
 
 (* Where a driver that reads this row starts the next batch.  As long as   *)
 (* the row is the query's and has no end of the last batch, it waits for   *)
 (* one: EndsAreFixed.                                                      *)
-StartsAt(T, r, s) ==
+StartsAt(T, list, r, s) ==
+  LET last == list[Len(list)] IN
   CASE ~r.exists -> {}
-    [] entries = <<>> -> {r.at}
-    [] s \in Last.reads /\ B(T)!IsOfQuery(r) /\ End(T, r, Last, s) = B(T)!Absent -> {}
-    [] OTHER -> {B(T)!ResolveStart(r, entries, Last.start[s])}
+    [] list = <<>> -> {r.at}
+    [] GoesBack(T, list, r, s) -> {}
+    [] s \in last.reads /\ B(T)!IsOfQuery(r) /\ End(T, r, last, s) = B(T)!Absent -> {}
+    [] OTHER -> {B(T)!ResolveStart(r, list, last.start[s])}
+
+(* No record is between two ordinals, unless it has left the stream.       *)
+NoRecord(T, s, from, to) == \A k \in T.holds[s] : from < k /\ k <= to => k <= gone[s] + 1
 
 -----------------------------------------------------------------------------
 (* Writes on rows.                                                         *)
@@ -65,75 +78,102 @@ Claim(T, e, r) ==
   /\ B(T)!EndOf(r.claim, e.batch, e.start, e.planner) = B(T)!Absent
   /\ r.claim.batch < e.batch \/ ~B(T)!Knows(entries, r.claim)
   /\ e.forfeits \/ ~(e.start < r.at)
-  /\ IsLogged(e) /\ Named(e).run = e.planner /\ e.shard \in Named(e).reads /\ Named(e).start[e.shard] = e.start
+  /\ \E p \in plans :
+       /\ p.batch = e.batch /\ p.run = e.planner /\ e.shard \in p.reads /\ p.start[e.shard] = e.start
+       /\ claimed' = claimed \cup {<<p, e.shard, e.end>>}
   /\ e.row = B(T)!AfterClaim(r, task)
 
 Promote(T, e, r) ==
   /\ B(T)!IsOfQuery(r)
   /\ r.claim.batch = e.batch /\ r.claim.end = e.at /\ r.at < e.at
-  /\ \E n \in 1..done : entries[n].batch = e.batch
+  /\ e.batch \in commits
   /\ e.row = [r EXCEPT !.at = e.at]
 
 (* The other writes leave the claim.  A driver moves a checkpoint only to  *)
-(* where its next batch may start: Drop, Release, End.                     *)
-Keeps(e, r) == e.row.exists /\ e.row.claim = r.claim
-Own(T, e, r) == Keeps(e, r) /\ r.at <= e.row.at /\ e.row.at \in {r.at} \cup starts[e.shard]
-Others(T, e, r) == Keeps(e, r) /\ r.at <= e.row.at
-Taken(T, e, r) == Keeps(e, r) /\ e.row.at = r.at
+(* where its next batch may start (Drop, Release), and ends a shard that   *)
+(* has no record behind it.                                                *)
+Keeps(e, r) == r.exists /\ e.row.exists /\ e.row.claim = r.claim /\ r.at <= e.row.at
+Own(T, e, r) ==
+  IF e.name = "End" THEN \E at \in starts[e.shard] : NoRecord(T, e.shard, at, B(T)!ShardEnd)
+  ELSE e.row.at \in {r.at} \cup starts[e.shard]
+
+(* The row goes back to the position of the location.  The claim of the    *)
+(* location's last batch stays, or an empty one of the batch before.       *)
+Reset(T, e, r) ==
+  LET last == entries[Len(entries)]
+      place == IF last.start[e.shard] = B(T)!Absent THEN 0 ELSE last.start[e.shard]
+      end == B(T)!EndOf(r.claim, last.batch, place, last.run)
+      claim == e.row.claim IN
+  /\ entries # <<>> /\ GoesBack(T, entries, r, e.shard)
+  /\ e.row.at = place /\ e.row.holder = B(T)!Nobody
+  /\ claim.start = place
+  /\ IF end = B(T)!Absent THEN claim.batch = last.batch - 1 /\ claim.end = place
+     ELSE claim.batch = last.batch /\ claim.end = end
 
 Written(T, e) ==
   LET r == row[e.shard] IN
   /\ CASE e.name = "Claim" -> r.exists /\ Claim(T, e, r)
        [] e.name = "Promote" -> Promote(T, e, r)
-       [] e.name \in {"Take", "Renew", "RequestHandover"} -> r.exists /\ Taken(T, e, r)
-       [] e.name \in {"Checkpoint", "LateCheckpoint", "Release", "End"} ->
-            r.exists /\ (IF e.isOwn THEN Own(T, e, r) ELSE Others(T, e, r))
+       [] e.name \in {"Take", "Renew", "RequestHandover"} -> Keeps(e, r) /\ e.row.at = r.at
+       [] e.name \in {"Checkpoint", "LateCheckpoint", "Release", "End"} -> Keeps(e, r) /\ (e.isOwn => Own(T, e, r))
+       [] e.name = "Reset" -> r.exists /\ Reset(T, e, r)
        [] e.name = "Create" -> ~r.exists
        [] e.name = "Delete" -> r.at = B(T)!ShardEnd /\ e.row = NoRow(T)
        [] OTHER -> FALSE
   /\ row' = [row EXCEPT ![e.shard] = e.row]
-  /\ starts' = [starts EXCEPT ![e.shard] = @ \cup StartsAt(T, e.row, e.shard)]
-  /\ UNCHANGED <<entries, done, read, gone>>
+  /\ starts' = [starts EXCEPT ![e.shard] = @ \cup StartsAt(T, entries, e.row, e.shard)]
+  /\ e.name # "Claim" => UNCHANGED claimed
+  /\ UNCHANGED <<plans, entries, done, commits, read, gone>>
 
 -----------------------------------------------------------------------------
 (* The query.                                                              *)
 
 (* A batch that is logged after the one before it is committed.            *)
 Plan(T, e) ==
+  LET start == [s \in T.shards |-> IF s \in DOMAIN e.starts THEN e.starts[s] ELSE B(T)!Absent]
+      plan == [batch |-> e.batch, run |-> e.run, reads |-> e.reads, start |-> start] IN
   /\ done = Len(entries)
-  /\ entries # <<>> => Last.batch < e.batch
-  /\ \A s \in e.reads : e.starts[s] \in starts[s]
-  /\ entries' = Append(entries, [batch |-> e.batch, run |-> e.run, reads |-> e.reads,
-                                 start |-> [s \in T.shards |-> IF s \in DOMAIN e.starts THEN e.starts[s] ELSE B(T)!Absent]])
+  /\ entries # <<>> => entries[done].batch < e.batch
+  /\ \A s \in e.reads : start[s] \in starts[s]
+  /\ plans' = plans \cup {plan}
+  /\ entries' = Append(entries, plan)
   /\ read' = [s \in T.shards |-> B(T)!Absent]
-  /\ UNCHANGED <<row, done, starts, gone>>
-
-(* No record is between two ordinals, unless it has left the stream.       *)
-NoRecord(T, s, from, to) == \A k \in T.holds[s] : from < k /\ k <= to => k <= gone[s] + 1
+  /\ UNCHANGED <<row, done, claimed, commits, starts, gone>>
 
 (* A task of a batch has read a shard: from its start to its claimed end.  *)
 Read(T, e) ==
-  LET s == e.shard
-      entry == Named(e)
-      end == End(T, row[s], entry, s) IN
-  /\ IsLogged(e) /\ s \in entry.reads
-  /\ end # B(T)!Absent
-  /\ e.first >= entry.start[s] /\ NoRecord(T, s, entry.start[s], e.first)
-  /\ e.last <= end /\ NoRecord(T, s, IF e.last < entry.start[s] THEN entry.start[s] ELSE e.last, end)
-  /\ read' = IF entry = Last THEN [read EXCEPT ![s] = end] ELSE read
-  /\ UNCHANGED <<row, entries, done, starts, gone>>
+  \E c \in claimed :
+    LET p == c[1]
+        s == c[2]
+        end == c[3] IN
+    /\ p.batch = e.batch /\ s = e.shard
+    /\ e.first >= p.start[s] /\ NoRecord(T, s, p.start[s], e.first)
+    /\ e.last <= end /\ NoRecord(T, s, IF e.last < p.start[s] THEN p.start[s] ELSE e.last, end)
+    /\ read' = IF p = entries[Len(entries)] THEN [read EXCEPT ![s] = end] ELSE read
+    /\ UNCHANGED <<row, plans, entries, done, claimed, commits, starts, gone>>
 
 Commit(T, e) ==
-  /\ done < Len(entries) /\ entries[done + 1].batch = e.batch
-  /\ \A s \in Last.reads \ e.unread : read[s] # B(T)!Absent
+  LET last == entries[Len(entries)] IN
+  /\ done < Len(entries) /\ last.batch = e.batch
+  /\ \A s \in last.reads \ e.unread : read[s] # B(T)!Absent
   /\ done' = done + 1
-  /\ starts' = [s \in T.shards |-> IF s \in Last.reads THEN StartsAt(T, row[s], s) ELSE starts[s]]
-  /\ UNCHANGED <<row, entries, read, gone>>
+  /\ commits' = commits \cup {e.batch}
+  /\ starts' = [s \in T.shards |-> IF s \in last.reads THEN StartsAt(T, entries, row[s], s) ELSE starts[s]]
+  /\ UNCHANGED <<row, plans, entries, claimed, read, gone>>
 
-Trim(T, e) == gone' = [gone EXCEPT ![e.shard] = e.at] /\ UNCHANGED <<row, entries, done, starts, read>>
+SetBack(T, e) ==
+  LET IsKept(p) == p.batch <= e.batch
+      kept == SelectSeq(entries, IsKept) IN
+  /\ entries' = kept
+  /\ done' = IF e.isCommitted \/ kept = <<>> THEN Len(kept) ELSE Len(kept) - 1
+  /\ starts' = [s \in T.shards |-> StartsAt(T, kept, row[s], s)]
+  /\ read' = [s \in T.shards |-> B(T)!Absent]
+  /\ UNCHANGED <<row, plans, claimed, commits, gone>>
+
+Trim(T, e) == gone' = [gone EXCEPT ![e.shard] = e.at] /\ UNCHANGED <<row, plans, entries, done, claimed, commits, starts, read>>
 
 (* NoFalseAlarm.                                                           *)
-Refuse(T, e) == e.isAlone = FALSE /\ UNCHANGED <<row, entries, done, starts, read, gone>>
+Refuse(T, e) == ~e.isAlone /\ UNCHANGED <<row, plans, entries, done, claimed, commits, starts, read, gone>>
 
 Next ==
   \E T \in {Traces[t]} :
@@ -144,6 +184,7 @@ Next ==
          /\ CASE e.name = "Plan" -> Plan(T, e)
               [] e.name = "Read" -> Read(T, e)
               [] e.name = "Commit" -> Commit(T, e)
+              [] e.name = "SetBack" -> SetBack(T, e)
               [] e.name = "Trim" -> Trim(T, e)
               [] e.name = "Refuse" -> Refuse(T, e)
               [] OTHER -> Written(T, e)

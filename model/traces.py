@@ -1,7 +1,7 @@
-"""Compare histories with the model of the lease protocol: TLC decides whether each is a behaviour of `Leases.tla`.
+"""Compare histories with the models: TLC decides whether each is a behaviour of `Leases.tla` or `Batches.tla`.
 
-`python model/traces.py --seeds 0:2000` runs fleets of the simulator and compares their histories; `--file history.json`
-compares histories that a test has saved. The exit status is 1 if a history is refused: its first event that no action of
+`python model/traces.py --seeds 0:2000` runs fleets of the simulator and compares their histories; with `--kind queries` it
+compares those of Spark queries. `--file history.json` compares histories of fleets that a test has saved. The exit status is 1 if a history is refused: its first event that no action of
 the model produces is printed, with the row before it.
 """
 
@@ -13,14 +13,15 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from check import fail, run_tlc
 
 from penstock_sim.kinds import SeedKind
+from penstock_sim.model_batches import BatchTrace, batch_traces
 from penstock_sim.model_trace import Trace, trace_of
 from penstock_sim.run import run_scenario
 from penstock_sim.seed_kinds import DRAW
@@ -29,6 +30,9 @@ HERE = Path(__file__).resolve().parent
 _ACCEPTED = re.compile(r'<<"accepted", (\d+)>>')
 _AT = re.compile(r'<<\s*"at",\s*(\d+),\s*(\d+),(.*?)>>\n', re.DOTALL)
 CHUNK = 100
+_REFUSED_MIN = {SeedKind.CONSUMERS: 0.95, SeedKind.QUERIES: 0.8}
+"""The share of the planted bugs that are refused."""
+AnyTrace: TypeAlias = Trace | BatchTrace
 _QUICK_START = ("-XX:-DontCompileHugeMethods", "-XX:TieredStopAtLevel=1")
 """A history is short: TLC's evaluator, one method of 10,000 bytecodes, should be compiled, and soon."""
 
@@ -50,13 +54,16 @@ class Refused:
     states: list[str]
 
 
-def seed_trace(kind: SeedKind, seed: int) -> Trace:
-    """Run a seed and return its history as a trace."""
+def seed_traces(kind: SeedKind, seed: int) -> Sequence[AnyTrace]:
+    """Run a seed and return its history as a trace, or the histories of its queries as one each."""
     scenario = DRAW[kind](seed)
-    return trace_of(f"seed {seed} of {kind.value}", scenario, run_scenario(scenario))
+    name, result = f"seed {seed} of {kind.value}", run_scenario(scenario)
+    if kind is SeedKind.QUERIES:
+        return batch_traces(name, scenario, result)
+    return [trace_of(name, scenario, result)]
 
 
-def compare(traces: Sequence[Trace], deadline_s: float) -> list[Refused]:
+def compare(traces: Sequence[AnyTrace], deadline_s: float) -> list[Refused]:
     """Compare histories in one run of TLC; return those that are no behaviours of the model."""
     accepted = {int(number) for number in _ACCEPTED.findall(_run(traces, deadline_s))}
     refused = [
@@ -65,7 +72,7 @@ def compare(traces: Sequence[Trace], deadline_s: float) -> list[Refused]:
     return _explain(refused, deadline_s) if refused else []
 
 
-def _explain(traces: Sequence[Trace], deadline_s: float) -> list[Refused]:
+def _explain(traces: Sequence[AnyTrace], deadline_s: float) -> list[Refused]:
     output = _run(traces, deadline_s, is_verbose=True)
     reached: dict[int, tuple[int, list[str]]] = {}
     for number, event, state in _AT.findall(output):
@@ -81,89 +88,105 @@ def _explain(traces: Sequence[Trace], deadline_s: float) -> list[Refused]:
     return found
 
 
-def _run(traces: Sequence[Trace], deadline_s: float, *, is_verbose: bool = False) -> str:
+def _run(traces: Sequence[AnyTrace], deadline_s: float, *, is_verbose: bool = False) -> str:
+    module = "Batches" if isinstance(traces[0], BatchTrace) else "Leases"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for module in ("Leases.tla", "TraceLeases.tla"):
-            (folder / module).write_text((HERE / module).read_text())
+        for each in (module, f"Trace{module}"):
+            (folder / f"{each}.tla").write_text((HERE / f"{each}.tla").read_text())
         (folder / "Traces.tla").write_text(_module(traces, is_verbose=is_verbose))
-        (folder / "TraceLeases.cfg").write_text("SPECIFICATION Spec\nVIEW View\n")
-        done = run_tlc("histories", folder, "TraceLeases", ["-workers", "1"], deadline_s, *_QUICK_START)
+        (folder / f"Trace{module}.cfg").write_text("SPECIFICATION Spec\nVIEW View\n")
+        done = run_tlc("histories", folder, f"Trace{module}", ["-workers", "1"], deadline_s, *_QUICK_START)
         if "states left on queue" not in done.stdout or "Error:" in done.stdout:
             fail(f"TLC could not compare the histories:\n{done.stdout[-6000:]}{done.stderr}")
     return done.stdout
 
 
-def _module(traces: Sequence[Trace], *, is_verbose: bool) -> str:
+def _module(traces: Sequence[AnyTrace], *, is_verbose: bool) -> str:
     lines = ["---- MODULE Traces ----", "LOCAL INSTANCE TLC", f"Verbose == {_tla(is_verbose)}"]
     for number, trace in enumerate(traces, start=1):
         # TLC's parser takes a time that is quadratic in the length of a line.
         lines += [f"E{number} == <<", ",\n".join(map(_tla, trace.events)), ">>"]
-        shards = sorted(trace.parents)
-        # A value, which TLC has at hand; a function by CASE is evaluated again for each shard of each step.
-        parents = " @@ ".join(f"({_tla(shard)} :> {_set(trace.parents[shard])})" for shard in shards)
-        lines.append(
-            f"T{number} == [workers |-> {_set(trace.workers)}, java |-> {_set(trace.java)}, shards |-> {_set(shards)},"
-            f" parents |-> {parents or '<<>>'}, records |-> {trace.records},"
-            f" unasked |-> {_set(trace.unasked)}, unaware |-> {_set(trace.unaware)},"
-            f" isLog |-> {_tla(trace.is_log)}, events |-> E{number}]"
-        )
+        constants = {
+            "shards": frozenset(trace.parents),
+            "parents": {shard: frozenset(parents) for shard, parents in trace.parents.items()},
+            "records": trace.records,
+        }
+        if isinstance(trace, BatchTrace):
+            constants |= {"holds": {shard: frozenset(found) for shard, found in trace.holds.items()}}
+        else:
+            sets = {
+                name: frozenset(getattr(trace, name)) for name in ("workers", "java", "unasked", "unaware")
+            }
+            constants |= {**sets, "isLog": trace.is_log}
+        lines.append(f"T{number} == [events |-> E{number}, {_tla(constants)[1:]}")
     names = ",".join(f"T{number}" for number in range(1, len(traces) + 1))
     return "\n".join([*lines, f"Traces == <<{names}>>", "===="])
 
 
-def _set(values: Iterable[str]) -> str:
-    return "{" + ",".join(map(_tla, values)) + "}"
-
-
 def _tla(value: Any) -> str:
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, list):
-        return f"<<{','.join(map(_tla, value))}>>"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    match value:
+        case bool():
+            text = "TRUE" if value else "FALSE"
+        case frozenset():
+            text = f"{{{','.join(map(_tla, sorted(value)))}}}"
+        case list():
+            text = f"<<{','.join(map(_tla, value))}>>"
+        case dict() if value and all(key.isidentifier() for key in value):
+            text = f"[{','.join(f'{key} |-> {_tla(each)}' for key, each in value.items())}]"
+        case dict():
+            text = " @@ ".join(f"({_tla(key)} :> {_tla(each)})" for key, each in value.items()) or "<<>>"
+        case str():
+            text = f'"{value}"'
+        case _:
+            text = str(value)
+    return text
 
 
-def mutant_traces() -> tuple[list[Trace], list[str]]:
-    """Run each planted bug of the simulator's tests; return the histories of those that the model can see, and the other names."""
+def mutant_traces(kind: SeedKind) -> tuple[list[AnyTrace], list[str]]:
+    """Run the planted bugs of the simulator's tests; return the histories of those that the model can see, and the other names."""
     sys.path.insert(0, str(HERE.parent / "tests"))
+    from sim.claim_mutants import CLAIM_MUTANTS
     from sim.lease_mutants import LONGER, UNSEEN
-    from sim.mutants import MUTANTS
+    from sim.mutants_by_kind import MUTANTS_BY_KIND
 
-    traces, unseen = [], []
-    for mutant in MUTANTS:
-        if mutant.name in UNSEEN:
-            unseen.append(f"{mutant.name}: {UNSEEN[mutant.name]}")
+    traces: list[AnyTrace] = []
+    unseen = []
+    for mutant in MUTANTS_BY_KIND[kind]:
+        name, seed = mutant.name, LONGER.get(mutant.name, mutant.seed)
+        if kind is SeedKind.QUERIES:
+            seed = CLAIM_MUTANTS.get(name, -1)
+        if name in UNSEEN or seed < 0:
+            unseen.append(f"{name}: {UNSEEN.get(name, 'see OUTSIDE in tests/model/test_batches.py')}")
             continue
-        scenario = DRAW[SeedKind.CONSUMERS](LONGER.get(mutant.name, mutant.seed))
         with mutant.planted():
-            traces.append(trace_of(mutant.name, scenario, run_scenario(scenario)))
+            traces += [replace(trace, name=name) for trace in seed_traces(kind, seed)]
     return traces, unseen
 
 
-def compare_mutants(deadline_s: float) -> int:
+def compare_mutants(kind: SeedKind, deadline_s: float) -> int:
     """Compare the histories of planted bugs, and print which the model refuses."""
-    traces, unseen = mutant_traces()
+    traces, unseen = mutant_traces(kind)
     refused = {each.name: each for each in compare(traces, deadline_s)}
-    for trace in traces:
-        found = refused.get(trace.name)
+    names = list(dict.fromkeys(trace.name for trace in traces))
+    for name in names:
+        found = refused.get(name)
         print(
-            f"{trace.name}: "
-            + ("accepted" if found is None else f"refused at event {found.event}, {found.what}")
+            f"{name}: " + ("accepted" if found is None else f"refused at event {found.event}, {found.what}")
         )
     for line in unseen:
         print(f"not in the model, {line}")
     print(
-        f"{len(refused)} of {len(traces)} planted bugs are refused; {len(unseen)} concern nothing that the model has"
+        f"{len(refused)} of {len(names)} planted bugs are refused; {len(unseen)} concern nothing that the model has"
     )
-    return int(len(refused) < 0.95 * len(traces))
+    return int(len(refused) < _REFUSED_MIN[kind] * len(names))
 
 
 def main() -> int:
     """Compare what the command line names."""
-    parser = argparse.ArgumentParser(description="Compare histories with the model of the lease protocol.")
+    parser = argparse.ArgumentParser(description="Compare histories with the models of leases and batches.")
     parser.add_argument("--seeds", metavar="FROM:TO", help="seeds of the simulator")
-    parser.add_argument("--kind", choices=[kind.value for kind in SeedKind], default="consumers")
+    parser.add_argument("--kind", choices=["consumers", "queries"], default="consumers")
     parser.add_argument(
         "--file", type=Path, action="append", default=[], metavar="JSON", help="a saved history"
     )
@@ -174,7 +197,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     if args.mutants:
-        return compare_mutants(args.deadline)
+        return compare_mutants(SeedKind(args.kind), args.deadline)
     began_s, count, event_count, refused_count, short = time.monotonic(), 0, 0, 0, 0
     for traces in _batches(args):
         refused = compare(traces, args.deadline)
@@ -201,17 +224,19 @@ def main() -> int:
     return int(refused_count > 0)
 
 
-def _batches(args: argparse.Namespace) -> Iterator[list[Trace]]:
+def _batches(args: argparse.Namespace) -> Iterator[Sequence[AnyTrace]]:
     if args.file:
         yield [Trace(**json.loads(path.read_text())) for path in args.file]
     seeds = range(*map(int, args.seeds.split(":"))) if args.seeds else range(0)
     for begin in range(0, len(seeds), CHUNK):
-        yield [seed_trace(SeedKind(args.kind), seed) for seed in seeds[begin : begin + CHUNK]]
+        yield [
+            trace for seed in seeds[begin : begin + CHUNK] for trace in seed_traces(SeedKind(args.kind), seed)
+        ]
 
 
-def _save(trace: Trace, folder: Path) -> None:
+def _save(trace: AnyTrace, folder: Path) -> None:
     folder.mkdir(exist_ok=True, parents=True)
-    (folder / f"{trace.name.replace(' ', '-')}.json").write_text(json.dumps(asdict(trace)))
+    (folder / f"{trace.name.replace(' ', '-')}.json").write_text(json.dumps(asdict(trace), default=sorted))
 
 
 if __name__ == "__main__":

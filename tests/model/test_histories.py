@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from model.test_batches import PLANTED_BUGS
 from penstock_sim.kinds import SeedKind
 from penstock_sim.model_trace import Trace, trace_of
 from penstock_sim.run import run_scenario
 from penstock_sim.seed_kinds import DRAW
+from sim.claim_mutants import CLAIM_MUTANTS
 from sim.mutants import MUTANTS
 
 TRACES = Path(__file__).parents[2] / "model" / "traces.py"
@@ -36,6 +38,18 @@ def test_histories_of_the_simulator_are_behaviours_of_the_model() -> None:
     done = compared("--seeds", "0:20")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("20 of 20 histories are behaviours of the model")
+
+
+def test_histories_of_queries_are_behaviours_of_the_model() -> None:
+    done = compared("--kind", "queries", "--seeds", "0:12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("18 of 18 histories are behaviours of the model")
+
+
+def test_histories_of_queries_with_planted_bugs_are_refused() -> None:
+    assert CLAIM_MUTANTS.keys() == PLANTED_BUGS.keys()
+    done = compared("--kind", "queries", "--mutants")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def trace_with_second_creation() -> Trace:

@@ -250,7 +250,13 @@ class SimQuery(SparkDriver):
                 if end.until_ms is not None:
                     world.record(BatchBounded(self.who, end.batch, end.until_ms, tuple(end.shares())))
                 world.record(
-                    BatchPlanned(self.who, end.batch, tuple(end.shards.items()), tuple(end.shares()))
+                    BatchPlanned(
+                        self.who,
+                        end.batch,
+                        tuple(end.shards.items()),
+                        tuple(end.shares()),
+                        end.known_batches.planner_of(end.batch),
+                    )
                 )
             self._clock.sleep(world.latency_s())
             self._run_batch(index, done, end)

@@ -139,7 +139,9 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
             self.on_extra_gone(extra, "ended before a restore")
         self.world.on_worker_gone(query, "ended before a restore")
         if query.log.restore(self.world.chance.random()):
-            self.world.record(LocationRestored(query.name))
+            count = len(query.log.offsets)
+            batch, is_committed = query.log.offset(count - 1).batch, query.log.committed_count == count
+            self.world.record(LocationRestored(query.name, batch, is_committed))
 
     def _move(self) -> None:
         """End all executors and drivers, and go on under another application name, with an empty lease table."""

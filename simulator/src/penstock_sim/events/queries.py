@@ -38,8 +38,18 @@ class SecondDriverStarted(Event, frozen=True):
 
 
 class LocationRestored(Event, frozen=True):
+    """A checkpoint location is set back.
+
+    Args:
+        query: Its query.
+        batch: The last batch that it has logged now.
+        is_committed: Whether that batch is done.
+    """
+
     story: ClassVar = "the checkpoint location of {query} is set back to an earlier state"
     query: str
+    batch: int = 0
+    is_committed: bool = False
     meets: ClassVar = "fault: restores_per_min"
     concerns_all: ClassVar = True
 
@@ -82,12 +92,14 @@ class BatchPlanned(Event, frozen=True):
     Args:
         starts: Where it begins in each shard.
         keys: The shards that it reads.
+        run: The run of the driver that planned it.
     """
 
     who: str
     batch: int
     starts: tuple[tuple[str, Position], ...]
     keys: tuple[str, ...]
+    run: str | None = None
     story: ClassVar = "{who} plans batch {batch} of {keys}"
 
 
