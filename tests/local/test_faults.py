@@ -269,6 +269,11 @@ def test_a_fault_of_a_misspelt_operation_is_refused_since_it_would_never_hit(rig
     assert rig.faults.active() == []
 
 
+def test_a_fault_of_another_type_is_refused(rig):
+    with pytest.raises(OptionError, match="'throttle' is no fault: give Fault"):
+        rig.faults.add("throttle")
+
+
 def ask(rig, method: str, path: str, document: object = None) -> tuple[int, object]:
     body = None if document is None else json.dumps(document).encode()
     request = urllib.request.Request(f"{rig.server.endpoint_url}/_penstock/{path}", body, method=method)

@@ -55,6 +55,11 @@ def test_a_recording_has_a_name_or_is_a_file_and_is_joined_with_a_stream(ask, in
     assert sql(f"SELECT count(*) AS n FROM '{incident}'").read_all().to_pylist() == [{"n": 20}]
 
 
+def test_a_query_that_is_no_text_is_refused(ask):
+    with pytest.raises(OptionError, match=r"the query=.*: it is no Unicode text at character 8"):
+        ask("select '\udcff' from orders")
+
+
 def test_moments_are_in_the_named_time_zone(ask):
     reader = ask("SELECT '2026-03-01 12:00'::TIMESTAMPTZ AS noon", time_zone="Asia/Kolkata")
     assert [row["noon"].hour for row in reader.read_all().to_pylist()] == [12]

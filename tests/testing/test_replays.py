@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow")
 from penstock import testing
 from penstock.cli import main as cli
 from penstock.core.aggregation import AggregateBuilder
-from penstock.errors import DamagedRecording, HandlerFailed
+from penstock.errors import DamagedRecording, HandlerFailed, UsageError
 from penstock_local import LocalKinesis
 
 PARENT, LEFT, RIGHT = (f"shardId-{number:012d}" for number in range(3))
@@ -117,6 +117,27 @@ def test_only_some_shards_and_a_range_of_time(incident):
     late = testing.replay(lambda _: None, incident, arrived_from=moment)
     assert numbers([*early.verdicts, *late.verdicts]) == list(range(22))
     assert early.runs[PARENT].ended_by == "stop"
+
+
+def test_a_moment_may_be_a_text(incident):
+    whole = testing.replay(lambda _: None, incident)
+    moment = whole.verdicts[5].record.approximate_arrival_timestamp
+    late = testing.replay(lambda _: None, incident, arrived_from=moment.isoformat())
+    assert numbers(late.verdicts) == list(range(5, 22))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"shards": ["shardId-7"]}, "shard shardId-7: recording .* has no such shard"),
+        ({"shards": PARENT}, r"expected several names, for instance \['shardId-"),
+        ({"arrived_until": "yesterday"}, "arrived_until: 'yesterday' is no moment"),
+        ({"arrived_from": "2026-01-31T12:00"}, "has no time zone"),
+    ],
+)
+def test_a_choice_of_nothing_is_no_green_replay(incident, chosen, message):
+    with pytest.raises(UsageError, match=message):
+        testing.replay(lambda _: None, incident, **chosen)
 
 
 def test_a_damaged_recording_is_refused(incident, tmp_path):

@@ -179,6 +179,10 @@ class Faults:
 
     def add(self, fault: Fault) -> int:
         """Activate a fault; returns its number."""
+        if not isinstance(fault, Fault):
+            raise OptionError(
+                f"{fault!r} is no fault: give Fault(kind, operation, ...), or call throttle(operation, ...)"
+            )
         return int(self._remote.ask("POST", "faults", asdict(fault))["number"])
 
     def throttle(self, operation: str, **options: Unpack[FaultKeywords]) -> int:

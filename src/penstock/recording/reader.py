@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from penstock.core.aggregation import MAGIC, DecodeCounts, deaggregate_record
+from penstock.core.moments import parse_moment
 from penstock.core.recording.metadata import (
     CHECKSUM_KEY,
     METADATA_KEY,
@@ -78,8 +79,8 @@ class Recording:
     def batches(
         self,
         columns: Sequence[str] | None = None,
-        arrived_from: datetime | int | None = None,
-        arrived_until: datetime | int | None = None,
+        arrived_from: datetime | str | int | None = None,
+        arrived_until: datetime | str | int | None = None,
         *,
         shards: Collection[str] | None = None,
         deaggregate: bool = True,
@@ -89,7 +90,8 @@ class Recording:
 
         Args:
             columns: Names out of `schema`, in the wanted order; None: all.
-            arrived_from: Only records that arrived at this moment or later; an aware datetime, or milliseconds since the epoch.
+            arrived_from: Only records that arrived at this moment or later: a datetime or a text with its time zone, or
+                milliseconds since the epoch.
             arrived_until: Only records that arrived before this moment.
             shards: Only records of these shards; None: all.
             deaggregate: Take KPL aggregates apart, as the Spark source does by default. False returns Kinesis records as they
@@ -99,8 +101,11 @@ class Recording:
         Raises:
             DamagedRecording: A batch does not have its checksum; the message has the place. The batches before it are whole.
             OptionError: There is no such column or shard, or a moment without a time zone.
+            PositionError: A text is no moment.
         """
         names = _checked_columns(columns)
+        if isinstance(shards, str):
+            raise OptionError(f"shards={shards!r}: expected several names, for instance [{shards!r}]")
         from_ms, until_ms = _to_ms(arrived_from, "arrived_from"), _to_ms(arrived_until, "arrived_until")
         known = {shard.id for shard in self.metadata.shards}
         for shard in () if shards is None else sorted(set(shards) - known):
@@ -249,9 +254,11 @@ def _checked_columns(columns: Sequence[str] | None) -> list[str]:
     return names
 
 
-def _to_ms(moment: datetime | int | None, name: str) -> int | None:
-    if not isinstance(moment, datetime):
+def _to_ms(moment: datetime | str | int | None, name: str) -> int | None:
+    if moment is None or isinstance(moment, int):
         return moment
+    if not isinstance(moment, datetime):
+        return parse_moment(moment, name)
     if moment.tzinfo is None:
         raise OptionError(f"{name}={moment}: expected a time zone")
     return round(moment.timestamp() * 1000)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.keyword_options import check_unicode
 from penstock.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple
     """
     import duckdb
 
+    check_unicode("the query", sql)
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.consumer.records import Record
 from penstock.core.hash_key import parse_hash_key
+from penstock.core.keyword_options import check_unicode
 from penstock.core.moments import parse_moment
 from penstock.core.position import parse_sequence_number
 from penstock.errors import UsageError
@@ -171,6 +172,7 @@ def _encode(payload: Payload) -> bytes:
         text = payload if isinstance(payload, str) else json.dumps(payload)
     except (TypeError, ValueError) as error:
         raise UsageError(f"a payload of type {type(payload).__name__} cannot become JSON: {error}") from None
+    check_unicode("payload", text)
     return text.encode()
 
 

@@ -12,6 +12,7 @@ from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.processor import DeadLetterHandler, Handler
 from penstock.consumer.records import Record
 from penstock.core.keyword_options import merge_options
+from penstock.errors import OptionError
 from penstock.testing.memory_stream import MemoryStream, StoredRecord
 from penstock.testing.runs import Run, run_stream
 
@@ -79,8 +80,8 @@ def replay(
     recording: str | Path,
     *,
     shards: Collection[str] | None = None,
-    arrived_from: datetime | int | None = None,
-    arrived_until: datetime | int | None = None,
+    arrived_from: datetime | str | int | None = None,
+    arrived_until: datetime | str | int | None = None,
     dead_letter: DeadLetterHandler | None = None,
     may_fail: bool = False,
     options: ConsumerOptions | None = None,
@@ -96,7 +97,8 @@ def replay(
         handler: As for `Consumer`.
         recording: The file.
         shards: Only these shards; None: all.
-        arrived_from: Only records that arrived at this moment or later; an aware datetime, or milliseconds since the epoch.
+        arrived_from: Only records that arrived at this moment or later: a datetime or a text with its time zone, or milliseconds since
+            the epoch.
         arrived_until: Only records that arrived before this moment.
         dead_letter: As for `run`.
         may_fail: Return the replay when the handler has failed for good, instead of raising that.
@@ -106,6 +108,7 @@ def replay(
     Raises:
         HandlerFailed: The handler failed for good, and `may_fail` is not set.
         DamagedRecording: The file is damaged; the message has the place.
+        OptionError, PositionError: The recording has no such shard, or a moment has no time zone.
         UsageError: As for `run`.
     """
     from penstock.recording import open_recording
@@ -115,6 +118,12 @@ def replay(
     verdicts: list[Verdict] = []
     stopped: set[str] = set()
     with open_recording(recording) as opened:
+        opened.batches(
+            arrived_from=arrived_from, arrived_until=arrived_until, shards=shards
+        )  # checks; reads nothing
+        for shard in opened.metadata.shards:
+            if shards is not None and shard.id in shards and not shard.is_recorded:
+                raise OptionError(f"shard {shard.id}: the records of this shard were not recorded")
         until_ms = opened.metadata.recorded.until_ms
         for shard in opened.metadata.shards:
             if not shard.is_recorded or (shards is not None and shard.id not in shards):
@@ -150,8 +159,8 @@ def replay(
 def _reader(
     recording: Recording,
     shard_id: str,
-    arrived_from: datetime | int | None,
-    arrived_until: datetime | int | None,
+    arrived_from: datetime | str | int | None,
+    arrived_until: datetime | str | int | None,
 ) -> Callable[[bool], Iterable[list[Record]]]:
     def read(deaggregate: bool) -> Iterable[list[Record]]:
         found = recording.batches(
