@@ -18,7 +18,6 @@ from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_record, at_timestamp
 from penstock.core.put_entry import PutAnswer, PutEntry
-from penstock.core.reading.reader_steps import ListPage
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import StreamSummary
 from penstock.core.stream_identity import StreamIdentity
@@ -29,7 +28,7 @@ from penstock.runtime.settled_writes import write_settled
 from penstock_sim.events.processes import CallMade, CallRetried
 from penstock_sim.events.queries import TipProbed
 from penstock_sim.process import SimProcess, scan_name
-from penstock_sim.stream import SimBlob, SimRecord, SimStream
+from penstock_sim.stream import ListPage, SimBlob, SimRecord, SimStream
 
 RETRIES: Final = RetryPlan(Backoff(0.1, 2.0), attempts_max=20, deadline_s=15.0)
 _LOST_ANSWER_MAX_S: Final = 3.0

@@ -22,7 +22,7 @@ from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import Applied, LeaseWrite
 from penstock.core.position import Position, at_record
 from penstock.core.reading.reader_options import ReaderOptions
-from penstock.core.reading.reader_steps import ListedShard, ListPage, find_listed
+from penstock.core.reading.reader_steps import ListedShard, find_listed
 from penstock.core.shard import Shard
 from penstock.errors import AccessDenied, ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
 from penstock.ports.kinesis import RecordPage
@@ -33,7 +33,7 @@ from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.fibers import Fibers
 from penstock_sim.kcl3_rows import SimKcl3Rows
 from penstock_sim.plan import EPOCH_MS, FaultPlan, Scenario
-from penstock_sim.stream import SimRecord, SimShard, SimStream
+from penstock_sim.stream import ListPage, SimRecord, SimShard, SimStream
 from penstock_sim.table import Fate, SimTable, TableCall
 
 _RECORD_BYTES: Final = 200

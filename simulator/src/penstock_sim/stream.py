@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
 from penstock.core.position import Position, Sentinel
+from penstock.core.reading.reader_steps import Page, PlacedRecord
 from penstock.core.shard import ChildShard, Shard
 
 
@@ -18,6 +21,30 @@ class SimRecord(Struct, frozen=True):
 
     sequence_number: str
     sub_sequence_number: int = 0
+
+
+R = TypeVar("R", bound=PlacedRecord)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Page[Sequence[R]]):
+    """A page whose rows are a list of records.
+
+    Args:
+        records: User records in order; several of one aggregate share a sequence number.
+    """
+
+    records: Sequence[R]
+
+    def rows_after(self, done: Position | None) -> Sequence[R]:
+        """Return the records after a position."""
+        if done is None or done.sequence_number is None:
+            return self.records
+        place = (int(done.sequence_number), done.sub_sequence_number)
+        for index, record in enumerate(self.records):
+            if (int(record.sequence_number), record.sub_sequence_number) > place:
+                return self.records[index:] if index else self.records
+        return ()
 
 
 _PLAIN: Final = (b"", "key", 1)

@@ -141,14 +141,6 @@ class Recording:
                 table = _take_apart(table)
             yield table.select(names)
 
-    def read_batch(self, index: int) -> pa.Table:
-        """Return one row group, as it is in the file; `metadata.batches[index]` describes it.
-
-        Raises:
-            DamagedRecording: It does not have its checksum.
-        """
-        return self._read(index, self.metadata.batches[index], SCHEMA.names)
-
     def verify(self) -> None:
         """Check the checksum of every batch.
 

@@ -119,10 +119,6 @@ class Recorder:
         if number:
             self._after(number)
 
-    def has_returned(self, kind: CallKind) -> bool:
-        """Return whether a call of a kind has returned."""
-        return any(call.kind == kind and call.error is None for call in self.calls)
-
 
 class WatchedProcessor:
     """A processor of one shard that records each call."""

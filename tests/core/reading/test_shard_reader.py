@@ -26,7 +26,6 @@ from penstock.core.reading.reader_steps import (
     Kept,
     Listed,
     ListedShard,
-    ListPage,
     Pause,
     PossibleLoss,
     Wait,
@@ -48,6 +47,7 @@ from penstock.errors import (
     Unavailable,
     UnknownRefusal,
 )
+from penstock_sim.stream import ListPage
 
 CHILD = ChildShard("shardId-1", ("shardId-0",), HashRange(0, 9))
 SPACING_S = ReaderOptions().spacing_s

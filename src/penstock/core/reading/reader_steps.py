@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
@@ -140,27 +140,6 @@ class PlacedRecord(Protocol):
 
 
 R = TypeVar("R", bound=PlacedRecord)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPage(Page[Sequence[R]]):
-    """A page whose rows are a list of records.
-
-    Args:
-        records: User records in order; several of one aggregate share a sequence number.
-    """
-
-    records: Sequence[R]
-
-    def rows_after(self, done: Position | None) -> Sequence[R]:
-        """Return the records after a position."""
-        if done is None or done.sequence_number is None:
-            return self.records
-        place = (int(done.sequence_number), done.sub_sequence_number)
-        for index, record in enumerate(self.records):
-            if (int(record.sequence_number), record.sub_sequence_number) > place:
-                return self.records[index:] if index else self.records
-        return ()
 
 
 class Listed(Enum):
