@@ -164,8 +164,8 @@ bench: setup ## measure speed, CPU and memory beside peers, and write docs/perfo
 bench-quick: setup # a few rows of it, one turn each, into build/bench
 	@$(PY) bench/run.py --quick
 
-bench-others: setup # what has no peer or takes longer: fan-out, flow control, memory of dense aggregates, recordings, SQL, deliveries, the simulator's speed; aiokpl and MiniStack
-	@for name in fan_out pushing fourth_reader flow quota_writers consumer_memory bill consumer_bill recording sql simulator others; do echo "bench/$$name.py"; $(PY) bench/$$name.py || exit 1; done
+bench-others: setup # what has no peer or takes longer: fan-out, flow control, memory of dense aggregates and of a Spark query, 1,000 shards, recordings, SQL, deliveries, the simulator's speed; aiokpl and MiniStack
+	@for name in fan_out pushing fourth_reader flow quota_writers consumer_memory bill consumer_bill many_shards spark_memory recording sql simulator others; do echo "bench/$$name.py"; $(PY) bench/$$name.py || exit 1; done
 
 docs: $(STAMP) ## write the generated parts of the documentation
 	@$(PY) tools/check_docs.py --write

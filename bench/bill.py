@@ -88,8 +88,8 @@ def row_of(
     month = writes * prices.lease_write_million + (2 * claims + scanned) * prices.lease_read_million
     return {
         "name": f"{'consumer, ' * arguments.consumer}{arguments.shards} shards, {arguments.per_s:g}/s, trigger {arguments.trigger_s:g} s{', virtual' if arguments.virtual else ''}",
-        "p50 s": round(statistics.median(latencies), 2),
-        "p99 s": round(percentile(latencies, 0.99), 2),
+        "p50 s": round(statistics.median(latencies), 2) if latencies else "-",
+        "p99 s": round(percentile(latencies, 0.99), 2) if latencies else "-",
         "batches/s": round(batch_count / seconds, 2),
         "leases a month": f"${month * MONTH_S / 1e6:.2f}",
         "lease writes/s": round(writes, 2),
@@ -238,7 +238,8 @@ def simulate(arguments: Any) -> dict[str, Any]:
             actors.begin()
         world.is_healed = True  # the service makes no mistakes
         world.start_worker("query")
-        world.schedule(3.0, put)
+        if arguments.per_s:
+            world.schedule(3.0, put)
         world.run_until(WARM_UP_S)
         begin, met = len(world.history), world.met.copy()
         world.run_until(WARM_UP_S + arguments.seconds)
@@ -270,7 +271,9 @@ def main() -> None:
         return
     parser = parser_of(__doc__)
     parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--per-s", type=float, default=20.0, help="records per second over all shards")
+    parser.add_argument(
+        "--per-s", type=float, default=20.0, help="records per second over all shards; 0 with --virtual: none"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="measured time")
     parser.add_argument("--virtual", action="store_true", help="run in the simulator, in virtual time")
     parser.add_argument("--consumer", action="store_true", help="with --virtual: a consumer, not a query")

@@ -43,6 +43,8 @@ def medians(result: dict[str, Any]) -> dict[str, dict[str, float]]:
 def describe_aim(aim: Aim) -> str:
     """Return an aim in words."""
     unit = UNITS[aim.figure][0]
+    if aim.contender is not None:
+        unit = f"{unit}, {aim.contender}"
     if aim.against is None:
         return f"{'≥' if aim.is_floor else '≤'} {_number(aim.limit)} {unit}"
     if aim.inverse:

@@ -595,7 +595,47 @@ FLEETS = (
     ),
 )
 
-NEAR = (*DECODING, *BACKLOG, *LATENCY, *IDLE, *PLANNING, *PYTHON, *SERVERS, *FLEETS)
+
+def _bill(shards: int, limit_usd: float) -> Row:
+    busy, idle = {"per_s": 20.0}, {"per_s": 0.0}
+    longer = {"trigger_s": 1.0, "option": ["leaseDuration=30s"]}
+    return Row(
+        key=f"bill-{shards}",
+        title=f"the bill of a reader: {shards} shards, 20 records/s on random ones, in virtual time",
+        figure="month_usd",
+        contenders=(
+            Contender("a query", ("reader_bill", "query"), busy),
+            Contender("a query, trigger of 1 s", ("reader_bill", "query"), {**busy, "trigger_s": 1.0}),
+            Contender(
+                "a query, trigger of 1 s, leases of 30 s", ("reader_bill", "query"), {**busy, **longer}
+            ),
+            Contender(
+                "a query, fan-out", ("reader_bill", "query"), {**busy, "option": ["consumerType=fan-out"]}
+            ),
+            Contender("a query, no records", ("reader_bill", "query"), idle),
+            Contender("a consumer", ("reader_bill", "consumer"), busy),
+            Contender("a consumer, no records", ("reader_bill", "consumer"), idle),
+        ),
+        aims=(
+            Aim("month_usd", limit_usd),
+            Aim("month_usd", limit_usd, contender="a query, trigger of 1 s, leases of 30 s"),
+            Aim("reads_per_shard_and_s", 3, contender="a query, trigger of 1 s, leases of 30 s"),
+        ),
+        options={"shards": shards},
+        turns=1,
+        budget_s=30,
+        takes_turn=False,
+        text="Prices are those of us-east-1 in `penstock plan`'s table, which has their source and date: $0.625 a million lease writes, $0.125 a "
+        "million reads, and with fan-out $0.015 an hour and shard. `GetRecords` is free, so the price without fan-out is that of the lease "
+        "table. Each batch writes one claim for each shard that had records, after which no other execution can give it another end; a query without a "
+        "trigger makes three batches a second, so it misses both aims: its claims alone are $16 a month with 4 shards. A trigger of one second with `leaseDuration` 30s "
+        "meets the aims, for 0.3 s more from put to row. [Where the time and the money go](costs.md#where-the-time-and-the-money-go) has more shards and triggers.",
+    )
+
+
+BILLS = (_bill(4, 12.0), _bill(16, 30.0))
+
+NEAR = (*DECODING, *BACKLOG, *LATENCY, *IDLE, *PLANNING, *PYTHON, *SERVERS, *FLEETS, *BILLS)
 DISTANCE_S = 0.02
 AT_A_DISTANCE = (
     "backlog-100mb",

@@ -66,6 +66,7 @@ class Aim:
         limit: At most this, or at least this if `is_floor`.
         against: The contender by whose figure it is divided; None for the figure itself.
         inverse: Divide the other way round: how many times less Penstock needs.
+        contender: Whose figure; None: the first contender's.
     """
 
     figure: str
@@ -73,11 +74,12 @@ class Aim:
     against: str | None = None
     is_floor: bool = False
     inverse: bool = False
+    contender: str | None = None
 
     def value(self, medians: dict[str, dict[str, float]]) -> float | None:
         """Return the measured value; None if the contenders did not run."""
         names = list(medians)
-        ours = medians.get(names[0], {}).get(self.figure) if names else None
+        ours = medians.get(self.contender or names[0], {}).get(self.figure) if names else None
         if ours is None or self.against is None:
             return ours
         theirs = medians.get(self.against, {}).get(self.figure)
@@ -183,5 +185,8 @@ _unit("even_ms", "CPU ms, even", 1)
 _unit("by_throughput_ms", "CPU ms, by throughput", 1)
 _unit("by_zone_ms", "CPU ms, by zone", 1)
 _unit("kcl2_ms", "CPU ms, KCL 2.x", 1)
+_unit("month_usd", "US dollars a month")
+_unit("lease_writes_per_s", "lease writes/s", 1)
+_unit("reads_per_shard_and_s", "GetRecords per shard and s", 1)
 _unit("kinesis_calls", "calls to Kinesis", 0)
 _unit("dynamodb_calls", "calls to DynamoDB", 0)
