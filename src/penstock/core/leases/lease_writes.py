@@ -128,11 +128,11 @@ class Checkpoint(Struct, frozen=True):
 class LateCheckpoint(Struct, frozen=True):
     """Write the last position of a reader whose lease was taken: strictly forwards, never SHARD_END; owner and counter stay.
 
-    Model: `LateCheckpoint`, a query's: `Drop` of `model/Batches.tla`.
+    Model: `LateCheckpoint`.
 
     Args:
         seen: If the reader was a query: the row must still have the claim that it saw. A driver on an older copy of the
-            checkpoint location may have reset the lease, and reads on from an earlier position.
+            checkpoint location may have reset the lease, and reads on from an earlier position (`Drop` of the batches' model).
     """
 
     key: str
