@@ -231,7 +231,6 @@ class Worker:
             stream.stream_id: Subscriptions(
                 registration,
                 takeover_pause_s=self._options.takeover_pause_s,
-                clock=ports.clock,
                 chance=ports.chance,
                 metrics=ports.metrics,
                 pool=self._pools.read,

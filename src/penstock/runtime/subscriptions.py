@@ -31,7 +31,7 @@ from penstock.core.reading.subscription import (
 )
 from penstock.core.safe_text import describe_error
 from penstock.errors import NotFound, PenstockError, Rejected, ServiceError, Unavailable
-from penstock.ports.clock import Chance, Clock
+from penstock.ports.clock import Chance
 from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamNews
 from penstock.ports.kinesis import RecordPage
 from penstock.ports.metrics import Metrics
@@ -112,7 +112,6 @@ class Subscriptions(Loop[_Event]):
         registration: ConsumerRegistration,
         *,
         takeover_pause_s: float,
-        clock: Clock,
         chance: Chance,
         metrics: Metrics,
         pool: Pool,
@@ -121,7 +120,6 @@ class Subscriptions(Loop[_Event]):
         super().__init__()
         self._registration = registration
         self._takeover_pause_s = takeover_pause_s
-        self._clock = clock
         self._chance = chance
         self._metrics = metrics
         self._pool = pool

@@ -113,7 +113,6 @@ class VirtualDriver:
         self._refusals_left = faults.refused_checkpoints
         self._must_lose_lease = False
         self._worker: Worker | None = None
-        self._factory: StreamProcessorFactory | None = None
         self._lock = threading.RLock()  # user code may wait for a checkpoint on a thread of its own
 
     # --- as the consumer's driver ---
