@@ -230,25 +230,29 @@ Joined(d) ==
 -----------------------------------------------------------------------------
 (* The lease coordinator: the query gets and loses shards.                 *)
 
-(* An unowned lease, or one of an earlier process of this query.           *)
-Take(d, s) ==
-  LET r == row[s]
+(* An unowned lease, or one of an earlier process of this query.  The      *)
+(* driver may get an older row of a shard that it has just released.       *)
+TakeRow(d, s, isOld) ==
+  LET r == IF isOld THEN [row[s] EXCEPT !.at = 0, !.claim = NoClaim] ELSE row[s]
       v == drv[d]
       settled == v.mode = "settled"
+      wasReleased == s \notin v.held /\ v.pos[s] # Absent
       planned == IF v.at = 0 THEN Absent ELSE Entry(d).start[s]
-      place == IF s \notin v.held /\ v.pos[s] # Absent /\ ~(v.pos[s] < r.at) THEN v.pos[s]
+      place == IF wasReleased /\ ~(v.pos[s] < r.at) THEN v.pos[s]
                ELSE IF KnownTo(d) = <<>> THEN r.at ELSE ResolveStart(r, KnownTo(d), planned) IN
   /\ v.mode \in {"running", "done", "settled"}
   /\ ReadyFor(s)
-  /\ \/ r.holder = Nobody /\ UNCHANGED left
-     \/ IsOfQuery(r) /\ r.holder < v.run /\ UNCHANGED left
-     \/ r.holder = Other /\ Spend("force")
+  /\ isOld => settled /\ wasReleased /\ r.holder # Other
+  /\ r.holder \in {Nobody, Other} \/ (IsOfQuery(r) /\ r.holder < v.run)
+  /\ IF isOld THEN Spend("old row") ELSE IF r.holder = Other THEN Spend("force") ELSE UNCHANGED left
   /\ row' = [row EXCEPT ![s].holder = v.run]
-  /\ IF IsNew(d, s) \/ (settled /\ IsSetBack(d, s)) THEN Refuse(d)
+  /\ IF ~isOld /\ (IsNew(d, s) \/ (settled /\ IsSetBack(d, s))) THEN Refuse(d)
      ELSE drv' = [drv EXCEPT ![d].held = @ \cup {s},
                              ![d].seen = IF settled \/ @[s] = <<0, 0>> THEN SeenNow(@, s, r) ELSE @,
                              ![d].pos[s] = IF settled THEN place ELSE Absent]
   /\ UNCHANGED <<log, tasks, late, other, done, runs>>
+
+Take(d, s) == \E isOld \in BOOLEAN : TakeRow(d, s, isOld)
 
 (* The lease of a shard that the driver still has is another process's:    *)
 (* the driver gives it up between batches, and writes how far it is, if    *)
@@ -343,6 +347,9 @@ Dies(t) ==
 
 Ready(t, r, end, forfeits) == [t EXCEPT !.end = end, !.before = Identity(r.claim), !.rowAt = r.at, !.forfeits = forfeits]
 
+(* Where a free read ends.                                                 *)
+FreeEnds(start) == start..ShardEnd
+
 (* What a task does with the row; `ends` are those that a free read may    *)
 (* have.                                                                   *)
 Decide(t, rest, ends) ==
@@ -362,7 +369,7 @@ Fetch(d, s) ==
   /\ drv[d].mode = "running"
   /\ s \in Entry(d).reads
   /\ IF s \in drv[d].got \/ Own(d, s) # {} THEN Spend("attempt") ELSE UNCHANGED left
-  /\ Decide(Task(d, s), tasks, Entry(d).start[s]..ShardEnd)
+  /\ Decide(Task(d, s), tasks, FreeEnds(Entry(d).start[s]))
 
 (* A done batch without a claim in a shard: an action left rows unread.    *)
 Unclaimed(d) ==
@@ -375,7 +382,7 @@ FixEnd(d, s) ==
   /\ s \in Unclaimed(d) \ drv[d].got
   /\ \A x \in Own(d, s) : ~x.fixes
   /\ ~IsNew(d, s) /\ ~IsReplaced(d, s)
-  /\ Decide(t, tasks, IF drv[d].ran THEN t.start..ShardEnd ELSE {t.start})
+  /\ Decide(t, tasks, IF drv[d].ran THEN FreeEnds(t.start) ELSE {t.start})
   /\ UNCHANGED left
 
 MayClaim(r, t) ==
@@ -510,7 +517,7 @@ Crash(d) ==
 Earlier(l) == {<<n, c>> \in (1..Len(log[l].entries)) \X (0..log[l].committed) : n - c \in {0, 1}}
 
 SetBack(l) ==
-  /\ Spend("restore")
+  /\ Spend(IF tasks = {} THEN "restore" ELSE "early restore")
   /\ \A d \in Drivers : drv[d].loc = l => ~Alive(d)
   /\ \E state \in Earlier(l) :
        log' = [log EXCEPT ![l] = [entries |-> SubSeq(@.entries, 1, state[1]), committed |-> state[2]]]
@@ -539,6 +546,18 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
+(* A driver, its tasks and the other worker go on; a driver that ended      *)
+(* begins again.                                                           *)
+FairSpec ==
+  /\ Spec
+  /\ \A d \in Drivers :
+       /\ WF_vars(Start(d)) /\ WF_vars(Joined(d)) /\ WF_vars(Commit(d)) /\ WF_vars(Settle(d)) /\ WF_vars(Plan(d))
+       /\ \A s \in Shards :
+            /\ WF_vars(Reset(d, s)) /\ WF_vars(Take(d, s)) /\ WF_vars(Drop(d, s)) /\ WF_vars(End(d, s))
+            /\ WF_vars(Fetch(d, s)) /\ WF_vars(FixEnd(d, s)) /\ WF_vars(Promote(d, s))
+  /\ WF_vars(\E t \in tasks : Claim(t) \/ Judge(t))
+  /\ \A s \in Shards : WF_vars(OtherRead(s)) /\ WF_vars(OtherStop(s))
+
 -----------------------------------------------------------------------------
 (* The promises.                                                           *)
 
@@ -566,9 +585,10 @@ NothingRepeated ==
 
 (* A driver ends with an error only if there is another one, or was.  One  *)
 (* exception: an attempt of a batch whose rows an action left unread       *)
-(* claims after the shard was another worker's.                            *)
+(* claims after the shard was another worker's.  A location that is        *)
+(* restored while tasks of its last driver go on has another driver.       *)
 NoFalseAlarm ==
-  (\E d \in Drivers : drv[d].mode = "refused") => Kinds \cap {"start", "copy", "restore", "unread"} # {}
+  (\E d \in Drivers : drv[d].mode = "refused") => Kinds \cap {"start", "copy", "early restore", "unread"} # {}
 
 (* A checkpoint covers committed and handled records only.                 *)
 NothingLost == \A s \in Shards : row[s].exists => Span(0, row[s].at) \subseteq done[s]
@@ -596,5 +616,12 @@ EndsAreFixed ==
   [][\A d \in Drivers : drv[d].mode = "done" /\ drv'[d].mode = "settled" =>
        \A s \in Entry(d).reads : IsOfQuery(row[s]) =>
          EndOf(row[s].claim, Entry(d).batch, Entry(d).start[s], Entry(d).run) # Absent]_vars
+
+(* Liveness, once the disturbances are over: every shard is read to its    *)
+(* end, if each read finds something.                                      *)
+EverythingIsRead == <>[](\A s \in Shards : row[s].exists /\ row[s].at = ShardEnd)
+
+(* Whatever is passed on becomes the checkpoint.                           *)
+CheckpointsFollow == <>[](\A s \in Shards : \A k \in done[s] : k <= row[s].at)
 
 =============================================================================

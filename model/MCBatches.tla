@@ -2,4 +2,6 @@
 EXTENDS Batches, TLC
 Separate == [s \in Shards |-> {}]
 Lineage == [s \in Shards |-> CASE s = "p" -> {} [] s = "q" -> {"p"} [] s = "r" -> {"p"} [] s = "m" -> {"q", "r"}]
+(* A read finds a record, or the end.                                       *)
+MoreEnds(start) == (start + 1)..ShardEnd
 =============================================================================

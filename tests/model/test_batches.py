@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from model.test_leases import RULES as LEASE_RULES
 from model_checking import MODEL, checked
 from sim.query_mutants import QUERY_MUTANTS
 
@@ -32,15 +33,17 @@ class Rule(NamedTuple):
         kinds: The disturbances of the history that breaks it.
         count: How many of them.
         bounds: Constants that are not those of configuration `batches`.
+        config: Another configuration, which is taken as it is.
     """
 
     sentence: str
     text: str
     without: str
     broken: str
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
     count: int = 1
     bounds: tuple[tuple[str, str], ...] = ()
+    config: str = "batches"
 
 
 RULES = (
@@ -201,12 +204,41 @@ RULES = (
         ("copy", "pause"),
         2,
     ),
+    Rule(
+        "a shard that was released and comes back goes on where it was released",
+        "place == IF wasReleased /\\ ~(v.pos[s] < r.at) THEN v.pos[s]\n               ELSE IF",
+        "place == IF",
+        "NothingRepeated",
+        ("old row", "release"),
+        2,
+    ),
+    Rule(
+        "a claim from before the query began is no sign of another driver",
+        "  /\\ row[s].claim.batch > drv[d].unknown\n  /\\ Identity(row[s].claim) # drv[d].seen[s]\n",
+        "",
+        "NoFalseAlarm",
+        ("crash", "restore", "force"),
+        3,
+    ),
+    Rule(
+        "the end of a batch becomes the checkpoint when no batch follows",
+        '  /\\ v.mode = "settled" /\\ s \\in v.held\n  /\\ Knows(',
+        "  /\\ FALSE\n  /\\ Knows(",
+        "CheckpointsFollow",
+        config="batches-promoted",
+    ),
 )  # fmt: skip
 
 
 def write_module(folder: Path, rule: Rule) -> None:
     """Write the module without a rule, and the configuration that shows that it is needed."""
     shutil.copy(MODEL / "MCBatches.tla", folder)
+    text = (MODEL / "Batches.tla").read_text()
+    assert text.count(rule.text) == 1
+    (folder / "Batches.tla").write_text(text.replace(rule.text, rule.without))
+    if rule.config != "batches":
+        shutil.copy(MODEL / f"{rule.config}.cfg", folder)
+        return
     kinds = ", ".join(f'"{kind}"' for kind in rule.kinds)
     constants = {"Kinds": f"{{{kinds}}}", "Disturbances": str(rule.count), **dict(rule.bounds)}
     config = (MODEL / "batches.cfg").read_text()
@@ -214,15 +246,12 @@ def write_module(folder: Path, rule: Rule) -> None:
         config, changes = re.subn(rf"^  {name} = .*$", f"  {name} = {value}", config, flags=re.MULTILINE)
         assert changes == 1
     (folder / "batches.cfg").write_text(config)
-    text = (MODEL / "Batches.tla").read_text()
-    assert text.count(rule.text) == 1
-    (folder / "Batches.tla").write_text(text.replace(rule.text, rule.without))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.sentence)
 def test_a_promise_breaks_without_the_rule(rule: Rule, tmp_path: Path) -> None:
     write_module(tmp_path, rule)
-    assert checked(tmp_path, "batches")["broken"] == rule.broken
+    assert checked(tmp_path, rule.config)["broken"] == rule.broken
 
 
 PLANTED_BUGS: Final[dict[str, str]] = {
@@ -241,21 +270,26 @@ PLANTED_BUGS: Final[dict[str, str]] = {
     "rows that were left unread are offered again": "an end that no action has reached is claimed before the next batch",
     "that there is nothing is not claimed": "that a batch holds nothing of a shard is claimed too",
     "who comes back looks at no checkpoint": "a task reads nothing that another worker has passed",
+    "what was given back is forgotten": "a shard that was released and comes back goes on where it was released",
+    "what was claimed before a restore is another driver's": "a claim from before the query began is no sign of another driver",
+    "the promotion of a quiet shard is dropped": "the end of a batch becomes the checkpoint when no batch follows",
+    "a shard ends without its children": "the children have leases before the end of their parent is written",
 }
-"""Each planted bug of the simulator's queries that concerns claims or batches, and the rule that it breaks."""
+"""Each planted bug of the simulator's queries that breaks a rule of the model, and the rule. The last one is of `Leases.tla`."""
+
+BEYOND: Final[dict[str, str]] = {
+    "a claim of another history counts as one's own": "two shards, three batches and three disturbances: beyond the bounds",
+}
+"""The planted bugs that concern claims or batches, and that no configuration shows."""
 
 OUTSIDE: Final[dict[str, str]] = {
-    "a claim of another history counts as one's own": "two shards, three batches and three disturbances: beyond the bounds",
     "the iterator behind a cut page is kept": "the model has no iterators",
     "the iterator at the last record is kept": "the model has no iterators",
     "one answer at the tip is believed": "the model has no answers of the stream: a read may end anywhere",
     "what was read is read again": "the model has no iterators",
     "every end is believed": "the model has no answers of the stream: a read that ends the shard has all records",
     "one listing without a shard ends it": "the model has no listings",
-    "the promotion of a quiet shard is dropped": "a promotion may never be written; the next claim moves the checkpoint",
     "what came later is skipped with an unread batch": "the model has no arrival times",
-    "what was claimed before a restore is another driver's": "an alarm after a restore is not judged: a task may have claimed",
-    "a shard ends without its children": "a rule of Leases.tla: the children have leases before the end is written",
     "a probe that failed is the last one": "the model has no probes",
     "a batch ends at the first record of an aggregate": "the model has no aggregates",
     "an aggregate that was begun is given again": "the model has no aggregates",
@@ -264,7 +298,6 @@ OUTSIDE: Final[dict[str, str]] = {
     "a gone record is always a loss": "no record leaves the model's stream",
     "a task does not know the tip": "no record leaves the model's stream",
     "a vanished shard ends the query": "no shard leaves the model's stream",
-    "what was given back is forgotten": "the model's driver sees each row as it is, not an older copy",
     "an older moment on the lease counts": "no record leaves the model's stream",
     "leases of another stream are taken": "the model has one stream",
     "two loads of one query share the shards": "the model has one source in the query",
@@ -276,9 +309,14 @@ OUTSIDE: Final[dict[str, str]] = {
 
 
 def test_each_planted_bug_of_a_query_breaks_a_rule_or_lies_outside_the_model() -> None:
-    assert {mutant.name for mutant in QUERY_MUTANTS} == PLANTED_BUGS.keys() | OUTSIDE.keys()
-    assert not PLANTED_BUGS.keys() & OUTSIDE.keys()
-    assert set(PLANTED_BUGS.values()) <= {rule.sentence for rule in RULES}
+    names = [*PLANTED_BUGS, *BEYOND, *OUTSIDE]
+    assert len(names) == len(set(names))
+    assert set(names) == {mutant.name for mutant in QUERY_MUTANTS}
+    assert set(PLANTED_BUGS.values()) <= {rule.sentence for rule in (*RULES, *LEASE_RULES)}
+
+
+def test_at_least_nineteen_of_twenty_bugs_of_claims_and_batches_break_a_rule() -> None:
+    assert len(PLANTED_BUGS) / (len(PLANTED_BUGS) + len(BEYOND)) >= 0.95
 
 
 def test_the_page_has_every_rule() -> None:
