@@ -98,7 +98,8 @@ Own(T, e, r) ==
   ELSE e.row.at \in {r.at} \cup starts[e.shard]
 
 (* The row goes back to the position of the location.  The claim of the    *)
-(* location's last batch stays, or an empty one of the batch before.       *)
+(* location's last batch stays, or an empty one of the batch before.  An   *)
+(* operator's reset leaves the claim.                                      *)
 Reset(T, e, r) ==
   LET last == entries[Len(entries)]
       place == IF last.start[e.shard] = B(T)!Absent THEN 0 ELSE last.start[e.shard]
@@ -116,7 +117,7 @@ Written(T, e) ==
        [] e.name = "Promote" -> Promote(T, e, r)
        [] e.name \in {"Take", "Renew", "RequestHandover"} -> Keeps(e, r) /\ e.row.at = r.at
        [] e.name \in {"Checkpoint", "LateCheckpoint", "Release", "End"} -> Keeps(e, r) /\ (e.isOwn => Own(T, e, r))
-       [] e.name = "Reset" -> r.exists /\ Reset(T, e, r)
+       [] e.name = "Reset" -> r.exists /\ IF e.isOwn THEN Reset(T, e, r) ELSE e.row.claim = r.claim
        [] e.name = "Create" -> ~r.exists
        [] e.name = "Delete" -> r.at = B(T)!ShardEnd /\ e.row = NoRow(T)
        [] OTHER -> FALSE

@@ -115,15 +115,18 @@ ReleaseUnread(T, w, s) ==
   /\ L(T)!Send(L(T)!Write("Release", w, s, r.counter, r.at, IF r.from = w THEN r.owner ELSE L(T)!None), L(T)!NotHeld)
   /\ UNCHANGED <<delivered, run>>
 
-(* A request that is applied, or has no answer and may arrive later.       *)
-RequestHandover(T, w, s, isSent) ==
+(* A request that is applied, or has no answer and may arrive later.  The  *)
+(* worker may have read an older row, and its late checkpoint of an        *)
+(* earlier lease may still be under way.                                   *)
+RequestHandover(T, w, s, isSent, asked) ==
   LET r == row[s]
-      m == L(T)!Write("RequestHandover", w, s, 0, 0, r.owner) IN
-  /\ L(T)!Idle(w, s)
-  /\ r.exists /\ r.at # L(T)!ShardEnd /\ r.from = L(T)!None
-  /\ r.owner \notin {w, L(T)!None}
+      m == L(T)!Write("RequestHandover", w, s, 0, 0, asked) IN
+  /\ L(T)!Idle(w, s) \/ held[w][s].phase = "lost"
+  /\ asked \notin {w, L(T)!None}
   /\ IF isSent THEN late' = late \cup {m} /\ UNCHANGED row
-     ELSE row' = [row EXCEPT ![s] = L(T)!After(@, m)] /\ UNCHANGED late
+     ELSE /\ r.exists /\ r.at # L(T)!ShardEnd /\ r.from = L(T)!None
+          /\ row' = [row EXCEPT ![s] = L(T)!After(@, m)]
+          /\ UNCHANGED late
   /\ UNCHANGED <<held, delivered, run>>
 
 (* So may a Delete.  A shard that has left the stream needs no children.   *)
@@ -185,7 +188,7 @@ Action(T, e) ==
     [] Name(e) = "End" -> Free(End(T, w, s, e[7]))
     [] Name(e) = "Release" ->
          Free(L(T)!Release(w, s)) \/ Free(ReleaseUnread(T, w, s)) \/ Costs(L(T)!ReleaseFreely(w, s)) \/ (e[7] /\ Free(ReleaseUnfinished(T, w, s)))
-    [] Name(e) = "RequestHandover" -> Free(RequestHandover(T, w, s, isSent))
+    [] Name(e) = "RequestHandover" -> Free(RequestHandover(T, w, s, isSent, IF isSent THEN e[5][3] ELSE row[s].owner))
     [] Name(e) \in JavaWrites -> Free(JavaAction(T, e))
     [] Name(e) = "Delete" -> Free(Delete(T, w, s, isSent, e[7]))
 

@@ -29,7 +29,7 @@ from penstock_sim.seed_kinds import DRAW
 HERE = Path(__file__).resolve().parent
 _ACCEPTED = re.compile(r'<<"accepted", (\d+)>>')
 _AT = re.compile(r'<<\s*"at",\s*(\d+),\s*(\d+),(.*?)>>\n', re.DOTALL)
-CHUNK = 100
+CHUNK = 50
 _REFUSED_MIN = {SeedKind.CONSUMERS: 0.95, SeedKind.QUERIES: 0.8}
 """The share of the planted bugs that are refused."""
 AnyTrace: TypeAlias = Trace | BatchTrace

@@ -114,8 +114,8 @@ class _Extractor(Subscriber):
                 )
             case Promote() if write.worker == self.query:
                 self.emit("Promote", shard=key, row=row, batch=write.batch, at=self.at(key, write.position))
-            case Reset() if write.forget != self.query:
-                self.left_out = "another query resets leases"
+            case Reset():
+                self.emit("Reset", shard=key, row=row, isOwn=write.forget == self.query)
             case Claim() if any(worker == self.query for worker, _ in write.dropped):
                 self.left_out = "another query drops a claim"
             case Claim() | Promote():

@@ -23,9 +23,11 @@ from penstock.core.leases.lease_writes import (
     LeaseWrite,
     Release,
     Renew,
+    RequestHandover,
     Take,
 )
 from penstock.core.position import Position, Sentinel
+from penstock.core.shard_graph import ancestors_of
 from penstock_sim.events.base import HistoryEntry, Subscriber, name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import CallMade, ProcessExited, SecondProcessStarted
@@ -235,8 +237,10 @@ class _Extractor(Subscriber):
         worker, write, fate = name_of(call.who), call.write, call.fate
         key, kind = write.key, type(write).__name__
         row = self.row(call.after, key)
-        # A write that is only sent leaves no row: in its place is the counter that the write needs.
+        # A write that is only sent leaves no row: in its place is the counter or the owner that the write needs.
         sent = [False, getattr(write, "counter", 0), *self.row(None, key)[2:]]
+        if isinstance(write, RequestHandover):
+            sent[2] = write.owner
         position = _position_of(write)
         at = 0 if position is None else self.shards[key].ordinal_of(position)
         is_free = key in self._expired
@@ -290,7 +294,11 @@ class _Extractor(Subscriber):
         self._sent[event.who, event.call, event.key] = (self.place, self.now_s)
 
     def _on_deleted(self, event: LeaseDeleted) -> None:
-        self._removed.add(event.key)
+        # With the row goes the only sign that the shard's ancestors were read.
+        self._removed |= {
+            event.key,
+            *ancestors_of([event.key], {key: s.parents for key, s in self.shards.items()}),
+        }
         self.emit(["Gone", "none", event.key])
 
     def _on_dropped(self, event: TableDropped) -> None:
