@@ -633,9 +633,27 @@ def _bill(shards: int, limit_usd: float) -> Row:
     )
 
 
+_TAKE_OVER = Row(
+    key="take-over",
+    title="two consumers of 8 shards, one is killed or stops: until each of its shards has another owner",
+    figure="longest_s",
+    contenders=(
+        Contender("killed (SIGKILL)", ("leaving", "killed")),
+        Contender("stopped (SIGTERM)", ("leaving", "stopped")),
+    ),
+    aims=(Aim("longest_s", 11.5), Aim("longest_s", 1.0, contender="stopped (SIGTERM)")),
+    options={"shards": 8},
+    streams=Streams(8, has_limits=True, is_fresh=True),
+    turns=1,
+    budget_s=35,
+    text="A worker that is killed renews no more, and its leases are free after the lease duration, 10 s by default. The other worker scans the "
+    "table at the moment at which they expire. One that stops writes its checkpoints and hands its leases over; on a machine with fifteen times more work than cores that took 4.4 s. "
+    "The lease table is read every 50 ms. [Fleets at size](fleet.md) has larger fleets.",
+)
+
 BILLS = (_bill(4, 12.0), _bill(16, 30.0))
 
-NEAR = (*DECODING, *BACKLOG, *LATENCY, *IDLE, *PLANNING, *PYTHON, *SERVERS, *FLEETS, *BILLS)
+NEAR = (*DECODING, *BACKLOG, *LATENCY, *IDLE, *PLANNING, *PYTHON, *SERVERS, *FLEETS, _TAKE_OVER, *BILLS)
 DISTANCE_S = 0.02
 AT_A_DISTANCE = (
     "backlog-100mb",

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from row_printing import parser_of, print_rows
@@ -46,15 +47,24 @@ def owners(client: Any, application: str) -> dict[str, str | None]:
     return {row["leaseKey"]["S"]: row.get("leaseOwner", {}).get("S") for row in rows}
 
 
-def take_over(server: Any, shards: int, turn: int, how: signal.Signals) -> list[float]:
-    """Return the seconds from the signal until each shard of the worker had its next owner."""
-    stream = application = f"take-over-{how.name}-{turn}".lower()
-    server.create_stream(stream, shards)
-    client = server.client("dynamodb")
+def take_over(
+    client: Any, environ: Mapping[str, str], stream: str, shards: int, *, turn: int, how: signal.Signals
+) -> list[float]:
+    """Return the seconds from the signal until each shard of the worker had its next owner.
+
+    Args:
+        client: Of DynamoDB, at the embedded server.
+        environ: The variables of programs that use the server.
+        stream: It exists; the application has its name.
+        shards: Of the stream.
+        turn: Shifts the moment of the signal.
+        how: The signal.
+    """
+    application = stream
     processes = {
         name: subprocess.Popen(
-            [sys.executable, __file__, "--worker", server.endpoint_url, stream, name],
-            env={**os.environ, **server.environ()},
+            [sys.executable, __file__, "--worker", environ["AWS_ENDPOINT_URL"], stream, name],
+            env={**os.environ, **environ},
         )
         for name in ("first", "second")
     }
@@ -99,11 +109,13 @@ def main() -> None:
     rows = []
     with LocalKinesisProcess() as server:
         for how, name in ((signal.SIGTERM, "stopped (SIGTERM)"), (signal.SIGKILL, "killed (SIGKILL)")):
-            times = sorted(
-                each
-                for turn in range(arguments.turns)
-                for each in take_over(server, arguments.shards, turn, how)
-            )
+            times = []
+            for turn in range(arguments.turns):
+                stream = f"take-over-{how.name}-{turn}".lower()
+                server.create_stream(stream, arguments.shards)
+                client, environ = server.client("dynamodb"), server.environ()
+                times += take_over(client, environ, stream, arguments.shards, turn=turn, how=how)
+            times.sort()
             rows.append(
                 {
                     "name": name,
