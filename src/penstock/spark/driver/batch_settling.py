@@ -159,6 +159,23 @@ class BatchSettler:
         except NotFound:  # the whole table was deleted
             return {}
 
+    def refuse_set_back_lease(self, shards: QueryShards, row: Lease) -> None:
+        """Raise an error if the query gets a lease that another driver has reset since this one saw its claim.
+
+        Raises:
+            AnotherDriver: The lease has an earlier claim.
+        """
+        # Without this check the query would go on at its own position, and release the lease there. The other driver, which
+        # begins further back, would skip the records up to it. This row may be older than the query's own last claim.
+        if shards.set_back_claim(row) is None:
+            return
+        for fresh in self.fetch_leases([row.key]).values():
+            claim = shards.set_back_claim(fresh)
+            if claim is not None:
+                raise _set_back(
+                    f"shard {fresh.key}: its lease was set back to batch {claim.batch} of {shards.worker}"
+                )
+
     def recreate_lost_leases(self, joined: Joined) -> None:
         """Create deleted leases again at the query's positions; leases that other workers ended stay ended."""
         shards = joined.shards
@@ -276,19 +293,6 @@ def refuse_another_driver(known: KnownBatches, shards: QueryShards, rows: Iterab
             f"shard {key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch {known.last}: "
             "another query works from the same checkpoint location, or from a copy of it. Make sure that one query at a time uses it"
         )
-
-
-def refuse_set_back_lease(shards: QueryShards, row: Lease) -> None:
-    """Raise an error if the query gets a lease that another driver has reset since this one saw its claim.
-
-    Raises:
-        AnotherDriver: The lease has an earlier claim.
-    """
-    # Without this check the query would go on at its own position, and release the lease there. The other driver, which
-    # begins further back, would skip the records up to it.
-    claim = shards.set_back_claim(row)
-    if claim is not None:
-        raise _set_back(f"shard {row.key}: its lease was set back to batch {claim.batch} of {shards.worker}")
 
 
 def _set_back(what: str) -> AnotherDriver:

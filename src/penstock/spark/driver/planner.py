@@ -32,7 +32,7 @@ from penstock.core.shard_graph import find_children
 from penstock.core.starting import with_moment
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, Unavailable
-from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_driver, refuse_set_back_lease
+from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_driver
 from penstock.spark.driver.batch_tasks import BatchTasks, PlannedBatch
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.figures import describe_unread, measure, report_of
@@ -332,7 +332,7 @@ class Planner:
         for command in self._query.query_worker.take_commands():
             if isinstance(command, StartReader):
                 refuse_another_driver(self._known, shards, [command.lease])
-                refuse_set_back_lease(shards, command.lease)
+                self._settler.refuse_set_back_lease(shards, command.lease)
                 begin = with_moment(command.position, self._options.starting.of(command.key))
                 shards.start(replace(command, position=begin), self._clock.wall_ms())
             else:
