@@ -9,11 +9,13 @@ import pytest
 
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.manifest import Identity, Manifest
+from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import LocalFiles
-from penstock.delivery.opening import check_table_folder, lock_run
+from penstock.delivery.opening import check_table_folder, first_line, lock_run
 from penstock.delivery.run_lock import QUERY, kind_of, try_lock
-from penstock.errors import DeliveryFailed
+from penstock.errors import DeliveryFailed, StreamChanged
+from penstock.spark.tasks.query_stream import check_stream
 
 
 def test_a_second_run_is_refused_and_a_redelivery_or_a_backfill_is_not(tmp_path):
@@ -65,3 +67,11 @@ def test_each_batch_is_of_a_kind_of_run():
         "range",
         "redelivery",
     ]
+
+
+def test_a_stream_that_was_created_again_is_delivered_under_another_name():
+    with pytest.raises(StreamChanged) as changed:
+        check_stream("orders", "app", StreamIdentity("arn:orders", 2), StreamIdentity("arn:orders", 1))
+    text = first_line(f"[STREAM_FAILED] Query terminated\npenstock.errors.StreamChanged: {changed.value}\n")
+    assert "it was deleted and created again" in text
+    assert text.endswith("Deliver the new stream under another name: it may fill the same table")

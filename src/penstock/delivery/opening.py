@@ -49,8 +49,10 @@ from penstock.runtime.system_clock import SystemClock
 from penstock.schemas.registry_opening import open_registry
 from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_source
 from penstock.spark.options.time_zones import read_time_zone
+from penstock.spark.tasks.query_stream import NEW_QUERY
 
 _PATH_LENGTH_MAX: Final = 255
+_NEW_STREAM: Final = "Deliver the new stream under another name: it may fill the same table"
 _PROBE: Final = ".penstock-probe"
 _APPLICATION_HASH_LENGTH: Final = 8
 
@@ -527,10 +529,12 @@ def _check_writable(files: Files, folder: str) -> None:
 
 
 def first_line(error: Any) -> str:
-    """Return the line of an error of Spark that has its reason."""
+    """Return the line of an error of Spark that has its reason, with the way out of a delivery in place of a query's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("penstock.errors.")]
-    return own[-1].partition(": ")[2] if own else lines[0] if lines else type(error).__name__
+    if own:
+        return own[-1].partition(": ")[2].replace(NEW_QUERY, _NEW_STREAM)
+    return lines[0] if lines else type(error).__name__
 
 
 def time_zone_of(delivery: Delivery) -> Any:

@@ -20,6 +20,8 @@ from penstock.ports.kinesis import Kinesis
 from penstock.runtime.known_stream import KnownStream
 
 _log: Final = logging.getLogger("penstock.spark")
+NEW_QUERY: Final = "Start with a new checkpoint location and a new applicationName"
+"""The way out of a query whose stream is another one, for messages."""
 _PLAN_BELIEVED_MS: Final = 10_000
 """Tasks trust the driver's check for 10 s: to delete a stream and create another one takes longer."""
 
@@ -92,7 +94,7 @@ def _changed_under(
     who, way_out = "of this batch read's plan", "Start the read again"
     if application is not None:
         who = f"of the query's checkpoint location and leases (application {application})"
-        way_out = "Start with a new checkpoint location and a new applicationName"
+        way_out = NEW_QUERY
     return StreamChanged(
         f"stream {stream} is not the one {who} ({meant.arn}, created {meant.created_ms}; now {found.arn}, created "
         f"{found.created_ms}): it was deleted and created again, or the option names another stream. {way_out}"
