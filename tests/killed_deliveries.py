@@ -23,12 +23,19 @@ import duckdb
 import pyarrow.dataset as ds
 import pyarrow.json as pj
 
+from lake_jars import JARS
+
 IN_THE_WRITE = "in the write"
 STEPS = ("begin", "write", IN_THE_WRITE, "dead letters", "commit", "end")
 """Before the batch, before its write, among its staged files, before dead letters, before its commit, before Spark's own commit."""
 CALLS = tuple(f"{when} call {number} of the commit" for number in range(1, 6) for when in ("before", "after"))
 """The calls to the file system: the manifest, the moves, the note that the batch is done, the removal of what was staged."""
 KILLS = STEPS + CALLS
+IN_THE_TRANSACTION = "in the transaction"
+LAKE_KILLS = (*KILLS, IN_THE_TRANSACTION)
+"""A lake's transaction comes after call 1, the manifest, and before call 2."""
+LAKES = ("delta", "iceberg")
+CATALOG = "lake"
 SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
@@ -43,6 +50,8 @@ CHILD_S_MAX = 300.0
 FAST = {"fetchInterval": "0ms", "probeInterval": "200ms"}
 _CALLS_THAT_WRITE = ("create", "replace", "rename", "remove")
 _WRITE_S_MAX = 30.0
+_TRANSACTION_S_MAX = 0.5
+"""A transaction is cancelled within this time of its begin."""
 
 
 class Killed(Exception):  # noqa: N818 - named for what happened
@@ -53,7 +62,7 @@ class Kill:
     """Ends one run of a delivery at a place.
 
     Args:
-        place: One of `KILLS`.
+        place: One of `LAKE_KILLS`.
         is_hard: Whether the process is killed by SIGKILL, instead of by an exception.
     """
 
@@ -68,6 +77,9 @@ class Kill:
         self._spark, self._opened = spark, run.opened[0]
         for name in _CALLS_THAT_WRITE:
             setattr(self._opened.files, name, self._mortal(getattr(self._opened.files, name)))
+        if self._place == IN_THE_TRANSACTION:
+            table = self._opened.target._table
+            table.append = self._cancelled(table.append)
 
     def at_step(self, step):
         """Handle a step: die there, or before a call of the commit."""
@@ -92,6 +104,17 @@ class Kill:
 
         return mortal
 
+    def _cancelled(self, append):
+        def cancelled(*arguments):
+            timer = threading.Timer(random.uniform(0, _TRANSACTION_S_MAX), self._cancel_the_jobs)
+            timer.start()
+            try:
+                append(*arguments)
+            finally:
+                timer.cancel()
+
+        return cancelled
+
     def _die(self):
         self.is_reached = True
         if self._is_hard:
@@ -106,6 +129,9 @@ class Kill:
             if time.monotonic() > end_s:
                 return
             time.sleep(0.002)
+        self._cancel_the_jobs()
+
+    def _cancel_the_jobs(self):
         self.is_reached = True
         if self._is_hard:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -141,18 +167,20 @@ class KilledTable:
     Args:
         spark: The session.
         server: The embedded Kinesis.
-        folder: Gets table and state.
+        folder: Gets table and state; of Iceberg, the catalog's warehouse.
         number: Of this table; layouts differ by it.
-        table_format: `parquet` or `json`, or a lake's name.
-        definition: More of the delivery's definition, for lakes.
+        table_format: `parquet`, `json`, `delta` or `iceberg`.
     """
 
-    def __init__(self, spark, server, folder, number, table_format="parquet", definition=()):
+    def __init__(self, spark, server, folder, number, table_format="parquet"):
         self._spark, self._server = spark, server
         self._chance = random.Random(number)
         self._client = server.client("kinesis")
         self.stream = f"killed-{os.getpid()}-{number}"
-        self.to = f"{folder}/orders-{number}"
+        self._folder = f"{folder}/killed/orders_{number}"
+        is_iceberg = table_format == "iceberg"
+        self.to = f"{CATALOG}.killed.orders_{number}" if is_iceberg else self._folder
+        self._state = f"{folder}/state-{number}" if table_format in LAKES else f"{self.to}.penstock"
         self.put_ids, self.bad = [], []
         self.killed, self.missed = Counter(), 0
         layout = {"partition-by": ["date(arrived)", "id % 2 AS odd"]} if number % 3 else {}
@@ -161,8 +189,8 @@ class KilledTable:
             "to": self.to,
             "format": table_format,
             "options": FAST,
+            "state": self._state,
             **layout,
-            **dict(definition),
         }
         server.create_stream(self.stream, shards=2)
 
@@ -232,7 +260,8 @@ class KilledTable:
     def _in_a_process(self, place):
         from penstock.errors import DeliveryFailed
 
-        document = json.dumps({"definition": self.definition, "place": place})
+        folder = str(Path(self._folder).parents[1])
+        document = json.dumps({"definition": self.definition, "place": place, "folder": folder})
         child = subprocess.run(
             [sys.executable, __file__, document],
             env={**os.environ, **self._server.environ()},
@@ -256,7 +285,7 @@ class KilledTable:
 
         Before the end each record is there once or not at all, and each reader finds the same ones.
         """
-        for reader, ids in self.read().items():
+        for reader, ids in self.read(is_whole=is_whole).items():
             assert len(ids) == len(set(ids)), f"{self.stream}: {reader} finds a row twice"
             if is_whole:
                 assert sorted(ids) == self.put_ids, f"{self.stream}: {reader} finds other rows"
@@ -266,13 +295,23 @@ class KilledTable:
         assert len(letters) == len(set(letters)), f"{self.stream}: a dead letter is there twice"
         assert sorted(letters) == sorted(self.bad) if is_whole else set(letters) <= set(self.bad)
 
-    def read(self):
-        """Return the ids in the table, by reader."""
-        return read_files(self.to, self.definition["format"])
+    def read(self, *, is_whole):
+        """Return the ids in the table, by reader; Spark reads a lake only when it is whole."""
+        match self.definition["format"]:
+            case "delta":
+                found, name = read_delta(self._folder), f"delta.`file://{self._folder}`"
+            case "iceberg":
+                found, name = read_iceberg(self._folder), self.to
+            case ending:
+                return read_files(self._folder, ending)
+        if is_whole:
+            self._spark.catalog.refreshTable(name)
+            found["Spark"] = [row.id for row in self._spark.sql(f"SELECT id FROM {name}").collect()]
+        return found
 
     def letters(self):
         """Return the bytes of the dead letters."""
-        found = Path(f"{self.to}.penstock").glob("*/dead-letters/*.jsonl")
+        found = Path(self._state).glob("*/dead-letters/*.jsonl")
         lines = [line for path in found for line in path.read_text().splitlines()]
         return [base64.b64decode(json.loads(line)["data"]) for line in lines]
 
@@ -292,18 +331,61 @@ def read_files(folder, ending):
     return {"DuckDB": by_duckdb, "pyarrow": by_pyarrow}
 
 
-def places(count, seed):
+def read_delta(folder):
+    """Return the column `id` of a Delta table, as `deltalake` finds it; it reads the log without Spark."""
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(folder):
+        return {}
+    return {"deltalake": DeltaTable(folder).to_pyarrow_table(columns=["id"])["id"].to_pylist()}
+
+
+def read_iceberg(folder):
+    """Return the column `id` of an Iceberg table, as `pyiceberg` finds it."""
+    from pyiceberg.table import StaticTable
+
+    hint = Path(folder, "metadata", "version-hint.text")
+    if not hint.exists():
+        return {}
+    table = StaticTable.from_metadata(f"{folder}/metadata/v{hint.read_text().strip()}.metadata.json")
+    return {"pyiceberg": table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()}
+
+
+def lake_settings(folder):
+    """Return Spark's settings for tables of Delta Lake, and for those of Iceberg in a catalog of files."""
+    return {
+        "spark.jars.ivy": str(JARS),
+        "spark.databricks.delta.snapshotPartitions": "2",
+        f"spark.sql.catalog.{CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
+        f"spark.sql.catalog.{CATALOG}.type": "hadoop",
+        f"spark.sql.catalog.{CATALOG}.warehouse": str(folder),
+    }
+
+
+def open_killed_session(folder, formats):
+    """Open the session that the command would open, for many small queries.
+
+    Args:
+        folder: Of the tables.
+        formats: Their formats.
+    """
+    from penstock.delivery.running import open_session
+
+    lakes = [each for each in formats if each in LAKES]
+    settings = {**SETTINGS, **(lake_settings(folder) if lakes else {})}
+    return open_session("local[2,4]", settings, is_verbose=False, formats=lakes)
+
+
+def places(count, seed, kills=KILLS):
     """Return places of kills: each as often as the others, in a random order."""
-    found = [KILLS[number % len(KILLS)] for number in range(count)]
+    found = [kills[number % len(kills)] for number in range(count)]
     random.Random(seed).shuffle(found)
     return found
 
 
 def _child(document):
-    from penstock.delivery.running import open_session
-
     given = json.loads(document)
-    spark = open_session("local[2,4]", SETTINGS, is_verbose=False)
+    spark = open_killed_session(given["folder"], [given["definition"]["format"]])
     run_once(spark, given["definition"], Kill(given["place"], is_hard=True))
     spark.stop()
 
