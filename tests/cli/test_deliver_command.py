@@ -92,3 +92,13 @@ def test_the_lines_for_a_cluster_are_printed(file, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].endswith(f"--archives 'environment.tar.gz#environment' --files {file(ONE)} \\")
     assert lines[-1] == "  deliver.py deliver -f orders.yml --once"
+
+
+def test_the_lines_for_a_cluster_ship_the_schema_files_and_the_connection(file, tmp_path, capsys):
+    schema = tmp_path / "columns.ddl"
+    schema.write_text("id BIGINT")
+    path = file(f"{ONE}\nschema: {schema}\n")
+    assert main(["deliver", "-f", path, "--print-submit", "--region", "eu-west-1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].endswith(f"--files {path},{schema} \\")
+    assert lines[-1] == "  deliver.py deliver -f orders.yml --region eu-west-1"

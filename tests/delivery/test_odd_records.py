@@ -20,7 +20,7 @@ def write(batches):
     def run(*given, **layout):
         delivery = batches(**layout)
         for each in given:
-            delivery.write([record.encode() for record in each])
+            delivery.write([record.encode(errors="surrogateescape") for record in each])
         return delivery.table, Path(delivery.letters)
 
     return run
@@ -34,7 +34,9 @@ def read(table, columns):
 
 def reasons(folder):
     letters = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
-    return {base64.b64decode(each["data"]).decode(): each["reason"] for each in letters}
+    return {
+        base64.b64decode(each["data"]).decode(errors="surrogateescape"): each["reason"] for each in letters
+    }
 
 
 def test_a_new_field_with_the_name_of_a_computed_column_does_not_end_the_delivery(write):
@@ -71,11 +73,20 @@ def test_no_value_changes_on_its_way_into_a_column(write):
         '{"id": 99999999999999999999999}',
         '{"id": 9, "s": [1]}',
         r'{"id": 9, "country": "\ud83d"}',
+        '{"id": 9} {"id": 9}',
+        '{"id": 9},"_penstock_end":1}',
+        '{"id": 9, "_penstock_end": 1} {}',
+        '{"id": 9}, "x": {"id": 9}',
+        '[{"id": 9}]',
+        '{"id": 9',
+        '{"id": 9,}',
+        '{"id": 9, "note": "\udcff"}',
+        '{"id": 9}\udce2',
     ]
     good = [
         '{"id": 10, "t": "2026-01-01T02:00:00+02:00"}',
         '{"id": 11, "t": "2026-01-01 00:00:00"}',
-        '{"id": 12, "t": 1767225600}',
+        '{"id": 12, "t": 1767225600}\n',
         r'{"id": 13, "n": 1e300, "m": {"k": 1, "K": 2}, "country": "a/b=c", "note": "\ud83d\ude00 \\ud83d"}',
     ]
     table, letters = write([*bad, *good], schema=columns, **{"partition-by": "country"})
@@ -88,6 +99,27 @@ def test_no_value_changes_on_its_way_into_a_column(write):
     moment = 1767225600.0
     assert read(table, "id, epoch(t)") == [(10, moment), (11, moment), (12, moment), (13, None)]
     assert read(table, "id, n, country, note")[-1] == (13, 1e300, "a/b=c", "\U0001f600 \\ud83d")
+
+
+def test_odd_names_of_columns_come_from_a_file(write, tmp_path):
+    names = {
+        "id": "BIGINT",
+        "a.b": "STRING",
+        "c d": "DOUBLE",
+        "e`f": "INT",
+        "größe": "STRING",
+        "_penstock_end": "INT",
+    }
+    file = tmp_path / "columns.json"
+    file.write_text(json.dumps(names))
+    values = {"id": 1, "a.b": "x", "c d": 0.5, "e`f": 7, "größe": "L", "_penstock_end": 3}
+    table, letters = write([json.dumps(values), "{}", " { } \n"], schema=str(file))
+    assert reasons(letters) == {}
+    assert read(table, 'id, "a.b", "c d", "e`f", "größe", "_penstock_end"') == [
+        tuple(values.values()),
+        (None,) * 6,
+        (None,) * 6,
+    ]
 
 
 def test_a_partition_column_that_no_record_has_yet_is_a_text(write):

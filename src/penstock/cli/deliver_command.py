@@ -147,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
 def _submit_lines(args: argparse.Namespace) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
+    from penstock.core.delivering.definition import PATH_LENGTH_MAX, RAW, SAMPLE
     from penstock.core.delivering.lake_packages import has_packages, lake_settings, newest_line, spark_line
     from penstock.core.delivering.submission import submit_lines
 
@@ -155,7 +156,16 @@ def _submit_lines(args: argparse.Namespace) -> str:
     deliveries = _deliveries(args)
     formats = {each.format for each in deliveries}
     has_schemas = any(each.glue_schema is not None or each.schema.endswith(".json") for each in deliveries)
-    further = ("--once",) if args.once else ()
+    files = [
+        each.schema
+        for each in deliveries
+        if each.schema not in (RAW, SAMPLE)
+        and len(each.schema) < PATH_LENGTH_MAX
+        and Path(each.schema).is_file()
+    ]
+    further = [f"--{name}" for name in ("once", "json", "redeliver") if getattr(args, name)]
+    for name, value in connection_of(args).items():
+        further += [f"--{name.replace('_', '-')}", value]
     settings = pairs_of(args.conf, "--conf")
     line = newest_line(formats)
     try:
@@ -165,7 +175,15 @@ def _submit_lines(args: argparse.Namespace) -> str:
     if line and has_packages(formats, own):
         line = own
     settings |= lake_settings(formats, line or None, settings)
-    return submit_lines(args.file, further, args.master, settings, line, has_schemas=has_schemas)
+    return submit_lines(
+        args.file,
+        tuple(further),
+        args.master,
+        settings,
+        line,
+        has_schemas=has_schemas,
+        schema_files=files,
+    )
 
 
 def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:

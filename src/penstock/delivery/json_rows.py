@@ -13,7 +13,9 @@ from pyspark.sql.types import (
     ArrayType,
     DoubleType,
     FloatType,
+    IntegerType,
     MapType,
+    StringType,
     StructField,
     StructType,
     TimestampType,
@@ -26,11 +28,12 @@ from penstock.delivery.record_texts import RecordTexts, text_and_reason
 SAMPLE_COUNT: Final = 1000
 """Number of records that one round examines for new fields; a batch may need several rounds."""
 _CORRUPT: Final = "_penstock_corrupt"
-_RECORD: Final = "_penstock_record"
 _END: Final = "_penstock_end"
-_OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+_OPTIONS: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
 _STRICT: Final = {"allowNonNumericNumbers": "false"}  # JSON has no NaN
 _READ: Final = "_penstock_read"
+_KEYS: Final = "_penstock_keys"
+_FIELDS: Final = "_penstock_fields"
 TEXT: Final = "_penstock_text"
 """The column of each record's JSON, as bytes."""
 VERDICT: Final = "_penstock_verdict"
@@ -57,8 +60,8 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
 
     The verdict is `FITS`, one of `_VERDICTS`, or the reason why `texts` has no JSON text for the record.
 
-    `from_json` ignores any text after the first JSON value. So each record is wrapped in an object, with a second field after it,
-    and the parsed object must have exactly these two fields.
+    `from_json` ignores any text after the first JSON value. So each record gets a further field before its last brace. That field is
+    in the parsed object only if the first value is the whole text.
     """
     if texts is None:
         batch = batch.withColumn(TEXT, F.col("data"))
@@ -67,43 +70,69 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
             TEXT, F.col(f"{_READ}.text").cast("binary")
         )
     text = F.col(TEXT).cast("string")
-    wrapped = F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit(f',"{_END}":1}}'))
+    keys = F.col(_KEYS)
+    rows = batch.withColumn(_KEYS, F.json_object_keys(text))
+    end, corrupt = (_free_name(name, schema) for name in (_END, _CORRUPT))
     # Spark refuses a struct without fields. Without columns every field is an unknown one anyway.
-    record = schema if schema.fields else columns_of(f"{_RECORD}_none STRING")
-    outer = StructType([StructField(_RECORD, record), *columns_of(f"{_END} INT, {_CORRUPT} STRING").fields])
+    outer = StructType([*schema.fields, StructField(end, IntegerType()), StructField(corrupt, StringType())])
     allows_non_finite = texts is not None and texts.allows_non_finite
-    parsed = F.from_json(wrapped, outer, _OPTIONS if allows_non_finite else {**_OPTIONS, **_STRICT})
-    rows = batch.withColumn("_penstock_parsed", parsed).withColumn("_penstock_keys", F.json_object_keys(text))
-    known = F.array(*(F.lit(name) for name in schema.names)).cast("array<string>")
+    options = {**_OPTIONS, **({} if allows_non_finite else _STRICT), "columnNameOfCorruptRecord": corrupt}
+    rows = rows.withColumn(_FIELDS, F.from_json(_with_end(F.col(TEXT), end, keys), outer, options))
+    parsed = F.col(_FIELDS)
     is_whole = (
-        F.col(f"_penstock_parsed.{_CORRUPT}").isNull()
-        & F.col(f"_penstock_parsed.{_RECORD}").isNotNull()
-        & (F.col(f"_penstock_parsed.{_END}") == 1)
-        & (F.size(F.json_object_keys(wrapped)) == 2)
+        parsed.getField(corrupt).isNull()
+        & (parsed.getField(end) == 1)
         & F.is_valid_utf8(text)
         & ~(F.contains(text, F.lit("\\u")) & F.rlike(text, F.lit(HALF_PAIR)))
     )
-    sound = None if allows_non_finite else _is_sound(F.col(f"_penstock_parsed.{_RECORD}"), schema)
+    sound = None if allows_non_finite else _is_sound(parsed, schema)
     if sound is not None:
         is_whole = is_whole & sound
-    is_unknown = F.size(F.array_except("_penstock_keys", known)) > 0
-    is_twice = F.size(F.array_distinct("_penstock_keys")) != F.size("_penstock_keys")
+    # Names of columns differ, so a record with as many known names as names has neither an unknown one nor one twice.
+    has_known = F.size(F.array_intersect(_names(schema.names), keys)) == F.size(keys)
+    is_twice = F.size(F.array_distinct(keys)) != F.size(keys)
     for path, names in _structs(schema):
         inner = F.json_object_keys(F.get_json_object(text, path))
-        beyond = F.array_except(inner, F.array(*(F.lit(name) for name in names)).cast("array<string>"))
-        is_unknown = is_unknown | (F.coalesce(F.size(beyond), F.lit(0)) > 0)
-        is_twice = is_twice | (F.coalesce(F.size(inner) - F.size(F.array_distinct(inner)), F.lit(0)) > 0)
+        known = F.size(F.array_intersect(_names(names), inner)) == F.size(inner)
+        has_known = has_known & F.coalesce(known, F.lit(True))
+        twice = F.size(F.array_distinct(inner)) != F.size(inner)
+        is_twice = is_twice | F.coalesce(twice, F.lit(False))
     verdict = (
-        F.when(F.col("_penstock_keys").isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit(_CONFLICT))
+        F.when(keys.isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit(_CONFLICT))
+        .when(has_known, F.lit(FITS))
         .when(is_twice, F.lit(_TWICE))
-        .when(is_unknown, F.lit(UNKNOWN))
-        .otherwise(F.lit(FITS))
+        .otherwise(F.lit(UNKNOWN))
     )
     if texts is not None:
         verdict = F.coalesce(f"{_READ}.reason", verdict)
-    return rows.withColumn(VERDICT, verdict).withColumn(
-        "_penstock_fields", F.col(f"_penstock_parsed.{_RECORD}")
-    )
+    return rows.withColumn(VERDICT, verdict)
+
+
+def _with_end(record: Column, name: str, keys: Column) -> Column:
+    """Return a record's text with a last field of this name; no valid JSON if the record is no object."""
+    # Bytes are cut in one step; a text would be searched for its characters.
+    last_brace, blanks = F.lit(b"}"), F.lit(" \t\n\r")
+    is_closed = F.substr(record, F.lit(-1), F.lit(1)) == last_brace
+    # `rtrim` reads beyond the end of a text that is no UTF-8.
+    text = F.try_validate_utf8(record.cast("string"))
+    body = F.when(is_closed, record).otherwise(F.rtrim(text, blanks).cast("binary"))
+    opened = F.substr(body, F.lit(1), F.octet_length(body) - 1)
+    field = f'"{name}":1}}'
+    return F.concat(
+        opened, F.when(F.size(keys) == 0, F.lit(field.encode())).otherwise(F.lit(f",{field}".encode()))
+    ).cast("string")
+
+
+def _free_name(name: str, schema: StructType) -> str:
+    """Return a name that no column has, nor one that differs only in case."""
+    there = {each.lower() for each in schema.names}
+    while name in there:
+        name += "_"
+    return name
+
+
+def _names(names: list[str]) -> Column:
+    return F.array(*(F.lit(name) for name in names)).cast("array<string>")
 
 
 def columns_of(ddl: str) -> StructType:
@@ -116,14 +145,14 @@ def columns_of(ddl: str) -> StructType:
 
 def fields_of(schema: StructType) -> list[Column]:
     """Return the columns of a record that fits."""
-    return [F.col("_penstock_fields").getField(name).alias(name) for name in schema.names]
+    return [F.col(_FIELDS).getField(name).alias(name) for name in schema.names]
 
 
 def new_columns(verdicts: DataFrame, schema: StructType, names: NewNames) -> dict[str, str]:
     """Return the columns to add for records with unknown fields: type by name."""
     refused = [*(name.lower() for name in schema.names), *names.taken, ""]
     # A record is sampled only if one of its unknown fields may become a column.
-    may_grow = F.exists("_penstock_keys", lambda key: ~F.lower(key).isin(refused))
+    may_grow = F.exists(_KEYS, lambda key: ~F.lower(key).isin(refused))
     rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & may_grow).select(TEXT).limit(SAMPLE_COUNT).collect()
     return infer_columns((bytes(row[0]).decode() for row in rows), schema.names, names.refusal)
 

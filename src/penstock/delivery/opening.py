@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,14 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
 from penstock import wiring
-from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, RAW, SAMPLE, Delivery
+from penstock.core.delivering.definition import (
+    FILE_FORMATS,
+    NEW_TABLE,
+    PATH_LENGTH_MAX,
+    RAW,
+    SAMPLE,
+    Delivery,
+)
 from penstock.core.delivering.json_schema_columns import is_json_schema
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import (
@@ -32,6 +40,7 @@ from penstock.core.delivering.record import (
     with_query,
     with_start,
 )
+from penstock.core.delivering.sql_names import quoted
 from penstock.core.moments import parse_moment
 from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.starting import check_has_come, parse_starting
@@ -51,8 +60,9 @@ from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_s
 from penstock.spark.options.time_zones import read_time_zone
 from penstock.spark.tasks.query_stream import NEW_QUERY
 
-_PATH_LENGTH_MAX: Final = 255
 _NEW_STREAM: Final = "Deliver the new stream under another name: it may fill the same table"
+_IS_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""The variable that spark-submit sets for a program in Python."""
 _PROBE: Final = ".penstock-probe"
 _APPLICATION_HASH_LENGTH: Final = 8
 
@@ -378,14 +388,25 @@ def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> Struct
 
 def _schema_text(delivery: Delivery) -> tuple[str, str]:
     text = delivery.schema
-    if len(text) < _PATH_LENGTH_MAX and Path(text).is_file():
+    path = _schema_file(text)
+    if path is not None:
         try:
-            return Path(text).read_text(encoding="utf-8").strip(), f"schema file {text}"
+            return path.read_text(encoding="utf-8").strip(), f"schema file {text}"
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"schema file {text} cannot be read: {error}") from error
     if "/" in text or text.endswith((".json", ".ddl", ".sql", ".txt")):
         raise OptionError(f"schema={text}: there is no such file")
     return text.strip(), "schema"
+
+
+def _schema_file(text: str) -> Path | None:
+    """Return the file that a schema names; None if it names none."""
+    places = [Path(text)]
+    if _IS_SUBMITTED in os.environ:
+        places.append(
+            Path(places[0].name)
+        )  # spark-submit puts each file of --files into the working directory
+    return next((each for each in places if len(text) < PATH_LENGTH_MAX and each.is_file()), None)
 
 
 def _is_json_schema(text: str) -> bool:
@@ -403,7 +424,7 @@ def _read_schema(text: str) -> StructType:
         if isinstance(document.get("fields"), list):
             schema = StructType.fromJson(document)
         else:
-            schema = columns_of(", ".join(f"`{name}` {kind}" for name, kind in document.items()))
+            schema = columns_of(", ".join(f"{quoted(name)} {kind}" for name, kind in document.items()))
     if not schema.fields:
         raise ValueError("it has no columns")
     return schema

@@ -18,7 +18,7 @@ from penstock.delivery.record_texts import RecordTexts
 from penstock.errors import OptionError
 from penstock.spark.schema import COLUMNS
 
-_WHOLE: Final = "_penstock_row"
+_KEPT: Final = "_penstock_row_"
 
 
 def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
@@ -56,12 +56,13 @@ def with_verdict(
     if not delivery.partitions or not schema.fields or delivery.format == "stream":
         return rows
     hidden = {name.lower() for name in schema.names}
-    whole = F.struct(*(F.col(name) for name in rows.columns)).alias(_WHOLE)
+    # A field hides the source's column of its name in expressions, but not in the rows that are returned.
+    kept = [F.col(name).alias(f"{_KEPT}{name}") for name in rows.columns]
     arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
     beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
     columns = {name.lower(): F.col(quoted(name)) for name in (*arrived.columns, *schema.names)}
-    known = arrived.select(whole, *beside, *json_rows.fields_of(schema))
-    verdict = F.col(f"{_WHOLE}.{json_rows.VERDICT}")
+    known = arrived.select(*kept, *beside, *json_rows.fields_of(schema))
+    verdict = F.col(f"{_KEPT}{json_rows.VERDICT}")
     for part in delivery.partitions:
         value = F.expr(part.expression)
         given = [
@@ -81,7 +82,7 @@ def with_verdict(
             verdict = verdict.when(is_empty, F.lit(f"{refusal}an empty text cannot be the name of a folder"))
         verdict = verdict.otherwise(F.lit(json_rows.FITS))
     return known.select(
-        *(F.col(f"{_WHOLE}.{name}") for name in rows.columns if name != json_rows.VERDICT),
+        *(F.col(f"{_KEPT}{name}").alias(name) for name in rows.columns if name != json_rows.VERDICT),
         verdict.alias(json_rows.VERDICT),
     )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.core.delivering.lake_packages import has_packages, lake_settings, newest_line
 from penstock.core.delivering.submission import submit_lines
+from penstock.errors import OptionError
 
 
 def test_plain_files_need_no_packages():
@@ -28,3 +31,10 @@ def test_a_lake_has_its_package_and_its_settings():
 def test_a_registry_of_schemas_needs_its_packages():
     lines = submit_lines("orders.yml", (), None, {}, has_schemas=True)
     assert "pip install 'penstock[schemas]' 'pyarrow" in lines
+
+
+def test_two_files_of_one_name_cannot_be_shipped():
+    lines = submit_lines("orders.yml", (), None, {}, schema_files=("a/id.json", "a/id.json"))
+    assert "--files orders.yml,a/id.json " in lines
+    with pytest.raises(OptionError, match=r"a/id\.json and b/id\.json have the same name"):
+        submit_lines("orders.yml", (), None, {}, schema_files=("a/id.json", "b/id.json"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from penstock.errors import OptionError
 
 _PROGRAM: Final = '\'import runpy; runpy.run_module("penstock", run_name="__main__")\''
 
@@ -21,6 +23,7 @@ def submit_lines(
     spark: str = "",
     *,
     has_schemas: bool = False,
+    schema_files: Sequence[str] = (),
 ) -> str:
     """Return the lines of a shell.
 
@@ -29,12 +32,24 @@ def submit_lines(
         arguments: Further arguments of the command.
         master: Spark's master; None leaves it to the cluster's configuration.
         settings: Spark's settings by name.
-        has_schemas: Whether records are read by a registry or a JSON Schema, which needs further packages.
         spark: Line of Spark to which the packages in the settings belong; empty if there are no packages.
+        has_schemas: Whether records are read by a registry or a JSON Schema, which needs further packages.
+        schema_files: Files of schemas that the deliveries name. The driver finds them by their base names.
+
+    Raises:
+        OptionError: Two of the files have the same base name.
     """
+    files = tuple(dict.fromkeys((file, *schema_files)))
     name = file.rpartition("/")[2]
+    seen: dict[str, str] = {}
+    for each in files:
+        other = seen.setdefault(each.rpartition("/")[2], each)
+        if other != each:
+            raise OptionError(
+                f"{other} and {each} have the same name, under which spark-submit ships them; rename one"
+            )
     words = ["deliver", "-f", name, *arguments]
-    options = ["--archives", "environment.tar.gz#environment", "--files", file]
+    options = ["--archives", "environment.tar.gz#environment", "--files", ",".join(files)]
     if master is not None:
         options = ["--master", master, *options]
     if _PACKAGES in settings:
