@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,3 +104,44 @@ def test_the_lines_for_a_cluster_ship_the_schema_files_and_the_connection(file, 
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].endswith(f"--files {path},{schema} \\")
     assert lines[-1] == "  deliver.py deliver -f orders.yml --region eu-west-1"
+
+
+@pytest.mark.parametrize(
+    ("interruption", "status", "message"),
+    [
+        ("none", 0, ""),
+        ("first signal", 130, "stopped before all was delivered; the same command goes on"),
+        ("second signal", 130, "interrupted; the same command goes on"),
+        ("at the start", 130, "interrupted; the same command goes on"),
+    ],
+)
+def test_an_interrupted_delivery_says_that_the_same_command_goes_on(
+    monkeypatch, capsys, interruption, status, message
+):
+    running = pytest.importorskip("penstock.delivery.running")
+
+    class Run:
+        opened = ()
+        is_cut = False
+
+        def __init__(self, *_, **__):
+            pass
+
+        def stop(self):
+            self.is_cut = True
+
+        def run(self, *, once):
+            assert once
+            for _ in range({"none": 0, "first signal": 1, "second signal": 2}[interruption]):
+                signal.raise_signal(signal.SIGINT)
+
+    def open_session(*_, **__):
+        if interruption == "at the start":
+            signal.raise_signal(signal.SIGINT)
+        return SimpleNamespace(stop=lambda: None)
+
+    monkeypatch.setattr(running, "open_session", open_session)
+    monkeypatch.setattr(running, "DeliveryRun", Run)
+    assert main(["deliver", "orders", "--to", "/tmp/orders", "--once"]) == status
+    lines = capsys.readouterr().err.splitlines()
+    assert [message in line for line in lines] == ([True] if message else [])

@@ -90,8 +90,11 @@ def add_parser(subparsers: Subparsers) -> None:
     add_connection_arguments(parser)
 
 
+_GOES_ON: Final = "the same command goes on where it stopped, and delivers each record once"
+
+
 def run(args: argparse.Namespace) -> int:
-    """Deliver; 0 after an orderly end.
+    """Deliver; 0 after an orderly end, 128 plus the signal's number if a signal came before all was delivered.
 
     Raises:
         UsageError: A wrong option or file; nothing is written.
@@ -100,9 +103,18 @@ def run(args: argparse.Namespace) -> int:
     if args.print_submit:
         print(_submit_lines(args))
         return 0
+    try:
+        return _run_deliveries(args)
+    except KeyboardInterrupt:
+        if not args.dry_run:
+            warn(f"penstock deliver: interrupted; {_GOES_ON}")
+        raise
+
+
+def _run_deliveries(args: argparse.Namespace) -> int:
     deliveries = _deliveries(args)
     from penstock.delivery.running import DeliveryRun, check_deliveries, open_session
-    from penstock.runtime.stop_signals import StopSignals
+    from penstock.runtime.stop_signals import StopSignals, received_signal
 
     checked = check_deliveries(deliveries)
     spark = open_session(
@@ -141,7 +153,11 @@ def run(args: argparse.Namespace) -> int:
                 deliver.run(once=args.once)
     finally:
         spark.stop()
-    return 0
+    number = received_signal()
+    if not deliver.is_cut or number is None:
+        return 0
+    warn(f"penstock deliver: stopped before all was delivered; {_GOES_ON}")
+    return 128 + number
 
 
 def _submit_lines(args: argparse.Namespace) -> str:

@@ -127,6 +127,8 @@ class DeliveryRun:
         self._spark = spark
         self._report = report
         self._at_step = at_step
+        self.is_cut = False
+        """Whether `stop` ended a run before it had delivered all that it was to deliver."""
         self._is_stopping = False  # a plain flag: a signal handler must not take an Event's lock
         self._error: BaseException | None = None
         self._is_redelivery = is_redelivery
@@ -173,7 +175,9 @@ class DeliveryRun:
         running = [each for each in self.opened if each.backfill_range is None]
         try:
             for each in self.opened:
-                if each.backfill_range is not None:
+                if each.backfill_range is not None and self._is_stopping:
+                    self.is_cut = True
+                elif each.backfill_range is not None:
                     self._backfill(each)
             if once:
                 self._run_once(running)
@@ -200,6 +204,7 @@ class DeliveryRun:
             try:
                 while any(each.isActive for each in queries) and not self._must_end(queries):
                     time.sleep(_POLL_S)
+                self.is_cut |= any(each.isActive for each in queries)
             finally:
                 self._end(queries)
             self._raise_failure(queries)
@@ -209,6 +214,7 @@ class DeliveryRun:
                 for each, query in zip(left, queries, strict=True)
                 if not PASSES_START and any(progress["numInputRows"] for progress in query.recentProgress)
             ]
+        self.is_cut |= bool(left)
 
     def _writer(self, opened: OpenDelivery) -> TableWriter:
         return TableWriter(
