@@ -49,7 +49,7 @@ from penstock.delivery.files import Files, local_path, open_files
 from penstock.delivery.json_rows import columns_of
 from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, open_texts
 from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, kind_of, try_lock
-from penstock.delivery.table_rows import check_columns, table_rows, with_wider
+from penstock.delivery.table_rows import check_columns, may_become, table_rows, with_wider
 from penstock.delivery.table_writer import save_schema, saved_schema, schema_place
 from penstock.delivery.targets.opening import open_target
 from penstock.delivery.targets.target import Target
@@ -315,7 +315,9 @@ def checked_schema(
 def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> StructType | None:
     grown = saved_schema(files, delivery)
     if grown is not None and schema is not None:
-        schema = _merged(with_wider(schema, grown) if delivery.glue_schema else schema, grown, delivery)
+        if delivery.glue_schema:
+            schema = with_wider(schema, grown, in_structs=delivery.format in FILE_FORMATS)
+        schema = _merged(schema, grown, delivery)
     check_columns(delivery, schema)
     return schema
 
@@ -434,18 +436,12 @@ def _merged(schema: StructType, grown: StructType, delivery: Delivery) -> Struct
     """Return the given columns, then the further columns to which the table has grown."""
     known = {field.name: field.dataType for field in grown.fields}
     for field in schema.fields:
-        if field.name in known and known[field.name] != field.dataType and delivery.format == "parquet":
-            is_wider = (known[field.name].simpleString(), field.dataType.simpleString()) in {
-                ("int", "bigint"),
-                ("smallint", "int"),
-                ("smallint", "bigint"),
-                ("float", "double"),
-            }
-            if not is_wider:
-                raise OptionError(
-                    f"schema: column {field.name} is {known[field.name].simpleString().upper()} in the table's files, and cannot "
-                    f"become {field.dataType.simpleString().upper()}"
-                )
+        before = known.get(field.name, field.dataType)
+        if delivery.format == "parquet" and not may_become(before, field.dataType):
+            raise OptionError(
+                f"schema: column {field.name} is {before.simpleString().upper()} in the table's files, and cannot "
+                f"become {field.dataType.simpleString().upper()}"
+            )
     return _beyond(schema, grown)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from penstock.core.delivering.definition import METADATA, Delivery
 from penstock.core.delivering.lake_table import is_wider
@@ -116,26 +116,50 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
             )
 
 
-def with_newer(schema: StructType, newest: StructType, names: NewNames) -> StructType:
-    """Return a schema with the columns that the newest version adds or widens."""
+def with_newer(
+    schema: StructType, newest: StructType, names: NewNames, *, in_structs: bool = False
+) -> StructType:
+    """Return a schema with the columns that the newest version adds or widens, with `in_structs` also inside structs."""
     there = {each.name.lower() for each in schema.fields}
     added = [
         each for each in newest.fields if each.name.lower() not in there and names.refusal(each.name) is None
     ]
-    return StructType([*with_wider(schema, newest).fields, *added])
+    return StructType([*with_wider(schema, newest, in_structs=in_structs).fields, *added])
 
 
-def with_wider(schema: StructType, other: StructType) -> StructType:
-    """Return a schema in which each column has the type of the same column in the other schema, if that type is wider."""
+def with_wider(schema: StructType, other: StructType, *, in_structs: bool = False) -> StructType:
+    """Return a schema in which each column has the type of the same column in the other schema, if that type is wider.
+
+    With `in_structs`, a type is also wider if its structs have further fields.
+    """
     kinds = {each.name: each.dataType for each in other.fields}
+
+    def is_better(kind: DataType, known: DataType) -> bool:
+        return may_become(known, kind) if in_structs else is_wider(kind.simpleString(), known.simpleString())
+
     return StructType(
         [
             StructField(each.name, kinds[each.name])
-            if each.name in kinds and is_wider(kinds[each.name].simpleString(), each.dataType.simpleString())
+            if each.name in kinds and is_better(kinds[each.name], each.dataType)
             else each
             for each in schema.fields
         ]
     )
+
+
+def may_become(kind: DataType, other: DataType) -> bool:
+    """Return whether Parquet files with a column of the first type and files with the second type have one reader's type.
+
+    The second one is the same, wider, or has further fields in its structs.
+    """
+    if isinstance(kind, StructType) and isinstance(other, StructType):
+        kinds = {each.name: each.dataType for each in other.fields}
+        return all(each.name in kinds and may_become(each.dataType, kinds[each.name]) for each in kind.fields)
+    if isinstance(kind, ArrayType) and isinstance(other, ArrayType):
+        return may_become(kind.elementType, other.elementType)
+    if isinstance(kind, MapType) and isinstance(other, MapType):
+        return kind.keyType == other.keyType and may_become(kind.valueType, other.valueType)
+    return kind == other or is_wider(other.simpleString(), kind.simpleString())
 
 
 def unseen_columns(delivery: Delivery, columns: Collection[str]) -> dict[str, str]:

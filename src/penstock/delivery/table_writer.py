@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
-from penstock.core.delivering.definition import Delivery
+from penstock.core.delivering.definition import FILE_FORMATS, Delivery
 from penstock.core.delivering.manifest import Identity, Manifest, Move, batch_label, plan_moves
 from penstock.core.delivering.new_names import new_names
 from penstock.delivery import json_rows
@@ -223,7 +223,12 @@ class TableWriter:
             return ()
         before = self._schema
         if self._texts is not None:
-            self._schema = with_newer(self._schema, self._texts.columns(), self._new_names)
+            self._schema = with_newer(
+                self._schema,
+                self._texts.columns(),
+                self._new_names,
+                in_structs=self._delivery.format in FILE_FORMATS,
+            )
         # A redelivery beside this program may have added columns.
         grown = saved_schema(self._files, self._delivery)
         if grown is not None:

@@ -1,0 +1,57 @@
+"""Types to which a column of Parquet files may change when a user mends the schema."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.delivering.definition import parse_delivery
+from penstock.core.delivering.new_names import NewNames
+from penstock.errors import OptionError
+
+
+@pytest.fixture
+def kinds():
+    from pyspark.sql import types
+
+    return types
+
+
+def test_a_column_becomes_wider_and_its_structs_get_fields(kinds):
+    from penstock.delivery.table_rows import may_become
+
+    number, long, text = kinds.IntegerType(), kinds.LongType(), kinds.StringType()
+
+    def struct(**fields):
+        return kinds.StructType([kinds.StructField(name, kind) for name, kind in fields.items()])
+
+    before, after = struct(a=number, b=struct(c=text)), struct(d=text, b=struct(e=long, c=text), a=long)
+    pairs = [
+        (number, long),
+        (before, after),
+        (kinds.ArrayType(before), kinds.ArrayType(after)),
+        (kinds.MapType(text, before), kinds.MapType(text, after)),
+    ]
+    assert [may_become(*pair) for pair in pairs] == [True] * 4
+    assert [may_become(second, first) for first, second in pairs] == [False] * 4
+    assert not may_become(number, text)
+    assert not may_become(kinds.MapType(number, text), kinds.MapType(long, text))
+
+
+def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struct(kinds):
+    from penstock.delivery.opening import _merged
+    from penstock.delivery.table_rows import with_newer
+
+    delivery = parse_delivery({"stream": "orders", "to": "/lake/orders"})
+
+    def schema(*names):
+        place = kinds.StructType([kinds.StructField(name, kinds.DoubleType()) for name in names])
+        return kinds.StructType([kinds.StructField("place", place)])
+
+    assert _merged(schema("lat", "lon"), schema("lat"), delivery) == schema("lat", "lon")
+    names = NewNames({})
+    grown = with_newer(schema("lat"), schema("lat", "lon"), names, in_structs=True)
+    assert grown == schema("lat", "lon")
+    assert with_newer(grown, schema("lat"), names, in_structs=True) == grown
+    assert with_newer(schema("lat"), grown, names) == schema("lat")
+    with pytest.raises(OptionError, match="cannot become STRUCT<LAT:DOUBLE>"):
+        _merged(schema("lat"), schema("lat", "lon"), delivery)
