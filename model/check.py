@@ -27,7 +27,8 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 CONFIGS = (
     "small", "live", "live-java", "three", "java", "javas",
-    "batches", "batches-live", "batches-promoted", "batches-query", "batches-lineage", "batches-split", "batches-drivers",
+    "batches", "batches-live", "batches-promoted", "batches-copy", "batches-query", "batches-lineage",
+    "batches-split", "batches-drivers",
 )  # fmt: skip
 """The configurations that are checked if none is named: of each module the smallest first."""
 _MODULE = re.compile(r"\\\* (\w+): (.+)")
