@@ -78,6 +78,6 @@ def assert_behaves_as_the_model(
     }
     path = folder / "trace.json"
     path.write_text(json.dumps(asdict(trace_of_log("the fleet", log, java, parents, late))))
-    command = [sys.executable, TRACES, "--file", path, "--deadline", "900"]
+    command = [sys.executable, TRACES, "--file", path, "--deadline", "1800"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -225,7 +225,7 @@ def check_checkpoints_never_went_back(folder: Path) -> int:
     "rounds",
     [
         pytest.param(1, id="two kills", marks=pytest.mark.timeout(900)),
-        pytest.param(8, id="sixteen kills", marks=[pytest.mark.soak, pytest.mark.timeout(5400)]),
+        pytest.param(4, id="eight kills", marks=[pytest.mark.soak, pytest.mark.timeout(5400)]),
     ],
 )
 def test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards(
