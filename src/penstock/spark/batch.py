@@ -66,11 +66,11 @@ def _narrow_by(so_far: Narrowing, condition: datasource.Filter) -> Narrowing:
     attribute = getattr(condition, "attribute", None)
     value: Any = getattr(condition, "value", None)
     if attribute == _SHARD and isinstance(condition, datasource.EqualTo | datasource.In):
-        # The field's class, not its content, differs between the two: one text, or a tuple of them.
+        # `value` is one text in an EqualTo, and a tuple of texts in an In.
         wanted = frozenset([value] if isinstance(condition, datasource.EqualTo) else value)
         return replace(so_far, shards=wanted if so_far.shards is None else so_far.shards & wanted)
     if attribute != _ARRIVAL or not isinstance(value, datetime) or value.tzinfo is None:
-        return so_far  # also for a time without a zone, which is no instant: Spark compares it
+        return so_far  # also if the time has no zone and so names no moment: Spark applies the filter
     micros = round(value.timestamp() * 1_000_000)
     low_ms, high_ms = micros // 1000, -(-micros // 1000) + 1
     if isinstance(condition, datasource.EqualTo | datasource.GreaterThan | datasource.GreaterThanOrEqual):

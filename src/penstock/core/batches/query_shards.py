@@ -116,7 +116,8 @@ class QueryShards:
         if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator read it
             effect = replace(effect, lease=row)
         if effect.lease.claim_of(self.worker) is None and effect.key in self._seen:
-            # Either the row is an older copy, or the claim was dropped as too old. Only a new read of the row can show it.
+            # Either this row is older than the query's claim, or the claim was dropped as too old. A new read of the row shows
+            # which.
             self.unverified.add(effect.key)
         # During a batch the claim that its tasks were to find is kept: see `replaced_claims`.
         if self.is_settled or effect.key not in self._seen:
@@ -180,7 +181,11 @@ class QueryShards:
     def claims_of_another_driver(
         self, rows: Iterable[Lease], known: KnownBatches
     ) -> list[tuple[str, BatchClaim]]:
-        """Return the claims in the query's name of batches that its checkpoint location has no record of, by shard."""
+        """Return claims that another driver has made in the query's name, by shard.
+
+        The checkpoint location has no record of their batches, and they were made since the query began, or since it got the
+        shard.
+        """
         unknown = find_unknown_claims(rows, self.worker, known)
         return [(row.key, claim) for row, claim in unknown if self._is_new(claim, self.seen_claim(row.key))]
 
@@ -191,7 +196,7 @@ class QueryShards:
         return claim.batch > self._last_claimed_before and claim.identity != seen
 
     def replaced_claims(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[tuple[str, BatchClaim]]:
-        """Return the claims that replace those that the tasks of a done batch had to find, by shard.
+        """Return the claims that have replaced the ones that a done batch's tasks had to find, by shard.
 
         Another driver, on an older copy of the checkpoint location, has reset these leases while this one was paused; or the
         lease table was restored from a backup.
@@ -211,7 +216,7 @@ class QueryShards:
         ]
 
     def set_back_claim(self, row: Lease) -> BatchClaim | None:
-        """Return the claim on a lease that the query gets between two batches, if it is an earlier one than was seen.
+        """Return the claim on a lease that the query gets between two batches, if the query has seen a later claim on it.
 
         Batch numbers on a lease only grow, unless another driver resets it, or the lease table is restored from a backup.
         """
@@ -347,8 +352,8 @@ class QueryShards:
     def recreated(self, rows: Mapping[str, Lease]) -> frozenset[str]:
         """Return the shards whose leases may have been deleted and created again since the query got them.
 
-        A lease that another worker only took in between still has the query's claim. If the query had no claim on it, a lost lease
-        counts as created again.
+        A lost lease that was not created again, but only taken by another worker, still has the query's claim. If the query
+        never had a claim on the lease, this does not show, and the lease counts as created again.
 
         Args:
             rows: Current leases of a batch's shards, before `on_fresh_rows` handles them.

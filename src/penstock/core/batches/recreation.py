@@ -323,7 +323,7 @@ class _Plan:
                 self._write(Create(replace(lease, stream=self._stream)))
 
     def _ended_without_lease(self) -> dict[str, Lease]:
-        """Return leases for the ended and the vanished shards that have none: as if they were finished."""
+        """Return finished leases for the ended and the vanished shards that have no lease."""
         ended = {key for key, position in self._logged.shards.items() if position.is_shard_end}
         return {
             key: starting_lease(key, SHARD_END, tuple(self._parents_of.get(key, ())), None, self._stream)

@@ -111,11 +111,11 @@ def parse_several(document: Any) -> SeveralOffset:
 
 
 def in_turn(stream_ids: Sequence[str], batch_count: int) -> list[str]:
-    """Return the streams in the order in which one batch serves them: each batch begins with another one.
+    """Return the streams in the order in which one batch serves them: another one is first after a batch that left some out.
 
     Args:
         stream_ids: All streams of the query, in a fixed order.
-        batch_count: A number that grows with every batch by the number of streams that it reads.
+        batch_count: A number that every batch increases by the number of streams that it reads.
     """
     turn = batch_count % len(stream_ids)
     return [*stream_ids[turn:], *stream_ids[:turn]]

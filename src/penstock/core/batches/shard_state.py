@@ -68,8 +68,8 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     """Return a shard's state at the end of a batch, from its task's note or from its lease.
 
     Args:
-        begin: Where the next batch starts.
-        row: Its lease.
+        begin: Where the next batch starts in the shard.
+        row: The shard's lease.
         now_ms: Time of day: the moment that a LATEST without a fixed moment means.
     """
     position, note = pin_latest(begin.position, now_ms), begin.note
@@ -151,14 +151,14 @@ class SettledShard(Struct, frozen=True):
 def settle_shard(
     begin: BatchStart, row: Lease | None, now_ms: int, before: ShardState | None, *, is_read: bool
 ) -> SettledShard:
-    """Return a shard after a batch.
+    """Return the state of a shard after a batch.
 
     Args:
-        begin: Where the next batch starts.
-        row: Its lease.
+        begin: Where the next batch starts in the shard.
+        row: The shard's lease.
         now_ms: Time of day.
-        before: Its state before the batch.
-        is_read: Whether the batch read it.
+        before: The shard's state before the batch.
+        is_read: Whether the batch read the shard.
     """
     state = state_after(begin, row, now_ms)
     unexpected = None

@@ -107,7 +107,7 @@ class SubscriptionTurns:
     def plan(self, shard_id: str, now_s: float) -> float:
         """Return the seconds from now after which the shard's task of the next batch may subscribe.
 
-        A task that runs for longer than a turn may subscribe even if the batch began without permission.
+        A task without permission may subscribe too, if it still runs when a turn has passed: the result is then one turn.
 
         Args:
             shard_id: The shard.

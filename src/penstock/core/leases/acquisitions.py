@@ -192,13 +192,13 @@ class Acquisitions:
     def _on_handed_over(self, row: Lease) -> None:
         write: Release | Renew
         if self._is_stopping:
-            # This worker: RequestHandover, then a graceful stop. The reader: Release for this worker. No other worker takes
-            # the lease before it expires in this worker's name, so it is released at once.
+            # This worker: RequestHandover, then a graceful stop. The reader: Release, with this worker as the next owner. Without
+            # this release the lease would be unread until it expires in this worker's name.
             write = Release(row.key, row.counter, self.me)
             del self._requests[row.key]
         else:
-            # The reader: Release for this worker. This worker: a renewal with the counter of that release, which is refused
-            # if another worker has taken the lease in between.
+            # The reader: Release, with this worker as the next owner. This worker: Renew with the counter of that release. It is
+            # refused if another worker has taken the lease in between.
             write = Renew(row.key, row.counter, self.me, stream=self._stream_check.stream_to_write(row))
         self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 

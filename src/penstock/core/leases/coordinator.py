@@ -413,8 +413,8 @@ class Coordinator:
     def _run_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the whole table and return its moves.
 
-        1. Streams without rows: list their shards for the first leases. A table that was deleted: create its leases again;
-           then nothing else is decided from this scan.
+        1. List the shards of streams without rows, for their first leases. If the table was deleted, create its leases again.
+           Decide nothing else from this scan if no stream has rows, or if the table was deleted.
         2. Reacquire leases in this worker's name.
         3. Determine the live workers and this worker's part of the table.
         4. Per stream: create missing leases and delete finished ones.
@@ -563,8 +563,8 @@ class Coordinator:
         self._on_row_of(outcome, pending.write.key, now_s)
         is_forestalled = self._acquisitions.on_answer(pending, reason, outcome, now_s)
         if is_forestalled and not self._planner.is_settled(now_s):
-            # Another newcomer: RequestHandover of the same lease. Other workers count this worker only once it has requested
-            # a lease, so it scans soon for another one.
+            # Another newcomer: RequestHandover of the same lease. This worker: its own request, refused. The others count this
+            # worker only once it has requested a lease, so it soon scans to find another lease to request.
             self._scans.request_by(now_s + _EXTRA_SCAN_ROUNDS * self._scans.plan.moving_s)
 
     def _fetch_rows(self, now_s: float) -> None:

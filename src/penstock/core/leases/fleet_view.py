@@ -108,10 +108,10 @@ def fleet_of(
 ) -> list[FleetLease]:
     """Return every unfinished lease of a view with its owner's state, or those of some keys.
 
-    A hand-over that will not be answered is ignored. Its lease counts for the row's `owner` if another lease shows that
-    this worker lives, or if it is a KCL 2.x worker whose take left `checkpoint_owner` unchanged; else for the reader. So two
-    names do not count as live workers: a requester that died after it had requested a lease of a KCL 2.x worker, and the
-    `checkpoint_owner` that a take by KCL 2.x left.
+    A hand-over that will not be answered is ignored: its lease has one owner in the result. That is the row's `owner` if
+    another lease shows that it lives, or if it is a KCL 2.x worker whose take left `checkpoint_owner` unchanged.
+    Otherwise it is the reader. So a requester that died after it had requested a lease of a KCL 2.x worker does not count as a
+    live worker, nor does a `checkpoint_owner` that a take by KCL 2.x left.
 
     Args:
         view: The last known rows.

@@ -38,7 +38,7 @@ class Handovers:
     def __init__(self, bound_s: float, *, names_streams: bool = False) -> None:
         self.bound_s = bound_s
         self.names_streams = names_streams
-        self._bare: dict[str, int] = {}  # lease -> renewals by its reader without attributes
+        self._bare: dict[str, int] = {}  # lease -> renewals by its reader that left the row bare
         # By lease: when its present owner and reader were first seen together.
         self._since_s: dict[str, float] = {}
         self._kcl2_taken: set[str] = set()  # leases whose `checkpoint_owner` a take by KCL 2.x left unchanged

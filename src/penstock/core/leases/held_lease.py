@@ -376,7 +376,7 @@ class HeldLease(Struct):
         return self._renewed(row, sent_s, turn)
 
     def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
-        """Handle that a write kept the lease, and a checkpoint or a hand-over request that its row shows.
+        """Handle the row of a write that kept the lease; it may have a new checkpoint or a hand-over request.
 
         Args:
             row: The row that the write left.

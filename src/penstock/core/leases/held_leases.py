@@ -81,7 +81,11 @@ class LateCheckpoints:
         self._due_s = 0.0
 
     def keep(self, key: str, position: Position | None, seen: SeenClaim | None = None) -> None:
-        """Keep a position, unless the kept one is later. With a query's position: the claim that it saw."""
+        """Keep a position, unless the kept one is later.
+
+        Args:
+            seen: The claim that the query saw, if the position is a query's.
+        """
         if position is None or not position.is_record:
             return
         known = self._kept.get(key)
@@ -96,7 +100,7 @@ class LateCheckpoints:
         return write
 
     def write(self, now_s: float) -> None:
-        """Write the kept positions of leases without another write in flight."""
+        """Write the kept positions. A lease with a write in flight waits for the next call."""
         if not self._kept or now_s < self._due_s:
             return
         for key in [key for key in self._kept if not self._writes.is_busy(key)]:

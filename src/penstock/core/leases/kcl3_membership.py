@@ -113,13 +113,13 @@ class Kcl3Membership:
         return not self._is_leaving and not self._is_reporting
 
     def handle(self, event: FleetEvent, now_s: float, *, is_full: bool) -> bool:
-        """Handle an answer.
+        """Handle the answer to a call about the fleet.
 
         Args:
             is_full: This worker has `max_leases` leases.
 
         Returns:
-            Whether the fleet's mode has changed, so that the table must be scanned again.
+            Whether the table must be scanned again: the fleet's mode has changed, or this worker may not query the index.
         """
         match event:
             case FleetFetched(rows, wall_s):
@@ -133,7 +133,7 @@ class Kcl3Membership:
             case OwnLeasesFound():
                 self._on_found(now_s)
             case OwnLeasesNotFound(problem):
-                # A policy from before the index existed does not allow the query: scans show the same leases.
+                # An IAM policy that is older than the index does not allow the query. Scans show the same leases.
                 self._may_query_index = problem is not Problem.REFUSED
                 self._on_found(now_s)
                 return not self._may_query_index
@@ -208,6 +208,7 @@ class Kcl3Membership:
             self._find_due_s = now_s
 
     def _report_mode(self, *, was_known: bool) -> None:
+        """Report the fleet's mode if it has changed. The first mode is reported only in a table that KCL 3 workers have used."""
         rows = self._rows
         leader = rows.leader.owner if self.is_led and rows.leader is not None else ""
         mode = f"{self.mode.name} {leader}"

@@ -155,12 +155,13 @@ class LeaseView:
             now_s: Monotonic seconds at which the scan was complete: ages count from here.
             began_s: When it began: rows that were seen by other means since then may be newer than the scan's and are
                 kept.
-            held: Leases of this worker: only an answer to a write or read of the row itself removes them.
+            held: Leases of this worker. A scan does not remove them; only an answer to a write or read of the row does.
             skipped: Rows that could not be read as leases, each with the reason. Their last known rows are kept.
             part: The part that was scanned; None for the whole table.
 
         Returns:
-            Keys of rows that were known and were not among the scan's.
+            Keys of known rows that the scan did not find, those of held leases too. Unreadable rows are left out, and so are
+            rows that changed after the scan began or a moment before.
         """
         rows = self._rows
         is_whole = part is None or part.is_whole

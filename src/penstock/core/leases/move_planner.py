@@ -41,12 +41,13 @@ class FleetMembership:
         self._due_s = math.inf
 
     def on_workers(self, workers: Iterable[str], now_s: float, round_s: float, memory_s: float = 0.0) -> None:
-        """Handle the live workers of a scan.
+        """Handle the live workers of a scan: a new one begins a wait, or lengthens it up to a limit.
 
         Args:
             workers: All live workers, this one included.
             round_s: Mean time between two scans.
-            memory_s: Mean time between two scans that show all workers, if it is longer.
+            memory_s: Mean time between two scans that show all workers, if it is longer. A worker is new if
+                it was not seen for `_MEMORY_ROUNDS` times the longer of the two.
         """
         is_first = not self._seen_s
         known_s = now_s - _MEMORY_ROUNDS * max(round_s, memory_s)
@@ -210,7 +211,7 @@ class MovePlanner:
         )
         if is_seen or rest:
             return rest
-        # Two newcomers: the same scan, the same plan, the same first lease. Each chooses by its own name instead.
+        # Two new workers with the same scan have the same plan, with the same first lease. So each chooses by its own name.
         return [min(live, key=lambda move: tie_break(self.me, move.write.key))]
 
 

@@ -170,8 +170,8 @@ class ShardSyncer:
         is_deleted = was_missing or unfinished.isdisjoint(scanned)
         if not is_deleted or unfinished <= scanned:
             return False
-        # If all of those leases have other writes in flight, no creation is queued. The next scan tries again: it must still have
-        # the fact that a call found no table.
+        # If all of those leases have other writes in flight, no creation is queued. The next scan tries again, so this worker
+        # must remember until then that a call found no table.
         if not self._writes.has_creations() and not self._restore(scanned | followed):
             self._is_table_gone = was_missing
         return True
@@ -197,8 +197,8 @@ class ShardSyncer:
         """Create remembered leases that were not scanned. False if other writes on all of them are in flight."""
         leases = {key: lease for key, lease in self._memory.items() if key not in scanned}
         begun = 0
-        # One worker: Renew with counter 7, still in flight. Another one: Create of the row. If the new row's counter could
-        # reach 7, the old renewal would be applied to it: so the new counter begins far above.
+        # One worker: Renew with counter 7, still in flight. Another worker: Create of the row. The old renewal would be applied
+        # once the new row's counter reaches 7, so the new counter begins far above.
         for lease in leases.values():
             bare = replace(
                 lease,
@@ -383,8 +383,8 @@ class ShardSyncer:
         return {shard for shard, rounds in self._missing_rounds.items() if rounds >= _HOLE_ROUNDS}
 
     def _is_responsible(self, workers: Sequence[str], task: str, now_s: float) -> bool:
-        # The wait is counted in rounds, although scans of the whole table are rare if each worker watches a part: the worker
-        # that confirms holes scans the whole table in every round.
+        # A wait in rounds is right even in a fleet whose workers watch parts and seldom scan the whole table: the worker that
+        # confirms a hole scans the whole table in every round.
         patience_s = (2 * _HOLE_ROUNDS - 0.5) * self.options.interval_s
         self._hole_s = now_s if self._hole_s is None else self._hole_s
         return now_s >= self._hole_s + patience_s or chosen_worker(workers, task) == self.me

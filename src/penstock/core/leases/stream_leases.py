@@ -174,7 +174,7 @@ class Streams:
             stream.syncer.remember(stream.leases(known), now_s)
 
     def begin_comparing(self, stream_ids: Iterable[str], now_s: float) -> None:
-        """List the shards of streams whose rows must be compared with them."""
+        """List the shards of some streams, to compare the rows with them."""
         for stream_id in stream_ids:
             listing = self._streams[stream_id].listing
             if listing.may_begin(now_s):

@@ -207,7 +207,7 @@ class TableScans:
         self._state_due_s = -math.inf
         self._due_s = math.inf
         self._whole_due_s = math.inf  # of the next scan of the whole table, if regular scans read a part
-        self._requested_by_s = math.inf  # by then a scan of the whole table was requested
+        self._requested_by_s = math.inf  # when a requested scan of the whole table must begin at the latest
         self._retry_s = -math.inf  # the earliest next scan after one that failed
         self._is_scanning = False
         self._is_scanning_whole = False  # the scan in flight, or the last one, is of the whole table
@@ -216,7 +216,7 @@ class TableScans:
         self._is_requested = False
         self._failures = 0
         self._unsure: set[str] = set()  # leases whose owner is unknown
-        self._checked: set[str] = set()  # unsure leases that the scan in flight of the whole table resolves
+        self._checked: set[str] = set()  # those of `_unsure` that are resolved by the scan in flight
 
     @property
     def next_wake_s(self) -> float:
@@ -300,7 +300,7 @@ class TableScans:
         self._due_s = at_s
 
     def schedule_next(self, now_s: float, scan_s: float, *, is_whole: bool, is_moving: bool) -> None:
-        """Schedule the next scans: one has just ended.
+        """Schedule the next regular scans, after one has ended.
 
         Args:
             scan_s: When an extra scan will find leases to move; infinity for the regular time.
@@ -323,7 +323,7 @@ class TableScans:
         self._due_s = max(due_s, now_s + 0.01 * plan.round_s)
 
     def schedule_watch(self, now_s: float) -> None:
-        """Schedule the next scan that is only for free leases, if the plan has any: at the latest when the next lease expires."""
+        """Schedule the next scan for free leases alone, if the plan has such scans: at the latest when the next lease expires."""
         if self.plan.watch_s == math.inf:
             self._watch_s = math.inf
             return

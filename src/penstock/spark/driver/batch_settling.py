@@ -118,7 +118,7 @@ class BatchSettler:
                 f"no execution of batch {start.batch} has claimed its end in shard {unclaimed[0]}"
             )
         recreated = shards.recreated({key: rows[key] for key in unclaimed})
-        # Remember the rows before claiming: the driver's own tasks, like those on executors, must have the claim of each row.
+        # Before the driver claims: its own tasks, like those on executors, get the claim that they must find from these rows.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
             self._claim_ends(start, planned, joined, unclaimed, recreated)

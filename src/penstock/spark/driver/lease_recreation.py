@@ -98,8 +98,8 @@ class LeaseRecreation:
             marks: Tip marks that the offset does not have.
 
         Raises:
-            DataLossError: As above.
-            Unavailable: As above.
+            DataLossError: As `repair_at_start`.
+            Unavailable: As `repair_at_start`.
         """
         missing = find_missing(rows, start, {})
         if not missing and not find_missing_ends(rows, start):

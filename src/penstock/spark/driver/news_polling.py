@@ -114,7 +114,7 @@ class NewsPoller:
         self._failing: dict[str, _Failing] = {}
         self._read_cost_s = read_cost_s
         self._paces: dict[str, ProbePace] = {}
-        self._paced: _States = {}  # the states whose last batch the paces have counted
+        self._paced: _States = {}  # the last state of each shard that its pace has counted
         self._service_clock = ServiceClock()
         self._steady_clock = SteadyServiceClock()
         self._retention_ms = RETENTION_DEFAULT_MS
@@ -371,7 +371,7 @@ class NewsPoller:
         state.iterator = page.next_iterator
         is_last = page.next_iterator is None
         if (is_last or not page.millis_behind_latest) and not self._is_all_kept(state, now_ms):
-            # The record of the position has left the stream, and may have taken others along: a task judges that.
+            # The record of the position has left the stream, and unread records may have left too: a task judges that.
             state.iterator, state.has_news = None, True
         elif is_last:
             _end(state, page)

@@ -377,13 +377,14 @@ class Planner:
 
     def _planned_ms(self) -> int:
         """Return the moment of a plan by the service's clock: records that arrive later belong to a later batch."""
-        # If every shard has more to read, none is probed; and this machine's clock may be wrong by hours.
+        # Probes return the service's time, but no shard is probed if each has more to read. This machine's clock may be wrong
+        # by hours.
         if not self._poller.has_service_time:
             self._poller.on_service_time(self._kinesis.fetch_shards(self._options.stream).server_ms)
         return self._poller.planned_ms()
 
     def _report_tips(self) -> None:
-        """Report tip marks for the next renewals to write, at most six times in a lease duration."""
+        """Report tip marks to the coordinator, at most six times in a lease duration. The next renewals write them."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._tips_due_s:
             self._tips_due_s = now_s + self._options.lease_duration_s / 6

@@ -74,9 +74,9 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         rows, now_s = scan_leases(table), clock.monotonic_s()
         view.on_scan(rows.values(), now_s)
         wait_s = 1.5 * max(map(view.duration_s_of, rows.values()), default=options.lease_duration_s)
-        # Two cases keep a reader that now has no lease. Shards 3 and 4 are merged: both leases end, and for a moment shard
-        # 5 is unowned, but the worker that ended them is alive. And deleted rows are created again by the workers that read
-        # them.
+        # In two cases a reader without a lease still counts as alive. Shards 3 and 4 are merged: both leases end, and for a
+        # moment shard 5 is unowned, but the worker that ended them is alive. And deleted rows are created again by the workers
+        # that read them.
         still_there |= {reader for key, reader in readers.items() if key not in rows or rows[key].is_ended}
         readers = {
             row.key: str(row.reader)
@@ -84,9 +84,9 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
             if owner_state is OwnerState.ALIVE and row.reader != worker
         }
         others = still_there | set(readers.values())
-        # Two cases make an unowned lease count. The only shard has ended, and its child's lease was just created: its
-        # creator takes it next. Or a third worker took the only lease from a live reader and has released it: the live
-        # reader takes it again.
+        # In two cases an unowned lease counts as about to be taken. The only shard has ended, and its child's lease was just
+        # created: its creator takes it next. Or a third worker took the only lease from a live reader and has released it:
+        # the live reader takes it again.
         is_to_be_taken = any(
             owner_state is OwnerState.UNOWNED
             and (row.counter == 0 or view.was_renewed(row.key))
@@ -140,7 +140,7 @@ def refuse_future_start(kinesis: Kinesis, options: SourceOptions, clock: Clock) 
     If it is in the future by this machine's clock, the service's clock decides.
 
     Raises:
-        PositionError: A shard does.
+        PositionError: A shard starts in the future.
     """
     given = "option startingPosition (startingTimestamp)"
     try:

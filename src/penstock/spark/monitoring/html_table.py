@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 def html_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return an HTML table; whatever a name or a cell holds is shown as text."""
-    from html import escape  # its table of entities is nothing that a task should load
+    from html import escape  # here, so that tasks do not load its table of entities
 
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(f'<td>{escape(_text(cell))}</td>' for cell in row)}</tr>" for row in rows)

@@ -169,7 +169,7 @@ def _field(holder: Any, name: str) -> Any:
 
 
 def _parse(text: str) -> Any:
-    # PySpark 4.0 and 4.1 show an offset as Python writes it. Another source's need not be either.
+    # PySpark 4.0 and 4.1 show an offset as a Python literal. Another source's offset may be neither that nor JSON.
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):
             return parse(text)

@@ -104,7 +104,7 @@ def parse_several_batch(given: Mapping[str, str]) -> tuple[tuple[BatchOptions, .
 def check_several(given: Mapping[str, str]) -> None:
     """Refuse options that neither a streaming nor a batch read of several streams can have, as `check_read` does for one.
 
-    An option that a batch read ignores, as `applicationName` is, may be missing: which read it will be is not known yet.
+    An option that only a streaming read needs, such as `applicationName`, may be missing: Spark has not yet chosen the read.
 
     Raises:
         OptionError: As the two readers would raise it.
@@ -227,7 +227,14 @@ def split_starting(text: str, names: Iterable[str], option: str) -> dict[str, st
 
 
 def _texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, str]:
-    """Return the texts of options, under the options' own names."""
+    """Return the texts that the user gave for some options, by the options' own names: the user may spell them otherwise.
+
+    Args:
+        options: Names of the options.
+
+    Raises:
+        OptionError: One is set twice.
+    """
     wanted = frozenset(options)
     spelt = {
         key.lower(): option.name

@@ -16,7 +16,7 @@ def read_time_zone(text: str) -> tzinfo:
     """Return the time zone that a text names: a region, an offset or UTC.
 
     Raises:
-        ValueError: There is none of this name on this machine.
+        ValueError: This machine has no time zone of this name.
     """
     from zoneinfo import ZoneInfo
 

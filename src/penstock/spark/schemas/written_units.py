@@ -66,7 +66,11 @@ class _Match:
         self._what: Final = what
 
     def of(self, column: Any, writers: list[Any], path: str) -> Any:
-        """Return a part of the column's schema, with the units of the writer's schemas that are read into it."""
+        """Return a part of the column's schema, with the units in which the values for it were written.
+
+        Args:
+            writers: The parts of the writer's schema that may be read into it.
+        """
         if isinstance(column, list):
             return [self.of(branch, writers, path) for branch in column]
         if isinstance(column, str):

@@ -44,8 +44,8 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
         for a missing one.
 
     Raises:
-        OptionError: A column is missing, unknown, ambiguous or of a wrong type, or the mode would replace the stream, or
-            nothing says where to write.
+        OptionError: A column is missing, unknown, ambiguous or of a wrong type, the mode would replace the stream, or
+            neither an option nor a column names the stream to write to.
     """
     if overwrite:
         raise OptionError(

@@ -49,7 +49,7 @@ class Folder:
         if "://" in location:
             from pyarrow import fs
 
-            # pyarrow knows the plain name of S3.
+            # pyarrow takes only the scheme s3.
             for scheme in ("s3a://", "s3n://"):
                 location = location.replace(scheme, "s3://", 1) if location.startswith(scheme) else location
             self._system, self._path = fs.FileSystem.from_uri(location)

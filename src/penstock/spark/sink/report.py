@@ -139,7 +139,7 @@ def record_commit(
     """Add a committed batch to the file, unless it was added before. Never raises.
 
     Args:
-        batch: The batch's report, whose totals are those of the batch.
+        batch: The batch's report; its totals count this batch alone.
 
     Returns:
         The report in the file before; None if the file cannot be read or written.

@@ -34,7 +34,7 @@ def open_several_planner(options: SeveralOptions) -> SeveralPlanner:
 
 
 def _open_planner(options: SourceOptions, stream: StreamIdentity, metrics: ClosableMetrics) -> Planner:
-    """Return the planner of one stream: that of a query of it alone, on its rows of the table."""
+    """Return the planner of one stream. It works like that of a query of this stream alone, on the stream's rows of the table."""
     return open_planner(
         options,
         rows_of_table=lambda table: StreamTable(table, stream.stream_id),

@@ -115,7 +115,7 @@ def _mixed(  # noqa: PLR0917 - the arguments of `records_to_slices`
         found.add(record, columns, is_misplaced=is_misplaced)
         if len(found.data) >= rows_max or count == len(records):
             rows = found.rows(stream_name, shard_id)
-            found = _Slice()  # as above
+            found = _Slice()  # while the rows are used, the lists must not take room
             yield rows, count
 
 

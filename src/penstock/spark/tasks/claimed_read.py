@@ -119,7 +119,7 @@ class ClaimedRead:
         self._rest: ShardPage | None = None  # the part of the last page after the batch's end
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the batch in this shard. After the last one, the position at which the batch ends here is claimed.
+        """Yield the rows of the batch in this shard, then claim the batch's end here if no execution has.
 
         Raises:
             ClaimConflict: Another execution claimed an end before the last row that was emitted here, or the lease was lost

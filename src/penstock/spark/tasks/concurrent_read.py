@@ -134,7 +134,11 @@ class _TaskShards:
 
     @contextlib.contextmanager
     def hold_page(self, weight: int) -> Iterator[None]:
-        """Wait until the task may hold one more page, which counts as so many."""
+        """Wait until the task may hold one more page.
+
+        Args:
+            weight: The page counts as this many pages.
+        """
         with self._room:
             self._room.wait_for(lambda: self._free_pages >= weight or self._is_stopped)
             self._raise_if_stopped()
@@ -144,7 +148,7 @@ class _TaskShards:
         finally:
             with self._room:
                 self._free_pages += weight
-                self._room.notify_all()  # a shard that waits for more room must not keep one from going on that needs less
+                self._room.notify_all()  # all: the freed room may suffice for one shard and not for another
 
     def _raise_if_stopped(self) -> None:
         if self._is_stopped:
@@ -172,7 +176,7 @@ class _TaskShards:
             del offer
 
     def stop(self) -> None:
-        """Stop every shard where it waits; a shard whose rows were not taken claims nothing."""
+        """Stop every shard when it next waits, or at once if it waits now. A shard whose rows were not taken claims nothing."""
         with self._changed:
             self._is_stopped = True
             offers = list(self._offers)

@@ -90,7 +90,8 @@ class KeptSubscriptions:
 
     def _close_unused(self, now_s: float) -> None:
         with self._lock:
-            # The same sum as `due_s` below: with another rounding an entry could stay due and never be closed.
+            # Each sum is computed as `due_s` is below, so the call that is due at `due_s` closes its entry. With another rounding
+            # the entry could stay due and never be closed.
             unused = [(key, kept) for key, kept in self._kept.items() if kept.since_s + UNUSED_S <= now_s]
             for key, _ in unused:
                 del self._kept[key]
@@ -126,7 +127,7 @@ class KeptSubscriptions:
             return True
 
     def on_failure(self, key: Key, now_s: float, chance: float) -> bool:
-        """Handle a subscription that was refused, taken over or lost: each one in a row delays the next one more.
+        """Handle a subscription that was refused, taken over or lost: each failure in a row lengthens the pause before the next.
 
         Returns:
             Whether it is the first one in a row.
@@ -138,7 +139,7 @@ class KeptSubscriptions:
             return pause.refusals == 1
 
     def on_event(self, key: Key) -> None:
-        """Handle an event of a subscription: the failures in a row start over."""
+        """Handle an event of a subscription: reset its shard's count of failures in a row."""
         with self._lock:
             pause = self._pauses.get(key)
             if pause is not None:

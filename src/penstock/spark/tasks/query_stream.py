@@ -63,7 +63,7 @@ def check_of_plan(
 
     Args:
         stream: Name or ARN.
-        application: The query's; None: a batch read.
+        application: The query's application; None for a batch read.
         meant: The stream of the plan.
         planned_ms: Moment of the plan, by the service's clock.
         fetch_summary: Describes the stream of a name.

@@ -145,7 +145,7 @@ class ShardRange:
         # Rows arrived, or the service was polled. Before that, an empty event does not show the tip: it may have been sent
         # before the records arrived for which this task was planned.
         self._may_show_tip = False
-        self._pause_ms: int | None = None  # from the tip before the start to the first answer
+        self._pause_ms: int | None = None  # from the start's tip mark to the first answer
         self._service_clock = ServiceClock()
         self._reader: ShardReader | None = None
         self._is_inside_page = False  # the iterator is after rows that were not emitted yet
@@ -237,7 +237,7 @@ class ShardRange:
     def read_again(self) -> bool:
         """Read again from the last record, a little later, after an answer that nothing is left.
 
-        A caller that knows that more records follow does not trust one such answer.
+        Called if more records must follow, since one such answer does not prove that they are gone.
 
         Returns:
             False after enough reads without a record.
@@ -330,7 +330,7 @@ class ShardRange:
                 self._begins_anywhere = False
             self._may_show_tip = True
             parts = self._yield_pages(reader, answer, started_s, service_ms)
-            del answer  # the parts alone keep the raw records, until these are rows
+            del answer  # so that only `parts` has the raw records, which it drops once they are rows
             yield from parts
 
     def _yield_pages(

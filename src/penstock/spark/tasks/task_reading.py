@@ -33,7 +33,7 @@ def read_shard(
     hold_page: HoldPage = nullcontext,
     pushes: PushedReading | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the rows of one shard of a batch. After the last one, the position at which the batch ends there is claimed.
+    """Yield the rows of a batch in one shard, then claim the batch's end there if no execution has.
 
     Args:
         task: The shard and the batch.

@@ -45,7 +45,7 @@ class TaskSubscription:
         self.needed_s = float("-inf")
         """The last moment when polling alone was too slow for the shard."""
         self.unread_since_ms: int | None = None
-        """Moment by the service's clock when a batch kept it for the next one: later events have records from then or later."""
+        """Moment by the service's clock: the records of the next events arrived then or later. None if not known."""
         self.has_delivered = False
         """Whether an event arrived: the first one shows whether the record at its start is still there."""
         self._delivered: RecordPage | None = None
