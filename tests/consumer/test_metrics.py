@@ -60,6 +60,8 @@ def test_prometheus_listens_on_this_machine_only_and_knows_one_page():
 def test_a_port_that_is_taken_is_said():
     with PrometheusMetrics(port=0) as first, pytest.raises(OptionError, match=str(first.port)):
         PrometheusMetrics(port=first.port)
+    with pytest.raises(OptionError, match=r"cannot serve metrics on 127\.0\.0\.1:9464: .*integer"):
+        PrometheusMetrics(port="9464")
 
 
 def test_a_report_is_one_line_and_tells_what_is_new(caplog):

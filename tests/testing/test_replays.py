@@ -112,7 +112,7 @@ def test_a_record_that_passes_at_the_second_attempt_keeps_its_error(incident):
 def test_only_some_shards_and_a_range_of_time(incident):
     assert set(testing.replay(lambda _: None, incident, shards=[RIGHT]).runs) == {RIGHT}
     whole = testing.replay(lambda _: None, incident)
-    moment = whole.verdicts[5].record.approximate_arrival_timestamp
+    moment = whole.verdicts[-1].record.approximate_arrival_timestamp
     early = testing.replay(lambda _: None, incident, arrived_until=moment)
     late = testing.replay(lambda _: None, incident, arrived_from=moment)
     assert numbers([*early.verdicts, *late.verdicts]) == list(range(22))
@@ -133,6 +133,7 @@ def test_a_moment_may_be_a_text(incident):
         ({"shards": PARENT}, r"expected several names, for instance \['shardId-"),
         ({"arrived_until": "yesterday"}, "arrived_until: 'yesterday' is no moment"),
         ({"arrived_from": "2026-01-31T12:00"}, "has no time zone"),
+        ({"arrived_until": 0}, "no record was chosen"),
     ],
 )
 def test_a_choice_of_nothing_is_no_green_replay(incident, chosen, message):

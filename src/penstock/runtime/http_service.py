@@ -126,7 +126,7 @@ class HttpService:
     def __init__(self, host: str, port: int, handler: type[GetHandler], what: str) -> None:
         try:
             self._server = (_Server6 if ":" in host else _Server)((host, port), handler)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError) as error:
             raise OptionError(
                 f"cannot serve {what} on {host}:{port}: {error}; give a port that is free, or 0 for any"
             ) from error

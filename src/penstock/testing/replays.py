@@ -108,7 +108,7 @@ def replay(
     Raises:
         HandlerFailed: The handler failed for good, and `may_fail` is not set.
         DamagedRecording: The file is damaged; the message has the place.
-        OptionError, PositionError: The recording has no such shard, or a moment has no time zone.
+        OptionError, PositionError: The recording has no such shard, no record was chosen, or a moment has no time zone.
         UsageError: As for `run`.
     """
     from penstock.recording import open_recording
@@ -153,6 +153,10 @@ def replay(
             verdicts += _verdicts(run)
             if run.failure is not None:
                 stopped.add(shard.id)
+    if not verdicts:
+        raise OptionError(
+            f"{recording}: no record was chosen, so the replay would test nothing: choose other shards or a longer range"
+        )
     return Replay(runs, verdicts)
 
 
