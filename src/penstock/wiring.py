@@ -109,10 +109,10 @@ def open_lease_table(
 
 
 def check_table_name(name: str) -> None:
-    """Check that a table of DynamoDB can have a name, before any call.
+    """Check that DynamoDB accepts a table name. Makes no call.
 
     Raises:
-        OptionError: It cannot.
+        OptionError: The name is not valid.
     """
     if not _TABLE_NAME.fullmatch(name):
         if "/" in name:

@@ -95,7 +95,7 @@ class CloudWatchQueries:
         began_ms: int,
         ended_ms: int,
     ) -> QueryAnswer:
-        """Fetch the values of some minutes of queues: in the answer, all metrics of the first queue, then those of the next.
+        """Fetch metrics of queues by the minute. The answer has all metrics of the first queue, then those of the next.
 
         Args:
             queues: Name and id of each; the id is the end of its ARN.

@@ -259,7 +259,7 @@ def _create(session: Any, service: str, **arguments: Any) -> Any:
 
 
 class _AssumedRole:
-    """A session with the credentials of a role, renewed before they expire. No request signed by others is sent.
+    """A session with the credentials of a role, renewed before they expire. No request signed with others is sent.
 
     Args:
         source: The session whose credentials assume the role.

@@ -145,7 +145,7 @@ def check_sender(headers: dict[str, Any], body: bytes) -> None:
     """Refuse an answer of success that is not the service's, such as the page of a network that wants a login first.
 
     Raises:
-        ResponseParserError: It is no object of JSON. Only a page is shown; anything else may be of records.
+        ResponseParserError: It is no JSON object. The message quotes only a web page, since another body may hold data of records.
     """
     if not body or body.lstrip()[:1] == b"{":
         return

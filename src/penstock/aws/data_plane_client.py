@@ -165,7 +165,7 @@ class _Operation:
         """Take the pattern of later requests from one that boto3 has signed."""
         if self._credentials is None or (None in self._patterns and not self._is_of_queues):
             return
-        # First: behind a proxy boto3 makes every call, and no body of some MiB is to be parsed and hashed for nothing.
+        # Check this first: behind a proxy boto3 makes every call, and it would be useless to parse and hash a body of some MiB.
         exchange = self._exchange(request.url)
         if exchange is None:
             return

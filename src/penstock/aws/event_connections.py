@@ -188,7 +188,7 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, origin: Origin, proxy_ur
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Connect to the first address of a name that answers: it may have one of IPv6 without a listener."""
+    """Connect to the first address of a host that answers: its IPv6 address may have no listener."""
     refused: OSError = ConnectionError(f"the proxy {host}:{port} has no address")
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         found = socket.socket(family, kind, protocol)

@@ -77,7 +77,7 @@ class DynamoKcl3Tables:
     # --- reading ------------------------------------------------------------------------------------------
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Fetch the version, the leader's lock, and the metrics of the leader and of these workers; None: of all workers."""
+        """Fetch the version, the leader's lock, and the metrics of the leader and of `workers`, or of all workers if that is None."""
         status = self._index_status()
         if status is None:
             return Kcl3Rows()

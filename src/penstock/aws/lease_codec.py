@@ -53,7 +53,7 @@ THROUGHPUT: Final = "throughputKBps"
 CHECKPOINT_OWNER: Final = "checkpointOwner"
 ENTITY: Final = "entityType"
 STREAM_ID: Final = "streamName"
-"""Only where several streams share the table; the KCL keeps its stream's id under this name."""
+"""Written only if several streams share the table; the KCL keeps its stream's id under this name."""
 SHARD_ID: Final = "shardId"
 START_MILLIS: Final = "penstockStartMillis"
 PENDING_MILLIS: Final = "penstockPendingMillis"
@@ -197,7 +197,7 @@ def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
 
 
 def _past_claim_texts(claim: BatchClaim) -> Iterator[str]:
-    """Yield each earlier batch by its distance from the one after it; most end at that one's start."""
+    """Yield each earlier batch as distances from the batch after it. Its end is left out if that batch starts there."""
     later = PastClaim(claim.batch, claim.start, claim.end)
     for past in claim.earlier:
         text = f"{later.batch - past.batch},{_distance_text(past.start, later.start)}"

@@ -31,7 +31,7 @@ _IDLE_S_MAX: Final = 50.0
 """A connection that was idle for longer is replaced. Firewalls and load balancers drop idle ones silently, often after 60 s: the
 next request over it would wait for its whole read timeout, and its outcome would be unknown."""
 _ANSWER_TIMEOUTS: Final = 4
-"""A whole answer may take so many times as long as may pass without a byte: else one that drips would never end."""
+"""A whole answer may take so many read timeouts: each byte restarts the timeout, so a slow answer might never end."""
 _NO_CONTENT: Final = (204, 304)
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 _END_OF_LINE: Final = re.compile(rb"\r?\n")
@@ -169,7 +169,7 @@ def _close_all(idle: deque[_Idle]) -> None:
 
 
 def _send(connection: socket.socket, request: bytes) -> bool:
-    """Send a request; return False if the server stops reading: one that refuses a large request may have answered already."""
+    """Send a request; return False if the server stopped reading. It may have answered, for instance to refuse a large request."""
     try:
         connection.sendall(request)
     except (BrokenPipeError, ConnectionResetError):

@@ -111,12 +111,12 @@ class Signing:
 
 
 def signing_like(request: Any, keys: Keys, left_out: Container[str] = ()) -> Signing | None:
-    """Return a signing of further requests like one that botocore has signed, or None if only botocore can sign them.
+    """Return a `Signing` for later requests like one that botocore has signed, or None if only botocore can sign them.
 
     Args:
         request: A POST as botocore signed it: its address, headers and body.
         keys: The credentials that botocore signed it with.
-        left_out: Headers that further requests do not have, in lower case.
+        left_out: Headers that later requests do not have, in lower case.
     """
     parts = urlsplit(request.url)
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}

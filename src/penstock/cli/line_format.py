@@ -52,7 +52,7 @@ class LineFormat:
     known: _Fields
 
     def fields(self, record: Any) -> list[tuple[bytes, bool]]:
-        """Return the parts of a record's output, each with whether it is the record's own and may hold anything."""
+        """Return the parts of a record's output; the second value is True for a field of the record, which may hold any bytes."""
         return [
             (part, False) if isinstance(part, bytes) else (self.known[part](record), True)
             for part in self.parts

@@ -126,7 +126,7 @@ def _check_files(names: list[str]) -> None:
     Raises:
         UsageError: One cannot.
     """
-    # Without opening them: the program behind a `<(...)` would see its reader go.
+    # The files are not opened: if the pipe of a `<(...)` were opened and closed, its program would lose its reader.
     for name in names:
         if name == "-":
             continue

@@ -70,7 +70,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record; return the exit status. After a signal, 128 and its number: the same command goes on."""
+    """Record; return the exit status, after a signal 128 plus its number. The same command then continues the recording."""
     from penstock.recording.recorder import Recorder, RecordingStoppedError, Slice
     from penstock.runtime.stop_signals import StopSignals, received_signal
 

@@ -140,7 +140,7 @@ class RecordPrinter:
 
 
 def print_fields(fields: list[tuple[bytes, bool]]) -> None:
-    """Print the parts of a record, each with whether it is the record's own: to a terminal, such parts are escaped."""
+    """Print the parts of a record as `LineFormat.fields` returns them; on a terminal, fields of the record are escaped."""
     if not sys.stdout.isatty():
         sys.stdout.buffer.write(b"".join(part for part, _ in fields))
         return

@@ -10,7 +10,7 @@ from penstock.consumer.shard_run import ShardRun
 class Budget:
     """Counts the bytes that all shards of the process hold. Safe to use from several threads.
 
-    A run counts from `add` to `forget`. A read that answers after `forget` books nothing, whatever it brought.
+    A run counts from `add` to `forget`. A read that is answered after `forget` does not count.
     """
 
     def __init__(self, bytes_max: int) -> None:

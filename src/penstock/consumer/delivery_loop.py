@@ -67,7 +67,7 @@ _Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]  # a gauge's name a
 OpenStreams: TypeAlias = Callable[
     [Callable[[], bool], Callable[[ShardRun], None]], Mapping[str, StreamReading]
 ]
-"""Makes how each stream is read, by its id: gets whether the process may hold more, and what to call after an answer."""
+"""Returns the reading of each stream, by its id. Arguments: whether the process may hold more, and what to call after an answer."""
 
 
 class DeliveryLoop(Loop[ShardRun]):

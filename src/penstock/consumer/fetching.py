@@ -41,7 +41,7 @@ class ShardFetcher:
         stream: Name or ARN.
         drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
         has_room: Whether the process as a whole may hold more.
-        known: Whether the name still means this stream; None: that is not asked.
+        known: Checks whether the name still means this stream; None checks nothing.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class PushedFetcher:
     Args:
         fetcher: Takes pages apart, and does the steps that have nothing to do with a subscription.
         has_room: Whether the process as a whole may hold more.
-        on_answered: Called when a run was brought an answer later than `fetch` returned.
+        on_answered: Called when a run gets an answer after `fetch` has returned.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class PushedFetcher:
         self._subscriptions.close((run.key, run.epoch))
 
     def give_page(self, run: ShardRun, page: RecordPage) -> None:
-        """Bring a run the page that it asked for."""
+        """Give a run the page that it requested."""
         try:
             self._fetcher.give_page(run, page, self._clock.monotonic_s())
         except Exception as error:
@@ -234,7 +234,7 @@ class AutoFetcher(PushedFetcher):
         fetcher: Polls.
         subscriptions: Bring pages by enhanced fan-out.
         has_room: Whether the process as a whole may hold more.
-        on_answered: Called when a run was brought an answer later than `fetch` returned.
+        on_answered: Called when a run gets an answer after `fetch` has returned.
         options: When to change, and how to read then.
         call_pool: Where the consumer is registered when it is first needed.
     """
@@ -258,7 +258,8 @@ class AutoFetcher(PushedFetcher):
         self._chance = chance
         self._metrics = metrics
         self._call_pool = call_pool
-        self._choices: dict[tuple[str, int], RetrievalChoice] = {}  # of a run; one step of each is under way
+        # By key and epoch of a run, which has one step under way at a time.
+        self._choices: dict[tuple[str, int], RetrievalChoice] = {}
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Do or begin one step of reading, or change between polling and fan-out instead."""
@@ -289,7 +290,7 @@ class AutoFetcher(PushedFetcher):
         self._choices.pop((run.key, run.epoch), None)
 
     def give_page(self, run: ShardRun, page: RecordPage) -> None:
-        """Bring a run the page that it asked for."""
+        """Give a run the page that it requested."""
         self._choice_of(run).on_event(page.millis_behind_latest, self._clock.monotonic_s())
         super().give_page(run, page)
 

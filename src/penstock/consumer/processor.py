@@ -30,7 +30,7 @@ Handler: TypeAlias = Callable[[Batch], object]
 """Receives one shard's records, in order. An exception is a failure. Its result is ignored, unless it is a
 `concurrent.futures.Future`: then the call lasts until that is done, and fails as that does."""
 DeadLetterHandler: TypeAlias = Callable[[Batch, BaseException], object]
-"""Receives records that failed for good, and why. When it returns they are done; a future counts as of a `Handler`."""
+"""Receives records that failed for good, and why. They are done when it returns, or when the future that it returns is done."""
 
 
 class ShardProcessor(Protocol):

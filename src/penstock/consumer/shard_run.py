@@ -242,7 +242,7 @@ class ShardRun:
                 return step, None, False
 
     def _plan_taking_apart(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
-        # The reader's next step does not show the pause after a failure: at the shard's end, it is the end.
+        # The reader's next step does not always show the pause after a failure: after the shard's last page it is `Finished`.
         if self._has_failed_apart and now_s < self._reader.paused_until_s:
             return None, self._reader.paused_until_s, False
         if self._unread_room_bytes(has_room) <= 0:

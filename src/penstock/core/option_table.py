@@ -151,7 +151,7 @@ def parse_options(
 
     Args:
         given: Keys and texts; keys in any case.
-        scope: Which of them count here.
+        scope: The options of this scope count.
         without_effect: Foreign keys that are accepted and do nothing, with the reason.
         refused: Foreign keys that ask for something that is not there, with the way out. A key that ends with a dot is a
             prefix.

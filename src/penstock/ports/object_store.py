@@ -49,7 +49,7 @@ class ObjectStore(Protocol):
         """
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
-        """Return the objects by name whose names end in a suffix; None for one whose tag is the known one.
+        """Return the objects whose names end in a suffix, by name; None stands for an unchanged object, whose tag is the known one.
 
         Objects that are further below (a folder in the folder, a longer prefix) belong to others. They are not read.
 

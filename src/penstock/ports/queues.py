@@ -122,7 +122,7 @@ class Queues(Protocol):
     ) -> Sequence[ReceivedRecord]:
         """Receive up to ten records; wait for the first one up to 20 seconds.
 
-        After `UnknownOutcome` records may be invisible that no one has.
+        After `UnknownOutcome`, records may be invisible although no consumer has received them.
         """
 
     def acknowledge(

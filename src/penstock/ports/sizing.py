@@ -38,6 +38,11 @@ class StreamMetrics(Protocol):
     ) -> StreamSums:
         """Fetch sums of a stream's metrics.
 
+        Args:
+            queries: Name of a metric, and the id of a shard or None for the whole stream.
+            began_ms: A moment of the first period.
+            ended_ms: A moment of the last period.
+
         Raises:
             ServiceError: A call failed.
         """

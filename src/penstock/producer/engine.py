@@ -178,7 +178,7 @@ class Engine:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
-        # A request was in flight while the queues were emptied, and its refused records were put back afterwards.
+        # A request that was in flight while the queues were emptied may have put refused records back.
         return left_count + self._drop_waiting()
 
     def _drop_waiting(self) -> int:
@@ -427,7 +427,7 @@ class Engine:
             raise raised
 
     def _log_settling_error(self, error: BaseException) -> None:
-        """Log an error of settling a receipt: from a callback that ends its thread, or from a receipt that is settled already."""
+        """Log an error of settling a receipt: a callback ended its thread, or the receipt was settled before."""
         if isinstance(error, InvalidStateError):
             _log.error("stream %s: a future of this producer was settled elsewhere: %s", self._stream, error)
         else:

@@ -25,7 +25,7 @@ class Placement(Struct, frozen=True):
         predicts: Whether a hash key determines the shard.
         record_bytes_max: The stream's limit on data and partition key of one record.
         shard_count: Open shards.
-        is_assumed: Whether the stream may not be described, so that all of this is assumed, as most streams have it.
+        is_assumed: Whether the stream may not be described, so that the values that most streams have are assumed.
     """
 
     may_aggregate: bool
@@ -86,7 +86,7 @@ def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, i
 
     Raises:
         NotFound, Throttled, Unavailable, Rejected: No answer.
-        AccessDenied: The credentials have expired or are unknown; whether the policy permits the call is another matter.
+        AccessDenied: The credentials have expired or are unknown. If the policy forbids the call, a placement is assumed.
     """
     summary: StreamSummary | None
     try:

@@ -141,7 +141,7 @@ class _Terminations:
         self._received.put(None)
 
     def _on_forked(self) -> None:
-        """Leave the pipe to the parent: it would take a signal of this child for its own."""
+        """Close the pipe's writing end in a forked child: otherwise a signal of the child would reach the parent as one of its own."""
         if self._wakeup_fd == -1:
             return
         before = signal.set_wakeup_fd(-1)
@@ -189,7 +189,7 @@ def _exit_in_order(number: int, frame: FrameType | None) -> None:
     if not _terminations.are_watched:  # forked from such a child, and without a producer
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    # A Pool asks its processes to end and terminates them a moment later: the first may be closing a producer already.
+    # A Pool asks its processes to end, and sends SIGTERM a moment later. By then this one may be closing a producer already.
     elif not _ending.is_set():
         _terminations.add()
         raise SystemExit(_TERMINATED)

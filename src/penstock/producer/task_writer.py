@@ -35,7 +35,7 @@ _NO_COMPANY_S: Final = 1e9
 """A task's records linger until a request is full, the task ends, or memory runs short."""
 
 _GATHER_S: Final = 0.2
-"""While shards pause, a request that is not full waits for them so long: else each shard's records would leave alone."""
+"""While shards pause, a request that is not full waits for them so long: otherwise each shard's records would be sent on their own."""
 
 
 @dataclass(frozen=True, slots=True)

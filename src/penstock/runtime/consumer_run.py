@@ -138,7 +138,7 @@ class ConsumerRun(Generic[_R]):
     def leave(
         self, error: BaseException | None, pull: ThreadPull[_T] | None, stop: Callable[[], None]
     ) -> None:
-        """End a block that the consumer was the context manager of.
+        """Handle the end of a `with` block of the consumer.
 
         Args:
             error: The error of the block. With one, this waits for the stop and raises no error of the consumer.

@@ -76,7 +76,7 @@ class FileObjects:
         return is_new
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
-        """Return the files of a suffix by name; None for one whose tag is the known one."""
+        """Return the files whose names end in a suffix, by name; None stands for an unchanged file, whose tag is the known one."""
         with self._errors("read"), self._opened() as folder:
             with os.scandir(folder) as entries:
                 names = [

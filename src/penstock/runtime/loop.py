@@ -177,7 +177,7 @@ class LoopThread(threading.Thread):
     """Drives one loop until it is finished.
 
     Args:
-        on_crash: Called when the loop itself fails, which is a defect: the worker must not go on half alive.
+        on_crash: Called when the loop itself fails, which is a defect: the worker must not go on without it.
     """
 
     def __init__(

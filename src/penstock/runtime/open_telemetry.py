@@ -30,8 +30,8 @@ class OpenTelemetryMetrics:
     """Implements `penstock.metrics.Metrics` with OpenTelemetry's instruments, by the names of docs/metrics.md.
 
     Counters become observable counters, gauges observable gauges, and distributions histograms. Several consumers may share
-    it: each one's figures carry its stream, application and worker. Objects of one provider and prefix are one: an
-    instrument exists once there.
+    it: each one's figures carry its stream, application and worker. Objects of the same provider and prefix
+    share their instruments: each instrument exists once there.
 
     Args:
         provider: Makes the instruments; None: the provider of the process (`opentelemetry.metrics.set_meter_provider`).
@@ -170,7 +170,7 @@ class BatchTraces:
 
     @contextlib.contextmanager
     def span(self, operation: str, batch: HandledBatch) -> Iterator[None]:
-        """Run a call inside a span of its own; an exception marks it as failed and goes on.
+        """Run a call inside a span of its own; an exception marks the span as failed and is raised again.
 
         Args:
             operation: `process`, or `dead_letter`.
@@ -218,7 +218,7 @@ class QueueTraces:
 
     @contextlib.contextmanager
     def span(self, batch: Any) -> Iterator[None]:
-        """Run a call inside a span of its own; an exception marks it as failed and goes on.
+        """Run a call inside a span of its own; an exception marks the span as failed and is raised again.
 
         Args:
             batch: The `QueueBatch` of the call.

@@ -29,11 +29,11 @@ _THREADS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ReadEffort:
-    """How many reads one measurement may cost. The workers read the same shards, which give five reads a second each.
+    """The reads that one measurement may cost. The workers read the same shards, and a shard allows five reads a second.
 
     Args:
-        pages_max: Pages without an unread record, before the service's own figure has to do.
-        attempts_max: Reads of one page, while the service refuses them.
+        pages_max: Pages to read in search of an unread record. If none has one, the lag is the service's own figure.
+        attempts_max: Attempts to read one page while the service refuses reads.
     """
 
     pages_max: int
@@ -73,9 +73,9 @@ def measure_lags(
     """Measure the lag of every lease that is not ended and whose stream is known.
 
     Args:
-        streams: Names or ARNs, by the prefix of the leases' keys.
+        streams: Names or ARNs by stream id, which is the prefix of a lease's key.
         leases: Of one table.
-        effort: How many reads it may cost.
+        effort: The reads that the lag of one lease may cost.
     """
 
     def measure(lease: Lease) -> ShardLag:

@@ -1,4 +1,4 @@
-"""Checks of values that fastavro writes although they do not fit: numbers out of range, fractions, truth values, long decimals."""
+"""Checks of values that fastavro writes although they do not fit: numbers out of range, fractions, booleans, long decimals."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _ALONE: Final[Mapping[type, tuple[str, ...]]] = {
 
 
 def check_of(schema: Any) -> Check:
-    """Return a check that raises ValueError for a value that does not fit a schema's numbers and truth values.
+    """Return a check that raises ValueError for a value that does not fit a number or a boolean of the schema.
 
-    All else is left to fastavro, which checks it when it writes: missing fields, and the matching branch of a union.
+    fastavro finds other errors when it writes: a missing field, a value that fits no branch of a union.
 
     Args:
         schema: As `parse_avro` returns it.

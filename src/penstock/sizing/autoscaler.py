@@ -286,7 +286,7 @@ class Autoscaler:
             shards,
             now_ms=now_ms,
             created_ms=summary.created_ms,
-            # Not longer than the interval: a mean with minutes before a step would hide a part of it.
+            # Not longer than the interval: after a sudden rise of the load, a mean that includes earlier minutes hides a part of it.
             windows_s=[each for each in _WINDOWS_S if each <= self.options.interval_s],
         )
         if window_s is None:

@@ -98,7 +98,7 @@ def _window_s(
     created_ms: int,
     problems: list[str],
 ) -> float:
-    """Return over how long the sample goes; a time with a reshard in it is left out if possible."""
+    """Return the length of the sampled time; if possible, no reshard falls into it."""
     found = choose_window_s(
         kinesis, stream, shards, now_ms=now_ms, created_ms=created_ms, windows_s=_SAMPLES_S
     )

@@ -120,7 +120,7 @@ class _Probe:
         return sample_of(self._shard, records, covered_ms / 1000), problem
 
     def _read(self, began_ms: int, end_ms: float) -> tuple[list[RawRecord], bool]:
-        """Return the records from a moment until at least another one, and whether the shard has no more."""
+        """Return the records from one moment to another, with the rest of the last page, and whether the shard has no later ones."""
         start = IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=began_ms)
         iterator = self._kinesis.fetch_iterator(self._stream, self._shard.shard_id, start)
         records: list[RawRecord] = []

@@ -279,7 +279,7 @@ class DashboardServer:
 def refusal_of(headers: Mapping[str, str]) -> str | None:
     """Return the reason why a request without the token is refused; None if it is answered.
 
-    Requests of this machine are answered, but of no web page of another host. A browser sends requests to loopback for any page
+    Requests of this machine are answered, unless a web page of another host makes them. A browser sends requests to loopback for any page
     that asks it to. Such a request has the page's `Origin`, or, if the site's own name was pointed to loopback, a foreign `Host`.
 
     Args:

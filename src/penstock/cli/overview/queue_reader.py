@@ -50,7 +50,7 @@ class QueueReader:
         """Return the newest overview, and start the next one if it is older than a minute.
 
         Args:
-            wait_s: Wait at most so long for an overview that is under way; then the one before it is returned, or an empty one.
+            wait_s: Wait at most so long for an overview that is being taken. If it is not ready then, return the previous or an empty one.
         """
         with self._condition:
             age_s = self._clock.monotonic_s() - self._read_s

@@ -84,7 +84,7 @@ class StreamReader:
         Args:
             stream: Name or ARN.
             shards: As last listed; those that are closed are left out.
-            wait_s: Wait at most so long for a snapshot that is under way; then the one before it has to do.
+            wait_s: Wait at most so long for a snapshot that is being taken. If it is not ready then, return the previous one.
 
         Returns:
             None while the first snapshot is under way.
@@ -195,9 +195,9 @@ def _fetch_sums(
     shard_metrics: Sequence[str],
     now_ms: int,
 ) -> tuple[dict[str, Sums], list[dict[str, Sums]], list[str]]:
-    """Return the sums by metric: the stream's of the last hour, its shards' of the last quarter of an hour; and the problems.
+    """Return the stream's sums of the last hour by metric, those of each shard of the last quarter of an hour, and the problems.
 
-    A metric whose query failed is left out: it is unknown.
+    A metric whose query failed is left out.
     """
     problems: list[str] = []
 

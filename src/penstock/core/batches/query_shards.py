@@ -84,7 +84,7 @@ class QueryShards:
         self._ended = EndedShards()
         self._seen: dict[str, tuple[int, str]] = {}  # the query's last seen claim of each shard
         self._not_held: dict[str, Lease] = {}
-        """The rows, when the last batch was settled, that name this query as the reader and had no StartReader yet."""
+        """Rows read to settle the last batch that name this query as the reader and whose StartReader had not arrived."""
         self.unverified: set[str] = set()
         self._last_batch = self._last_claimed_before = last_batch
 
@@ -119,7 +119,7 @@ class QueryShards:
             # Either this row is older than the query's claim, or the claim was dropped as too old. A new read of the row shows
             # which.
             self.unverified.add(effect.key)
-        # During a batch the claim that its tasks were to find is kept: see `replaced_claims`.
+        # During a batch, keep the claim that its tasks have to find: `replaced_claims` compares the row with it.
         if self.is_settled or effect.key not in self._seen:
             self.on_row(effect.lease)
         if self.is_settled:
@@ -198,7 +198,7 @@ class QueryShards:
     def replaced_claims(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[tuple[str, BatchClaim]]:
         """Return the claims that have replaced the ones that a done batch's tasks had to find, by shard.
 
-        Another driver, on an older copy of the checkpoint location, has reset these leases while this one was paused; or the
+        Either another driver, on an older copy of the checkpoint location, has reset these leases while this one was paused, or the
         lease table was restored from a backup.
 
         Args:
@@ -312,6 +312,14 @@ class QueryShards:
     def _next_start(
         self, held: _HeldShard, row: Lease | None, planned: Position | None, known: KnownBatches
     ) -> BatchStart | None:
+        """Return a held shard's start after the last batch; None if another worker reads the shard now.
+
+        If the batch claimed an end that the other worker's checkpoint has not reached, return that end: the query releases the shard there.
+
+        Args:
+            planned: Its position in the batch's offset; None if the batch did not include it.
+            known: The batches up to the last one.
+        """
         if row is not None and row.reader != self.worker:
             claim = row.claim_of(self.worker)
             is_end_claimed = (
@@ -321,12 +329,13 @@ class QueryShards:
                 and not claim.end <= row.checkpoint
             )
             if not is_end_claimed:
-                return None  # the lease's reader goes on from the checkpoint
+                return None  # the lease's new reader goes on from the checkpoint
         begin = resolve_start(row, self.worker, known, planned)
         if planned is not None:
             return begin
-        # The batch did not include the shard. The coordinator's position can be ahead of the row's (an earlier reader's
-        # checkpoint that is written late) or be another starting point: then the shard starts there.
+        # The batch did not include the shard. It starts at the coordinator's position, which can be ahead of the row's (an earlier
+        # reader's checkpoint that is written late) or another starting point. The start in the row counts instead if it is a record or
+        # the shard's end, at or after that position.
         is_ahead = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
         if begin is not None and is_ahead and not begin.position < held.position:
             return begin

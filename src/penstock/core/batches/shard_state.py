@@ -151,7 +151,7 @@ class SettledShard(Struct, frozen=True):
 def settle_shard(
     begin: BatchStart, row: Lease | None, now_ms: int, before: ShardState | None, *, is_read: bool
 ) -> SettledShard:
-    """Return the state of a shard after a batch.
+    """Return the state of a shard after a batch, and whether the next one starts it elsewhere than expected.
 
     Args:
         begin: Where the next batch starts in the shard.

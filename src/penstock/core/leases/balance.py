@@ -47,7 +47,7 @@ from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import RequestHandover, Take
 
 VERY_OLD_DURATIONS = 3
-"""After so many lease durations without a renewal the share no longer counts."""
+"""After so many lease durations without a renewal any worker takes the lease, even beyond its share."""
 
 
 def plan_kcl2(
@@ -223,11 +223,11 @@ def _sum_of_caps(caps: Iterable[int | None]) -> int | None:
 
 
 def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]) -> dict[str, int]:
-    """Share evenly, the remainder to the fullest; leases beyond a worker's limit go to the others."""
+    """Share leases evenly, up to each worker's limit; the remainder goes to the workers that own most."""
     targets: dict[str, int] = {}
     fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie_break(worker)))
     left = total
-    while fullest_first:  # each turn fills at least one
+    while fullest_first:  # each turn but the last fills at least one worker up to its limit
         base, remainder = divmod(left, len(fullest_first))
         shares = {
             worker: base + (1 if place < remainder else 0) for place, worker in enumerate(fullest_first)

@@ -104,7 +104,7 @@ class CallAnswer(Struct, frozen=True):
     Args:
         problem: Why it failed; None if it did not.
         key: The lease that it was about, if it was about one.
-        scope: Whose, if the table has several streams: a stream's id, or empty.
+        scope: The id of the stream that the call was about, if the table has several streams; else empty.
     """
 
     call: LeaseCall

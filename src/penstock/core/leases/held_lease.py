@@ -410,7 +410,7 @@ class HeldLease(Struct):
             # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
             # stays; this worker writes its own checkpoint once that is ahead.
             self.lease = row
-            # The row may also have a request, which no later scan shows as news: this worker's copy has it from now on.
+            # The row may also have a hand-over request. No later scan shows it as new, since this worker's copy of the row has it now.
             stops = self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
             return [report_older_checkpoint(row, self.done_through), *stops]
         return self._reconcile(write, row, turn)

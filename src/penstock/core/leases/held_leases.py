@@ -186,7 +186,12 @@ class HeldLeases:
     # --- acquiring ------------------------------------------------------------------------------------
 
     def acquire(self, lease: Lease, sent_s: float, now_s: float) -> None:
-        """Begin to hold a lease whose row names this worker as the reader, by a write that was sent at `sent_s`."""
+        """Begin to hold a lease that this worker has acquired.
+
+        Args:
+            lease: The row, which names this worker as the reader.
+            sent_s: When the write that acquired or last renewed the lease was sent; its duration counts from then.
+        """
         assert lease.key not in self._held, f"lease {lease.key} is held already"
         self._last_epoch += 1
         renew_due_s = sent_s + self.options.renew_interval_s * (0.3 + 0.7 * self._turn.draw())

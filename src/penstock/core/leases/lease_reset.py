@@ -96,7 +96,7 @@ def _plan_starts(
 
 
 def plan_restore(leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> ResetPlan:
-    """Plan to restore the checkpoints of a backup; leases that are not in the backup were created by the reset.
+    """Plan to restore the checkpoints of a backup, and to remove leases that are not in it: the reset has created them.
 
     Args:
         backup: The rows before the reset.

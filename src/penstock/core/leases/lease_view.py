@@ -23,7 +23,7 @@ from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.shard_graph import find_cycles
 
 STALE_READ_S: Final = 2.0
-"""A scan may miss writes from so shortly before it, if it is eventually consistent."""
+"""An eventually consistent scan may miss writes that were made up to so many seconds before it."""
 
 
 class OwnerState(Enum):

@@ -204,7 +204,7 @@ class MovePlanner:
     def _hold_back(
         self, moves: Sequence[Move], live: Sequence[Acquisition], fleet: Sequence[FleetLease]
     ) -> list[Move]:
-        """Keep the moves that need not wait: takes of free leases, or one request of a worker without a lease."""
+        """Leave out the moves of leases that other workers hold; a worker without a lease and without another move keeps one."""
         rest = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
         is_seen = any(
             entry.lease.owner == self.me and entry.owner_state is OwnerState.ALIVE for entry in fleet

@@ -285,10 +285,10 @@ class TableScans:
         self._requested_by_s = min(self._requested_by_s, at_s)
 
     def request_next_round(self, now_s: float, *, are_rare: bool) -> None:
-        """Request a scan of the whole table one round from now, unless every round scans it anyway.
+        """Request a scan of the whole table about one round from now, if the regular scans would not make one.
 
         Args:
-            are_rare: Regular scans are further apart than rounds.
+            are_rare: Whether the regular scans are further apart than rounds.
         """
         if self.plan.part is not None:
             self.request_by(now_s + self._turn.jittered(self.options.interval_s, _JITTER))

@@ -419,9 +419,9 @@ class QueueDelivery:
         return held
 
     def _renewal_due_s(self, held: HeldRecord) -> float:
-        """Return when a visibility timeout is renewed; infinity if the record has then been handled for `handling_s_max`.
+        """Return when to renew a visibility timeout; infinity if the record will have been handled for `handling_s_max` by then.
 
-        The time counts from the first call of the handler with the record; before that call, from the receive.
+        Handling counts from the first call of the handler with the record; before that call, from the receive.
         """
         since_s = held.received_s if held.handler_began_s is None else held.handler_began_s
         due_s = held.visible_from_s + self._options.visibility_s * RENEWAL_SHARE

@@ -167,7 +167,7 @@ class ShardDelivery(Generic[R]):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no call is under way and, when stopping, failed or lost, none will follow."""
+        """Whether the shard is stopping, failed or lost, and no call is under way or still to be made."""
         if self._under_way:
             return False
         if self.phase is Phase.STOPPING:

@@ -89,8 +89,8 @@ class LowWater:
 
         Args:
             position: Not before the present one.
-            ordinal: Of the record at the position if it is known. Without it the count follows at the end
-                of the delivered run that holds the position.
+            ordinal: Of the record at the position if it is known. Without it, only delivered runs that
+                end at or before the position are counted as done.
         """
         passed = self.ordinal if ordinal is None else ordinal + 1
         while self._run_ends and self._run_ends[0][1] <= position:

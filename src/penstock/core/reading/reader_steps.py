@@ -97,14 +97,14 @@ class Page(ABC, Generic[Rows_co]):
 
     Args:
         first_sequence_number: Of the first Kinesis record, or None when the page is empty.
-        last: The place of the last user record, or of one after it in the same Kinesis record; None when the page is empty.
+        last: A position at or after the last user record, within its Kinesis record; None when the page is empty.
         read_bytes: Bytes that the service counts against the quota: data and partition keys.
         record_count: Kinesis records; 0 if they are not counted.
         next_iterator: None on the last page of a closed shard.
         millis_behind_latest: 0 at the tip.
         children: Given with the last page.
         service_ms: The moment by the service's clock, or None when unknown.
-        is_pushed: A subscription brought it: it is no call, and no call waits for it.
+        is_pushed: Whether a subscription delivered it. It was no call, so it does not delay the next one.
     """
 
     first_sequence_number: str | None

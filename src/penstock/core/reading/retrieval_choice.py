@@ -112,9 +112,9 @@ class AutoRetrieval(Struct, frozen=True):
     Args:
         polling: How a polled shard is read.
         fan_out: How a shard is read whose records are pushed.
-        contended_s: Reads must be refused because of other readers for so long before records are pushed, and up to half as
-            long on top.
-        hold_s: Records are pushed for so long before polling is tried again, and up to a quarter on top.
+        contended_s: Records are pushed after reads were refused because of other readers for this time, and a random part of up to
+            half of it.
+        hold_s: Records are pushed for this time, and a random part of up to a quarter of it, before polling is tried again.
 
     Raises:
         OptionError: A time is not above 0.

@@ -373,7 +373,7 @@ class ShardReader:
     # --- inside: loss ---
 
     def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
-        """Judge the first page of a new iterator; None if the record is there, or the page does not show it."""
+        """Judge the loss of the record at which a new iterator begins; None unless its first page shows that the record is gone."""
         skip = self._skip_through
         if skip is None:
             return None
@@ -397,7 +397,7 @@ class ShardReader:
 
     def _may_have_passed(self, page: Page[Rows_co]) -> bool:
         """Whether the iterator that the page before returned may have skipped records that left the stream unread."""
-        # For a new iterator, the record at which it begins shows this. A start that is no record requires no particular one.
+        # A new iterator begins at a record, and its first page shows this. If the position is no record, no page can show it.
         if self._skip_through is not None or not self.position.is_record:
             return False
         return not self._is_unread_kept(page)

@@ -143,7 +143,7 @@ class Subscription(Generic[P]):
         self._wanted = _Wanted.NOTHING
         self._number = 0
         self._opened_s = 0.0
-        self._start_until_s = 0.0  # later, records after it may have left the stream
+        self._start_until_s = 0.0  # when records after `_start` may begin to leave the stream
         self._not_before_s = float("-inf")
         self._silent_since_s = 0.0
         self._refusals = 0

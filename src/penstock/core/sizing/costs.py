@@ -125,7 +125,7 @@ def standard_bill(usage: Usage, prices: Prices) -> Bill:
 
 
 def advantage_bill(usage: Usage, prices: Prices) -> Bill:
-    """Return the bill of an On-demand Advantage stream; the commitment of its account is part of it if it is more."""
+    """Return the bill of an On-demand Advantage stream. Data in and out each count at least as the account's commitment."""
     out = usage.polled_bytes_per_s + usage.consumer_count * usage.written_bytes_per_s
     least = prices.advantage_commitment_mibps * MIB
     sums = [

@@ -328,7 +328,7 @@ class Resharder:
         return None
 
     def _grow(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | Hold:
-        """Share the load of the hottest shard and of some neighbours among one shard more."""
+        """Share the load of the hottest shard and of some neighbours among them and one shard more."""
         uses, fit = usage.uses, usage.fit
         found: tuple[tuple[int, ...], float] | None = None
         for width in range(1, _WINDOW_MAX + 1):
@@ -359,7 +359,7 @@ class Resharder:
         fill_max: float,
         why: str,
     ) -> _Goal | None:
-        """Share the load of some neighbours among one shard less: those with the least load, in the narrowest window."""
+        """Share the load of neighbouring shards among one shard less: in the narrowest window, and of those the one with the least load."""
         for width in range(2, _WINDOW_MAX + 2):
             if width > 2 and len(view.shards) == self._limits.shards_max:
                 return None  # between two steps there is one shard more
@@ -401,7 +401,7 @@ class Resharder:
 
 
 def hot_keys_of(view: StreamView, high: float) -> list[HotKey]:
-    """Return the shards over their quota that splitting cannot relieve."""
+    """Return the shards that use more than `high` of their quota and that a split cannot relieve."""
     found = []
     for shard in view.shards:
         use = view.now.use(shard.hash_range)

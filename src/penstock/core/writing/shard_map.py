@@ -89,7 +89,7 @@ class ShardMap:
             misrouted_ids: Shards that accepted aggregates meant for others.
 
         Returns:
-            Whether all of these are listed now, or have been listed for often enough.
+            Whether all of these shards are listed now, or the last of the additional listings has not shown them either.
         """
         listed = list(shards)
         self.ranges.update((shard.shard_id, shard.hash_range) for shard in listed)

@@ -231,8 +231,8 @@ class ShardQueue:
             if self._keeps_key_order:
                 keys = [record.partition_key for record in entry.records]
                 # No two of these entries have a key in common. The refused ones were in one request, and the next request
-                # takes records only after it has ended. An entry for which that request had no room was packed without
-                # the keys of the request.
+                # takes records only after it has ended. An entry for which that request had no room has none of the
+                # request's keys.
                 assert taken_keys.isdisjoint(keys), "a key is refused twice"
                 taken_keys.update(keys)
             yield entry

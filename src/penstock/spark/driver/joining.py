@@ -226,7 +226,7 @@ class Joining:
         """Reset leases whose claims the checkpoint location has no record of."""
         ports, offset, options = self._ports, self._offset, self._options
         if not offset.worker:
-            # A new checkpoint location under the workerId of an earlier one: its batch numbers follow that one's.
+            # A new checkpoint location takes over the workerId of an earlier one: its batch numbers follow the last claimed one.
             self.last_unknown_batch = last_claimed_batch(self.rows.values(), self.worker)
             return
         unknown = find_unknown_claims(self.rows.values(), self.worker, offset.known_batches)

@@ -102,7 +102,7 @@ def parse_several_batch(given: Mapping[str, str]) -> tuple[tuple[BatchOptions, .
 
 
 def check_several(given: Mapping[str, str]) -> None:
-    """Refuse options that neither a streaming nor a batch read of several streams can have, as `check_read` does for one.
+    """Refuse options that neither a streaming nor a batch read of several streams accepts.
 
     An option that only a streaming read needs, such as `applicationName`, may be missing: Spark has not yet chosen the read.
 

@@ -1,7 +1,8 @@
-"""Units and scales of a writer's logical types, for a column with other ones.
+"""A column's schema with the units of the writer's logical types.
 
-Values are read without logical types. A timestamp in milliseconds that a column takes for microseconds would be another
-moment, and a decimal of another scale another number. So the column's schema takes over the writer's unit, or refuses it.
+Values are read without logical types. If a writer's timestamp in milliseconds were read as microseconds, it would become another
+moment; a decimal read with another scale would become another number. So the writer's unit replaces that of the column's schema.
+If it cannot, as with a scale, reading fails.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ class _Meaning(NamedTuple):
 
 
 def column_as_written(column: Any, writer: Any, what: str) -> Any:
-    """Return the schema of a column, expanded, with the units of a writer's values.
+    """Return a column's schema, expanded and with the writer's units.
 
     Args:
-        column: Schema of the column as JSON values; it does not contain itself.
+        column: Schema of the column as JSON values; it is not recursive.
         writer: Schema of the writer as JSON values.
         what: Name of the values, for the message.
 
     Raises:
-        SchemaMismatch: A value of the writer means something else than the column's; the message has the field.
+        SchemaMismatch: The column cannot take over a unit or scale of the writer; the message has the field.
     """
     named: dict[str, Any] = {}
     written = parse_schema(writer, named)

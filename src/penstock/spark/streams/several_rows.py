@@ -22,7 +22,7 @@ def rows_of_stream(
     """Yield the rows of shards of one stream, and claim the end of the batch in each.
 
     Args:
-        place: The stream's place in their list.
+        place: Index of the stream in `several.streams`.
         tasks: The shards of one Spark task.
         query: Spark's id of the streaming query, or None if it is not known.
     """

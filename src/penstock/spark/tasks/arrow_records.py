@@ -63,7 +63,7 @@ def records_to_slices(
         rows_max: A slice ends with the Kinesis record that reaches it.
 
     Yields:
-        Rows, and how many of `records` are read after them; at least one slice, also for no records.
+        Rows, and the number of `records` up to and including those of the rows; at least one slice, also for no records.
     """
     counts = DecodeCounts() if counts is None else counts
     data = binaries([record.data for record in records])

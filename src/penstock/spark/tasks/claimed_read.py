@@ -390,7 +390,7 @@ class ClaimedRead:
             checkpoint_seen=lease.checkpoint,
             before=None if own is None else own.identity,
             tip_ms=task.tip_ms,
-            # A claim without a note is written without the lease. It keeps the other claims: their workers still read here.
+            # A claim without a note needs no lease. It drops no other claims: their workers may still read the shard.
             dropped=plan_dropped_claims(lease, execution.worker, now_ms - task.retention_ms) if note else (),
             stream=task.stream,
         )

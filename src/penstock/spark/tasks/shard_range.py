@@ -53,7 +53,7 @@ _data_of: Final = attrgetter("data")
 _key_of: Final = attrgetter("partition_key")
 
 Slices: TypeAlias = "Iterator[tuple[pa.RecordBatch, int]]"
-"""The rows of a page in parts, each with the number of the page's Kinesis records that are read after it."""
+"""The rows of a page in parts, each with the number of the page's Kinesis records up to and including those of the part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,8 @@ class ShardRange:
         self._hold_page = hold_page
         self._pushes = pushes
         self._check_stream = check_stream or _accept_stream
-        self._begins_anywhere = False  # not at a record, so another stream of this name has the position too
+        # The iterator starts at no record. A newer stream of this name accepts such a start, too.
+        self._begins_anywhere = False
         self._is_pushed = False  # the subscription delivers the pages now
         # Rows arrived, or the service was polled. Before that, an empty event does not show the tip: it may have been sent
         # before the records arrived for which this task was planned.

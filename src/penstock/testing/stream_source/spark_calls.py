@@ -130,7 +130,7 @@ class Driver:
         return text_of(self.reader.initialOffset())
 
     def latest(self, start: str, limit: Any = None) -> str:
-        """Return the next offset; without a limit by the source's own, as a plain trigger asks."""
+        """Return the next offset. Without a limit the source's default one applies, as with a plain trigger."""
         if not passes_start() or not self.takes_limits():
             return text_of(self.reader.latestOffset())
         if limit is None:
