@@ -259,7 +259,7 @@ def test_a_marked_aggregate_with_one_record_outside_the_shard_is_dropped_whole_a
     ("records", "is_marked", "drops_unmarked", "known", "told", "is_dropped"),
     [
         pytest.param(ASTRIDE, True, False, None, None, False, id="nothing is known of the shard"),
-        pytest.param(ASTRIDE, True, False, LOWER, None, False, id="the service knows the shard no more"),
+        pytest.param(ASTRIDE, True, False, LOWER, None, False, id="the service no longer has the shard"),
         pytest.param(ASTRIDE, True, False, LOWER, FULL_RANGE, False, id="the known range was an old one"),
         pytest.param(ASTRIDE, True, False, LOWER, LOWER, True, id="ours"),
         pytest.param(ASTRIDE, False, False, LOWER, LOWER, False, id="another producer's"),

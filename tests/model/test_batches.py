@@ -93,7 +93,7 @@ RULES = (
         2,
     ),
     Rule(
-        "that a batch holds nothing of a shard is claimed too",
+        "an empty range of a batch is claimed too",
         "tasks' = rest \\cup {Ready(t, r, t.start, TRUE)} /\\ UNCHANGED <<log, drv>>",
         "tasks' = rest /\\ Finish(t, t.start)",
         "SameRecords",
@@ -189,7 +189,7 @@ RULES = (
         2,
     ),
     Rule(
-        "a driver ends if a lease that it gets was reset since it saw its claim",
+        "a driver ends if a lease that it gets was reset after the driver saw the lease's claim",
         " \\/ (settled /\\ IsSetBack(d, s))",
         "",
         "NothingSkipped",
@@ -197,7 +197,7 @@ RULES = (
         3,
     ),
     Rule(
-        "a driver ends if the claim that its tasks were to find was replaced",
+        "a driver ends if another claim has replaced the one that its tasks must find",
         "  /\\ s \\in Entry(d).reads /\\ claim # NoClaim\n",
         "  /\\ FALSE\n",
         "SameRecords",
@@ -268,7 +268,7 @@ PLANTED_BUGS: Final[dict[str, str]] = {
     "a restored location is not noticed": "claims of which the location has no record are found",
     "a second driver finds its batch empty": "a task fails at the claim of another driver",
     "rows that were left unread are offered again": "an end that no action has reached is claimed before the next batch",
-    "that there is nothing is not claimed": "that a batch holds nothing of a shard is claimed too",
+    "that there is nothing is not claimed": "an empty range of a batch is claimed too",
     "who comes back looks at no checkpoint": "a task reads nothing that another worker has passed",
     "what was given back is forgotten": "a shard that was released and comes back goes on where it was released",
     "what was claimed before a restore is another driver's": "a claim from before the query began is no sign of another driver",

@@ -69,7 +69,7 @@ def test_a_shard_that_is_unknown_once_and_listed_then_is_not_gone():
 
 
 def test_a_shard_that_is_read_and_never_listed_ends_the_query_without_a_loss():
-    with pytest.raises(Unavailable, match="leaves out shardId-1, which the service knows"):
+    with pytest.raises(Unavailable, match="leaves out shardId-1, which the service has"):
         recreate(LaggingKinesis([()]))
 
 

@@ -60,8 +60,8 @@ def test_columns_are_found_and_ignored_in_any_case():
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"extra": IntegerType}, "does not know the column extra: it takes data, partitionKey and"),
-        ({"a": IntegerType, "z": IntegerType}, "does not know the column a, z: it takes"),
+        ({"extra": IntegerType}, "the sink has no column extra: it takes data, partitionKey and"),
+        ({"a": IntegerType, "z": IntegerType}, "the sink has no column a, z: it takes"),
         ({"explicitHashkeyy": StringType}, "explicitHashkeyy: did you mean explicitHashKey?"),
         ({"key": StringType}, "the column key is called partitionKey here"),
         ({"VALUE": StringType}, "the column VALUE is called data here"),

@@ -100,7 +100,7 @@ def test_credentials_that_are_refused_are_told_and_never_shown(spark, stream, ki
 @pytest.mark.parametrize(
     ("columns", "parts"),
     [
-        ("datum STRING, partitionKey STRING", ("does not know the column datum", "takes data, partitionKey")),
+        ("datum STRING, partitionKey STRING", ("the sink has no column datum", "takes data, partitionKey")),
         ("data STRING", ("the column partitionKey is missing", "alias('partitionKey')")),
         ("data INT, partitionKey STRING", ("the column data is int", "binary or string")),
     ],

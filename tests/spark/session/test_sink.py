@@ -42,7 +42,7 @@ def test_refused_entries_are_sent_again_and_nothing_is_lost(spark, stream, clien
             {},
             "the column data is int; the sink takes binary or string",
         ),
-        ("select 'k' as partitionKey, 'x' as data, 1 as extra", {}, "does not know the column extra"),
+        ("select 'k' as partitionKey, 'x' as data, 1 as extra", {}, "the sink has no column extra"),
         ("select 'k' as key, 'x' as value", {}, "the column value is called data here"),
         ("select 'k' as partitionKey, cast(null as string) as data", {}, "the column data is null"),
         ("select '' as partitionKey, 'x' as data", {}, "row 0 of the task"),

@@ -78,10 +78,10 @@ def find_foreign_lease(
 def _other_stream(found: StreamIdentity, stream: StreamIdentity) -> str:
     if found.arn == stream.arn:
         return (
-            f"it was made for a stream of the same name that was created at {found.created_ms} ms, and this one was "
+            f"it was created for a stream of the same name that was created at {found.created_ms} ms, and this one was "
             f"created at {stream.created_ms} ms: the stream was deleted and made again"
         )
-    return f"it was made for the stream {found.arn}"
+    return f"it was created for the stream {found.arn}"
 
 
 def describe_foreign_table(

@@ -228,19 +228,19 @@ class LeaseRecreation:
             shards = {shard.shard_id: shard for shard in listing.shards}
             unlisted = [key for key in keys if key not in shards]
             for key in unlisted:
-                denials[key] += not self._is_known(key)
+                denials[key] += not self._has_shard(key)
             is_whole = not ShardGraph(listing.shards).open_cover().holes
             is_last = attempt == _LISTINGS_MAX - 1
             if all(denials[key] >= _DENIALS_MIN for key in unlisted) and (is_whole or is_last):
                 return shards
         raise Unavailable(
-            f"stream {self._options.stream}: its listing leaves out {', '.join(unlisted[:5])}, which the service knows, and whose "
+            f"stream {self._options.stream}: its listing leaves out {', '.join(unlisted[:5])}, which the service has, and whose "
             "leases must be created again. Start the query again when the listing is whole",
             operation="ListShards",
             resource=self._options.stream,
         )
 
-    def _is_known(self, key: str) -> bool:
+    def _has_shard(self, key: str) -> bool:
         try:
             self._kinesis.fetch_iterator(self._options.stream, key, IteratorStart(IteratorType.TRIM_HORIZON))
         except NotFound:

@@ -77,7 +77,7 @@ def _refuse_unknown(names: Collection[str]) -> None:
         for name in unknown
     )
     raise OptionError(
-        f"the sink does not know the column {', '.join(unknown)}: {hints}it takes data, partitionKey and, if wanted, "
+        f"the sink has no column {', '.join(unknown)}: {hints}it takes data, partitionKey and, if wanted, "
         f"explicitHashKey and streamName, and ignores the source's other columns ({', '.join(_IGNORED)}). Put the rest into "
         "data, for instance with to_json(struct('*')).alias('data'), or drop it"
     )
