@@ -377,7 +377,7 @@ QUERY_MUTANTS = (
         "_without",
         forgets_promotions,
     ),
-    Mutant("tasks do not know the claim that stands", SPARK, 0, QueryShards, "seen_claim", knows_no_claim),
+    Mutant("tasks do not know the claim that stands", SPARK, 0, QueryShards, "last_claim", knows_no_claim),
     Mutant(
         "what came later is skipped with an unread batch",
         SPARK,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from penstock.spark.tasks.arrow_columns import (
     binaries,
     booleans,
+    constant_number,
+    constant_text,
     decimals,
     integers,
     repeated,
-    same_number,
-    same_text,
     texts,
 )
 
@@ -47,10 +47,10 @@ def test_numbers_and_truth_values_are_those_of_pyarrow() -> None:
 
 
 def test_one_value_fills_a_column() -> None:
-    assert same_text("straße", 3).equals(pa.array(["straße"] * 3))
-    assert same_text("", 2).equals(pa.array(["", ""]))
-    assert same_text("x", 0).equals(pa.array([], pa.string()))
-    assert same_number(7, pa.int64(), 2).equals(pa.array([7, 7], pa.int64()))
+    assert constant_text("straße", 3).equals(pa.array(["straße"] * 3))
+    assert constant_text("", 2).equals(pa.array(["", ""]))
+    assert constant_text("x", 0).equals(pa.array([], pa.string()))
+    assert constant_number(7, pa.int64(), 2).equals(pa.array([7, 7], pa.int64()))
 
 
 @pytest.mark.parametrize("counts", [[2, 0, 1], [0, 0, 0], [1, 1, 1]])

@@ -40,9 +40,9 @@ class ReadEffort:
     attempts_max: int
 
 
-ASKED_ONCE: Final = ReadEffort(pages_max=10, attempts_max=5)
+ONE_MEASUREMENT: Final = ReadEffort(pages_max=10, attempts_max=5)
 """A user waits for one answer."""
-ASKED_AGAIN: Final = ReadEffort(pages_max=2, attempts_max=1)
+REPEATED_MEASUREMENT: Final = ReadEffort(pages_max=2, attempts_max=1)
 """The next measurement follows in a few seconds."""
 
 
@@ -68,7 +68,7 @@ def measure_lags(
     streams: Mapping[str, str],
     leases: Sequence[Lease],
     clock: Clock,
-    effort: ReadEffort = ASKED_ONCE,
+    effort: ReadEffort = ONE_MEASUREMENT,
 ) -> list[ShardLag]:
     """Measure the lag of every lease that is not ended and whose stream is known.
 

@@ -163,7 +163,7 @@ def test_a_shard_added_after_its_batch_goes_on_at_its_claim_despite_an_older_row
     settle(shards, done(shards=("a", "b")), claimed("b"), claimed("a"))
     shards.start(StartReader("a", 9, AT5, lease(counter=counter), 0.0), 1000)
     assert positions(shards) == {"a": expected, "b": AT9}
-    assert shards.seen_claim("a") == ((1, "r1") if expected == AT9 else None)
+    assert shards.last_claim("a") == ((1, "r1") if expected == AT9 else None)
 
 
 def test_a_recreated_lease_that_was_another_workers_starts_by_its_new_row():
@@ -429,10 +429,10 @@ def test_what_no_execution_of_a_batch_fixed_is_left_to_the_driver(row, expected)
 
 def test_the_claim_that_was_seen_last_is_remembered_whatever_older_rows_say():
     shards = holding("a")
-    assert shards.seen_claim("a") is None
+    assert shards.last_claim("a") is None
     settle(shards, done(2), claimed(batch=2))
     shards.on_row(claimed(batch=1))
-    assert shards.seen_claim("a") == (2, "r1")
+    assert shards.last_claim("a") == (2, "r1")
 
 
 def test_idle_shards_tell_since_when_nothing_is_left():
@@ -447,11 +447,11 @@ def test_a_claim_that_was_seen_and_may_be_gone_is_looked_up_before_it_counts():
     shards.stop(StopReader("a", 1, StopWhy.LOST))
     shards.release_stopped()
     shards.start(StartReader("a", 2, AT9, lease(), 0.0), 1000)
-    assert (shards.seen_claim("a"), shards.unverified) == ((2, "r1"), {"a"})
+    assert (shards.last_claim("a"), shards.unverified) == ((2, "r1"), {"a"})
     shards.on_fresh_rows(["a"], {"a": lease()})
-    assert (shards.seen_claim("a"), shards.unverified) == (None, set())
+    assert (shards.last_claim("a"), shards.unverified) == (None, set())
     shards.on_fresh_rows(["a", "b"], {"a": claimed(batch=3)})
-    assert (shards.seen_claim("a"), shards.seen_claim("b")) == ((3, "r1"), None)
+    assert (shards.last_claim("a"), shards.last_claim("b")) == ((3, "r1"), None)
 
 
 def test_a_restored_copy_keeps_its_last_batchs_end_if_a_later_claim_has_it():
@@ -621,7 +621,7 @@ def test_a_restored_query_reads_freely_from_a_position_that_was_reset(batch):
     row = replace(reset_rows(logged)["a"], owner=ME)
     shards = QueryShards(ME, batch + 6)
     shards.on_row(row)
-    execution = Execution(ME, batch, "new", AT5, shards.seen_claim("a"), "r1")
+    execution = Execution(ME, batch, "new", AT5, shards.last_claim("a"), "r1")
     assert plan_read(row, execution) == ReadFreely()
     shards.start(StartReader("a", 1, AT5, row, 0.0), 1000)
     assert (
@@ -656,10 +656,10 @@ def test_a_lease_that_comes_back_between_batches_with_an_earlier_claim_was_reset
     shards = holding("a")
     settle(shards, done(3, runs=RUNS), planned("r1", batch=3))
     row = lease() if kept is None else planned("r1", batch=kept)
-    claim = shards.set_back_claim(row)
+    claim = shards.reset_claim(row)
     assert (None if claim is None else claim.batch) == expected
     shards.on_batch_start()
-    assert shards.set_back_claim(row) is None
+    assert shards.reset_claim(row) is None
 
 
 # --- which shards share a task ----------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class WatchThread:
         self._is_closed = False
         self._newest: Snapshot | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="penstock-looks", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="penstock-snapshots", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

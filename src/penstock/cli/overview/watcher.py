@@ -20,7 +20,13 @@ from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.safe_text import describe_error
 from penstock.core.shard_graph import ShardGraph
 from penstock.errors import NotFound, PenstockError, ServiceError
-from penstock.runtime.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLag, measure_lags
+from penstock.runtime.shard_lags import (
+    ONE_MEASUREMENT,
+    REPEATED_MEASUREMENT,
+    ReadEffort,
+    ShardLag,
+    measure_lags,
+)
 from penstock.runtime.threads import map_on_daemons
 
 if TYPE_CHECKING:
@@ -100,7 +106,7 @@ class ApplicationWatcher:
             for lease, state, unmoved_s in self._view.with_owner_states(now_s)
         ]
         return self._with_events(
-            self._build(sightings, scan.skipped, ASKED_AGAIN, self._options.lag_count_max)
+            self._build(sightings, scan.skipped, REPEATED_MEASUREMENT, self._options.lag_count_max)
         )
 
     def watch_once(self) -> tuple[list[Sighting], LeaseScan]:
@@ -115,7 +121,7 @@ class ApplicationWatcher:
         """Return the snapshot of a watched table, with all lags."""
         sightings, scan = watched
         lag_count_max = len(sightings) if self._options.lag_count_max else 0
-        return self._build(sightings, scan.skipped, ASKED_ONCE, lag_count_max)
+        return self._build(sightings, scan.skipped, ONE_MEASUREMENT, lag_count_max)
 
     def failed_snapshot(self, error: Exception) -> ApplicationSnapshot:
         """Return an empty snapshot with an error as its problem."""
@@ -265,7 +271,9 @@ class FleetWatcher:
         def snapshot(name: str) -> ApplicationSnapshot:
             return self._tried(name, self._watchers[name].take_snapshot)
 
-        return self._joined(map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, snapshot, self._watchers))
+        return self._joined(
+            map_on_daemons("penstock-snapshot", _APPLICATIONS_AT_ONCE, snapshot, self._watchers)
+        )
 
     def take_last_snapshot(self) -> Snapshot:
         """Take the only snapshot: up to 64 tables are watched within the same seconds."""
@@ -288,7 +296,8 @@ class FleetWatcher:
         watching = map_on_daemons("penstock-watch", _WATCHED_AT_ONCE, watch, self._watchers)
         seen = dict(zip(self._watchers, watching, strict=True))
         return self._joined(
-            map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, snapshot, self._watchers), _LAST_QUEUES_S
+            map_on_daemons("penstock-snapshot", _APPLICATIONS_AT_ONCE, snapshot, self._watchers),
+            _LAST_QUEUES_S,
         )
 
     def _choose(self) -> None:

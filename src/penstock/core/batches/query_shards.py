@@ -82,7 +82,7 @@ class QueryShards:
         # Shards released since the last batch was settled: they may be acquired again before the next one is settled.
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
         self._ended = EndedShards()
-        self._seen: dict[str, tuple[int, str]] = {}  # the query's last seen claim of each shard
+        self._last_claims: dict[str, tuple[int, str]] = {}  # the query's last seen claim of each shard
         self._not_held: dict[str, Lease] = {}
         """Rows read to settle the last batch that name this query as the reader and whose StartReader had not arrived."""
         self.unverified: set[str] = set()
@@ -115,12 +115,12 @@ class QueryShards:
         row = self._not_held.pop(effect.key, effect.lease)
         if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator read it
             effect = replace(effect, lease=row)
-        if effect.lease.claim_of(self.worker) is None and effect.key in self._seen:
+        if effect.lease.claim_of(self.worker) is None and effect.key in self._last_claims:
             # Either this row is older than the query's claim, or the claim was dropped as too old. A new read of the row shows
             # which.
             self.unverified.add(effect.key)
         # During a batch, keep the claim that its tasks have to find: `replaced_claims` compares the row with it.
-        if self.is_settled or effect.key not in self._seen:
+        if self.is_settled or effect.key not in self._last_claims:
             self.on_row(effect.lease)
         if self.is_settled:
             state = self._resume(held, effect, now_ms)
@@ -161,8 +161,8 @@ class QueryShards:
         counts.
         """
         claim = row.claim_of(self.worker)
-        if claim is not None and claim.batch >= self._seen.get(row.key, (-1, ""))[0]:
-            self._seen[row.key] = claim.identity
+        if claim is not None and claim.batch >= self._last_claims.get(row.key, (-1, ""))[0]:
+            self._last_claims[row.key] = claim.identity
 
     def on_fresh_rows(self, keys: Iterable[str], rows: Mapping[str, Lease]) -> None:
         """Replace the remembered claims of rows that were read just now; a missing claim is remembered as missing."""
@@ -170,13 +170,13 @@ class QueryShards:
             self.unverified.discard(key)
             claim = rows[key].claim_of(self.worker) if key in rows else None
             if claim is None:
-                self._seen.pop(key, None)
+                self._last_claims.pop(key, None)
             else:
-                self._seen[key] = claim.identity
+                self._last_claims[key] = claim.identity
 
-    def seen_claim(self, key: str) -> tuple[int, str] | None:
+    def last_claim(self, key: str) -> tuple[int, str] | None:
         """Return the shard's own claim that was seen last, as (batch, run), or None."""
-        return self._seen.get(key)
+        return self._last_claims.get(key)
 
     def claims_of_another_driver(
         self, rows: Iterable[Lease], known: KnownBatches
@@ -187,7 +187,7 @@ class QueryShards:
         shard.
         """
         unknown = find_unknown_claims(rows, self.worker, known)
-        return [(row.key, claim) for row, claim in unknown if self._is_new(claim, self.seen_claim(row.key))]
+        return [(row.key, claim) for row, claim in unknown if self._is_new(claim, self.last_claim(row.key))]
 
     def _is_new(self, claim: BatchClaim, seen: tuple[int, str] | None) -> bool:
         """Return whether a claim was made since the query began, or since it got the shard."""
@@ -212,10 +212,10 @@ class QueryShards:
             if claim is not None
             and claim.batch < start.batch
             and start.known_batches.has(claim)
-            and claim.identity != self.seen_claim(key)
+            and claim.identity != self.last_claim(key)
         ]
 
-    def set_back_claim(self, row: Lease) -> BatchClaim | None:
+    def reset_claim(self, row: Lease) -> BatchClaim | None:
         """Return the claim on a lease that the query gets between two batches, if the query has seen a later claim on it.
 
         Batch numbers on a lease only grow, unless another driver resets it, or the lease table is restored from a backup.
@@ -224,7 +224,7 @@ class QueryShards:
             return None  # `replaced_claims` compares the row that is read when the batch is done
         later = self._not_held.get(row.key, row)
         claim = (later if later.counter >= row.counter else row).claim_of(self.worker)
-        seen = self.seen_claim(row.key)
+        seen = self.last_claim(row.key)
         return claim if claim is not None and seen is not None and claim.batch < seen[0] else None
 
     def rows_to_read(self, start: StreamOffset) -> list[str]:
@@ -336,8 +336,8 @@ class QueryShards:
         # The batch did not include the shard. It starts at the coordinator's position, which can be ahead of the row's (an earlier
         # reader's checkpoint that is written late) or another starting point. The start in the row counts instead if it is a record or
         # the shard's end, at or after that position.
-        is_ahead = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
-        if begin is not None and is_ahead and not begin.position < held.position:
+        is_exact = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
+        if begin is not None and is_exact and not begin.position < held.position:
             return begin
         return BatchStart(held.position, StartReason.CHECKPOINT)
 
@@ -370,7 +370,7 @@ class QueryShards:
         return frozenset(
             key
             for key in self._lost() & rows.keys()
-            if key not in self._seen or rows[key].claim_of(self.worker) is None
+            if key not in self._last_claims or rows[key].claim_of(self.worker) is None
         )
 
     def _lost(self) -> frozenset[str]:
@@ -423,7 +423,7 @@ class QueryShards:
         if state is None or not state.position.is_record:
             return ReaderStopped(key, held.epoch, None)
         self._released[key] = (state, promotion)
-        seen = SeenClaim(self.worker, self.seen_claim(key))
+        seen = SeenClaim(self.worker, self.last_claim(key))
         return ReaderStopped(key, held.epoch, state.position, state.tip, seen)
 
     def promotions(self) -> list[Promote]:

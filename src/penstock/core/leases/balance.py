@@ -67,11 +67,11 @@ def plan_kcl2(
         The decision order of KCL 2.7.3's lease taker. Two differences: finished leases are left out here (Java counts
         them until it deletes them), and a worker with as many leases as it may have takes none of the very old ones.
     """
-    acquisitions = _plan(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
+    acquisitions = _plan_like_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
     return acquisitions[: limits.leases_to_acquire]
 
 
-def _plan(
+def _plan_like_kcl2(
     fleet: Sequence[FleetLease], me: str, limits: BalanceLimits, *, lease_duration_s: float, chance: float
 ) -> list[Acquisition]:
     cap = limits.max_leases

@@ -570,7 +570,7 @@ class Coordinator:
     def _fetch_rows(self, now_s: float) -> None:
         """Fetch rows by key if scans of the part will not show them."""
         if self._scans.part is not None and not self._stop.is_begun:
-            for key in self._scans.unsure:
+            for key in self._scans.owner_unknown:
                 self._row_fetches.request(key, now_s)
         self._row_fetches.fetch_due(now_s)
 

@@ -5,7 +5,7 @@ During a hand-over the lease names two workers: the reader (`checkpoint_owner`) 
 until the hand-over time is over.
 
 A Java KCL 2.x worker ignores hand-overs: it renews through the whole hand-over time, and when it takes a lease it leaves the
-reader's field unchanged. Either shows that requests to it are useless. So do its renewals that leave a row bare, without the
+reader's field unchanged. Either shows that requests to it are useless. So do its renewals that leave a row without the
 attributes that Penstock and KCL 3 write with a renewal (the stream, the throughput). A worker that was seen to request, to
 release, to claim, or to write a throughput or a tip mark supports hand-overs and is always asked, however slow it is.
 
@@ -21,8 +21,8 @@ from typing import Final
 
 from penstock.core.leases.lease import Lease
 
-_BARE_RENEWALS: Final = 2
-"""Renewals that leave a row bare before its reader counts as a KCL 2.x worker; a Penstock worker's first one names its stream."""
+_RENEWALS_WITHOUT_ATTRIBUTES_MIN: Final = 2
+"""After so many renewals without Penstock's attributes a reader counts as a KCL 2.x worker; Penstock's first one names the stream."""
 _IGNORED_TIMES: Final = 20
 """Hand-over times after which a worker that did not answer is asked again: it may have been upgraded."""
 
@@ -38,7 +38,8 @@ class Handovers:
     def __init__(self, bound_s: float, *, names_streams: bool = False) -> None:
         self.bound_s = bound_s
         self.names_streams = names_streams
-        self._bare: dict[str, int] = {}  # lease -> renewals by its reader that left the row bare
+        # By lease: renewals by its reader that wrote none of Penstock's attributes.
+        self._renewals_without_attributes: dict[str, int] = {}
         # By lease: when its present owner and reader were first seen together.
         self._since_s: dict[str, float] = {}
         self._kcl2_taken: set[str] = set()  # leases whose `checkpoint_owner` a take by KCL 2.x left unchanged
@@ -52,7 +53,7 @@ class Handovers:
         if reader is not None and (now.claim_of(reader) is not None or _shows_news(before, now)):
             self._on_answering(reader)
         if self.names_streams:
-            self._count_bare(before, now, now_s)
+            self._count_renewals_without_attributes(before, now, now_s)
         if before is not None and (before.owner, before.checkpoint_owner) == (
             now.owner,
             now.checkpoint_owner,
@@ -66,14 +67,16 @@ class Handovers:
         else:
             self._since_s[key] = now_s
 
-    def _count_bare(self, before: Lease | None, now: Lease, now_s: float) -> None:
+    def _count_renewals_without_attributes(self, before: Lease | None, now: Lease, now_s: float) -> None:
         reader = now.reader
-        is_bare = now.stream is None and now.throughput_kbps is None
-        if reader is None or before is None or before.reader != reader or not is_bare or now.is_ended:
-            self._bare.pop(now.key, None)
+        lacks_attributes = now.stream is None and now.throughput_kbps is None
+        has_renewed = before is not None and before.reader == reader and not now.is_ended
+        if reader is None or before is None or not has_renewed or not lacks_attributes:
+            self._renewals_without_attributes.pop(now.key, None)
             return
-        self._bare[now.key] = self._bare.get(now.key, 0) + max(0, now.counter - before.counter)
-        if self._bare[now.key] >= _BARE_RENEWALS and reader not in self._ignored_s:
+        count = self._renewals_without_attributes.get(now.key, 0) + max(0, now.counter - before.counter)
+        self._renewals_without_attributes[now.key] = count
+        if count >= _RENEWALS_WITHOUT_ATTRIBUTES_MIN and reader not in self._ignored_s:
             self._on_ignored(reader, now_s)
 
     def _on_names_changed(self, before: Lease, now: Lease, now_s: float) -> None:
@@ -100,7 +103,7 @@ class Handovers:
     def forget(self, key: str) -> None:
         """Forget a lease that does not exist any more."""
         self._since_s.pop(key, None)
-        self._bare.pop(key, None)
+        self._renewals_without_attributes.pop(key, None)
         self._kcl2_taken.discard(key)
 
     def keep_only(self, leases: Iterable[Lease]) -> None:

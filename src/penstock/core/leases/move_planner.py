@@ -40,17 +40,19 @@ class FleetMembership:
         self._began_s: float | None = None  # when the current wait began
         self._due_s = math.inf
 
-    def on_workers(self, workers: Iterable[str], now_s: float, round_s: float, memory_s: float = 0.0) -> None:
+    def on_workers(
+        self, workers: Iterable[str], now_s: float, round_s: float, whole_scan_s: float = 0.0
+    ) -> None:
         """Handle the live workers of a scan: a new one begins a wait, or lengthens it up to a limit.
 
         Args:
             workers: All live workers, this one included.
             round_s: Mean time between two scans.
-            memory_s: Mean time between two scans that show all workers, if it is longer. A worker is new if
+            whole_scan_s: Mean time between two scans that show all workers, if it is longer. A worker is new if
                 it was not seen for `_MEMORY_ROUNDS` times the longer of the two.
         """
         is_first = not self._seen_s
-        known_s = now_s - _MEMORY_ROUNDS * max(round_s, memory_s)
+        known_s = now_s - _MEMORY_ROUNDS * max(round_s, whole_scan_s)
         seen = set(workers)
         has_newcomers = any(self._seen_s.get(worker, -math.inf) < known_s for worker in seen)
         self._seen_s = {worker: at_s for worker, at_s in self._seen_s.items() if at_s >= known_s}
@@ -139,7 +141,7 @@ class MovePlanner:
         if options.policy is not BalancePolicy.KCL2 and not self._membership.is_settled(now_s):
             live = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
             if live:
-                moves = self._hold_back(moves, live, fleet)
+                moves = self._without_live_moves(moves, live, fleet)
                 scan_s = min(scan_s, self._membership.due_s)
         if scans.part is not None:
             moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
@@ -201,16 +203,16 @@ class MovePlanner:
         scan_s = now_s + soon_s if is_urgent else math.inf
         return RoundPlan([take_free(entry, self.me) for entry in taken], scan_s)
 
-    def _hold_back(
+    def _without_live_moves(
         self, moves: Sequence[Move], live: Sequence[Acquisition], fleet: Sequence[FleetLease]
     ) -> list[Move]:
         """Leave out the moves of leases that other workers hold; a worker without a lease and without another move keeps one."""
-        rest = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
+        kept = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
         is_seen = any(
             entry.lease.owner == self.me and entry.owner_state is OwnerState.ALIVE for entry in fleet
         )
-        if is_seen or rest:
-            return rest
+        if is_seen or kept:
+            return kept
         # Two new workers with the same scan have the same plan, with the same first lease. So each chooses by its own name.
         return [min(live, key=lambda move: tie_break(self.me, move.write.key))]
 

@@ -207,7 +207,7 @@ class TableScans:
         self._state_due_s = -math.inf
         self._due_s = math.inf
         self._whole_due_s = math.inf  # of the next scan of the whole table, if regular scans read a part
-        self._requested_by_s = math.inf  # when a requested scan of the whole table must begin at the latest
+        self._whole_requested_by_s = math.inf  # when a requested one must begin at the latest
         self._retry_s = -math.inf  # the earliest next scan after one that failed
         self._is_scanning = False
         self._is_scanning_whole = False  # the scan in flight, or the last one, is of the whole table
@@ -215,8 +215,8 @@ class TableScans:
         self._is_watch = False  # the scan in flight, or the last one, is only for free leases
         self._is_requested = False
         self._failures = 0
-        self._unsure: set[str] = set()  # leases whose owner is unknown
-        self._checked: set[str] = set()  # those of `_unsure` that are resolved by the scan in flight
+        self._owner_unknown: set[str] = set()  # leases whose owner is unknown
+        self._resolved_by_scan: set[str] = set()  # those of them that the scan in flight resolves
 
     @property
     def next_wake_s(self) -> float:
@@ -228,13 +228,13 @@ class TableScans:
 
     @property
     def _whole_s(self) -> float:
-        return min(self._whole_due_s, self._requested_by_s)
+        return min(self._whole_due_s, self._whole_requested_by_s)
 
     @property
     def is_quiet(self) -> bool:
         """Whether no scan is in flight or requested, and none is needed to find out which leases this worker owns."""
         is_scanning = self._is_scanning and not self._is_watch
-        return not is_scanning and not self._is_requested and not self._unsure
+        return not is_scanning and not self._is_requested and not self._owner_unknown
 
     @property
     def is_watch(self) -> bool:
@@ -242,9 +242,9 @@ class TableScans:
         return self._is_watch
 
     @property
-    def unsure(self) -> frozenset[str]:
+    def owner_unknown(self) -> frozenset[str]:
         """Leases whose owner is unknown."""
-        return frozenset(self._unsure)
+        return frozenset(self._owner_unknown)
 
     def advance(self, now_s: float) -> None:
         """Create the table, or begin a scan, if it is due."""
@@ -253,7 +253,7 @@ class TableScans:
             self._turn.emit(EnsureTable())
         if self._is_requested and not self._is_scanning:
             self._is_requested = False
-            self._requested_by_s = min(self._requested_by_s, now_s)
+            self._whole_requested_by_s = min(self._whole_requested_by_s, now_s)
         if now_s >= self.next_wake_s and self._state is TableState.READY:
             if now_s < min(self._due_s, self._whole_s):
                 self._begin_watch()
@@ -271,8 +271,8 @@ class TableScans:
         self._is_watch = False
         self._is_scanning_whole = is_whole
         if is_whole:
-            self._checked = set(self._unsure)
-            self._requested_by_s = self._whole_due_s = math.inf
+            self._resolved_by_scan = set(self._owner_unknown)
+            self._whole_requested_by_s = self._whole_due_s = math.inf
         # The scan is strongly consistent only if every scan reads the whole table: see `ScanTable`.
         self._turn.emit(ScanTable(WHOLE_TABLE if is_whole and self.part is not None else self.part))
 
@@ -282,7 +282,7 @@ class TableScans:
 
     def request_by(self, at_s: float) -> None:
         """Request a scan of the whole table that begins by a moment; one in flight does not count."""
-        self._requested_by_s = min(self._requested_by_s, at_s)
+        self._whole_requested_by_s = min(self._whole_requested_by_s, at_s)
 
     def request_next_round(self, now_s: float, *, are_rare: bool) -> None:
         """Request a scan of the whole table about one round from now, if the regular scans would not make one.
@@ -368,14 +368,14 @@ class TableScans:
         self._is_scanning = False
         self._failures = 0
         self._retry_s = -math.inf
-        self._unsure -= self._checked
-        self._checked.clear()
+        self._owner_unknown -= self._resolved_by_scan
+        self._resolved_by_scan.clear()
 
     def on_scan_failed(self, problem: Problem, now_s: float) -> bool:
         """Handle that a scan failed; True if it is the first call to find no table."""
         self._is_scanning = False
         self._failures += 1
-        self._checked.clear()
+        self._resolved_by_scan.clear()
         is_gone = problem is Problem.TABLE_MISSING and self.on_table_missing()
         interval_s = self.options.interval_s
         backoff = Backoff(min(1.0, interval_s), interval_s)
@@ -429,14 +429,14 @@ class TableScans:
 
     def on_owner_unknown(self, key: str, now_s: float) -> None:
         """Handle that a lease's owner became unknown: only a read that begins later resolves it."""
-        self._unsure.add(key)
-        self._checked.discard(key)
+        self._owner_unknown.add(key)
+        self._resolved_by_scan.discard(key)
         if self.part is None:
             self.request_by(now_s + self.options.interval_s)
 
     def on_owner_known(self, key: str) -> None:
         """Handle that the row was read by its key."""
-        self._unsure.discard(key)
+        self._owner_unknown.discard(key)
 
 
 class RowFetches:

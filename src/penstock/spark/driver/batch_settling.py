@@ -132,7 +132,7 @@ class BatchSettler:
             self.fetch_leases(None) if self._scans_for_sharing(settlement, keys_read) else rows,
         )
         for shard_id, unexpected in settlement.unexpected_starts:
-            _explain(shard_id, unexpected, start.batch)
+            _warn_unexpected_start(shard_id, unexpected, start.batch)
         return settlement
 
     def _scans_for_sharing(self, settlement: Settlement, keys_read: Collection[str] | None) -> bool:
@@ -159,7 +159,7 @@ class BatchSettler:
         except NotFound:  # the whole table was deleted
             return {}
 
-    def refuse_set_back_lease(self, shards: QueryShards, row: Lease) -> None:
+    def refuse_reset_lease(self, shards: QueryShards, row: Lease) -> None:
         """Raise an error if the query gets a lease that another driver has reset since this one saw its claim.
 
         Raises:
@@ -167,12 +167,12 @@ class BatchSettler:
         """
         # Without this check the query would go on at its own position, and release the lease there. The other driver, which
         # begins further back, would skip the records up to it. This row may be older than the query's own last claim.
-        if shards.set_back_claim(row) is None:
+        if shards.reset_claim(row) is None:
             return
         for fresh in self.fetch_leases([row.key]).values():
-            claim = shards.set_back_claim(fresh)
+            claim = shards.reset_claim(fresh)
             if claim is not None:
-                raise _set_back(
+                raise _reset_error(
                     f"shard {fresh.key}: its lease was set back to batch {claim.batch} of {shards.worker}"
                 )
 
@@ -295,7 +295,7 @@ def refuse_another_driver(known: KnownBatches, shards: QueryShards, rows: Iterab
         )
 
 
-def _set_back(what: str) -> AnotherDriver:
+def _reset_error(what: str) -> AnotherDriver:
     return AnotherDriver(
         f"{what}: another query works from a copy of the checkpoint location, or the lease table was restored from a backup. "
         "Make sure that one query at a time uses the location and its copies, and start it again: it goes on from its "
@@ -306,7 +306,7 @@ def _set_back(what: str) -> AnotherDriver:
 def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
     # Without this check the driver would claim the batch's end again, and Spark may have accepted a different end.
     for key, claim in shards.replaced_claims(start, rows):
-        raise _set_back(
+        raise _reset_error(
             f"shard {key}: its lease was set back to batch {claim.batch} during batch {start.batch} of {shards.worker}"
         )
 
@@ -316,7 +316,7 @@ def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:
     return replace(task, until_ms=until_ms)
 
 
-def _explain(shard_id: str, unexpected: UnexpectedStart, batch: int) -> None:
+def _warn_unexpected_start(shard_id: str, unexpected: UnexpectedStart, batch: int) -> None:
     match unexpected:
         case UnexpectedStart.NOT_READ:
             _log.warning(

@@ -78,7 +78,7 @@ class BatchTasks:
                     end.batch,
                     self._run,
                     position,
-                    shards.seen_claim(shard_id),
+                    shards.last_claim(shard_id),
                     end.known_batches.planner_of(end.batch),
                 ),
                 share=share,

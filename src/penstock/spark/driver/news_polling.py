@@ -114,7 +114,7 @@ class NewsPoller:
         self._failing: dict[str, _Failing] = {}
         self._read_cost_s = read_cost_s
         self._paces: dict[str, ProbePace] = {}
-        self._paced: _States = {}  # the last state of each shard that its pace has counted
+        self._counted_states: _States = {}  # the last state of each shard that its pace has counted
         self._service_clock = ServiceClock()
         self._steady_clock = SteadyServiceClock()
         self._retention_ms = RETENTION_DEFAULT_MS
@@ -151,7 +151,7 @@ class NewsPoller:
             self._probes[key] = now_s
             self._submit(key, state)
         for key in self._paces.keys() - current.keys():
-            del self._paces[key], self._paced[key]
+            del self._paces[key], self._counted_states[key]
         self._take_answers(current, {key for key, _ in due})
         self._raise_overdue(current)
 
@@ -160,8 +160,8 @@ class NewsPoller:
         pace = self._paces.get(key)
         if pace is None:
             pace = self._paces[key] = ProbePace(self._read_cost_s)
-        if self._paced.get(key) is not state:
-            self._paced[key] = state
+        if self._counted_states.get(key) is not state:
+            self._counted_states[key] = state
             if state.bytes_count:
                 pace.on_batch(now_s)
         state.due_s = max(state.due_s, pace.ready_s)

@@ -282,7 +282,7 @@ class Planner:
             self._joined = None
 
     def _leave(self, joined: Joined) -> None:
-        if not self._is_settled_at_last():
+        if not self._settle_last():
             joined.query_worker.abandon()
         else:
             joined.query_worker.report([*joined.shards.release_finished(), *joined.shards.release_all()])
@@ -293,7 +293,7 @@ class Planner:
                 )
         deregister_consumer(self._ports, self._options, joined)
 
-    def _is_settled_at_last(self) -> bool:
+    def _settle_last(self) -> bool:
         """Settle a done batch that is not settled yet; return False if a batch is under way or the service fails."""
         try:
             self._apply_commands()
@@ -332,7 +332,7 @@ class Planner:
         for command in self._query.query_worker.take_commands():
             if isinstance(command, StartReader):
                 refuse_another_driver(self._known, shards, [command.lease])
-                self._settler.refuse_set_back_lease(shards, command.lease)
+                self._settler.refuse_reset_lease(shards, command.lease)
                 begin = with_moment(command.position, self._options.starting.of(command.key))
                 shards.start(replace(command, position=begin), self._clock.wall_ms())
             else:

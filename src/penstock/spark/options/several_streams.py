@@ -51,7 +51,7 @@ class SeveralOptions(Struct, frozen=True):
 
 def names_several(given: Mapping[str, str]) -> bool:
     """Return whether the options of a read name a list of streams."""
-    return any("," in text for text in _texts(user_options(given), _NAMES).values())
+    return any("," in text for text in _given_texts(user_options(given), _NAMES).values())
 
 
 def parse_several_source(
@@ -72,7 +72,7 @@ def parse_several_source(
             f"option applicationName is missing: the streams {', '.join(each.stream for each in streams)} of one query are one "
             "application, with one lease table; name it"
         )
-    texts = _texts(user_options(given), ("registeredConsumerId", "maxLeases"))
+    texts = _given_texts(user_options(given), ("registeredConsumerId", "maxLeases"))
     consumer = texts.get("registeredConsumerId")
     if consumer is not None and consumer.strip().startswith("arn:"):
         raise OptionError(
@@ -122,7 +122,9 @@ def _parse_each(
     option, names = _stream_list(given)
     dropped = _spellings((*_NAMES, *_STARTS))
     rest = {key: text for key, text in given.items() if key.lower() not in dropped}
-    positions = {start: split_starting(text, names, start) for start, text in _texts(given, _STARTS).items()}
+    positions = {
+        start: split_starting(text, names, start) for start, text in _given_texts(given, _STARTS).items()
+    }
     found, notes = [], dict[str, None]()
     for name in names:
         own = {start: texts[name] for start, texts in positions.items() if name in texts}
@@ -134,7 +136,7 @@ def _parse_each(
 
 def _stream_list(given: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """Return the option that counts, and the streams that it names."""
-    lists = {option: parse_names(option, text) for option, text in _texts(given, _NAMES).items()}
+    lists = {option: parse_names(option, text) for option, text in _given_texts(given, _NAMES).items()}
     names, arns = lists.get("streamName"), lists.get("streamARN")
     if arns is None:
         assert names is not None, "a read of several streams names them"
@@ -226,7 +228,7 @@ def split_starting(text: str, names: Iterable[str], option: str) -> dict[str, st
     return texts
 
 
-def _texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, str]:
+def _given_texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, str]:
     """Return the texts that the user gave for some options, by the options' own names: the user may spell them otherwise.
 
     Args:

@@ -14,7 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["binaries", "booleans", "decimals", "integers", "repeated", "same_number", "same_text", "texts"]
+__all__ = [
+    "binaries",
+    "booleans",
+    "constant_number",
+    "constant_text",
+    "decimals",
+    "integers",
+    "repeated",
+    "texts",
+]
 
 _BLOCK: Final = 1000
 _BYTES_MAX: Final = 2**31 - 1
@@ -34,14 +43,14 @@ def texts(values: Sequence[str | None]) -> pa.StringArray:
     return column if present is values else _with_nulls(column, values)
 
 
-def same_text(value: str, count: int) -> pa.StringArray:
+def constant_text(value: str, count: int) -> pa.StringArray:
     """Return a column that holds one text in every row."""
     data = value.encode()
     ends = np.arange(count + 1, dtype=np.int32) * len(data)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data * count)])
 
 
-def same_number(value: float, kind: pa.DataType, count: int) -> pa.Array:
+def constant_number(value: float, kind: pa.DataType, count: int) -> pa.Array:
     """Return a column that holds one number in every row."""
     return _fixed(kind, np.full(count, value, kind.to_pandas_dtype()))
 

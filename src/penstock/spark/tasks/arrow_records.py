@@ -20,11 +20,11 @@ from penstock.ports.kinesis import RawRecord
 from penstock.spark.tasks.arrow_columns import (
     binaries,
     booleans,
+    constant_number,
+    constant_text,
     decimals,
     integers,
     repeated,
-    same_number,
-    same_text,
     texts,
 )
 
@@ -74,7 +74,7 @@ def records_to_slices(
     del data, records  # while the rows are used, their raw form must not take room
     for batch, count in slices:
         done = 0 if after is None else _count_done(batch, after)
-        if after is not None and done > 0 and not deaggregate and _is_begun(batch, done - 1, after):
+        if after is not None and done > 0 and not deaggregate and _is_partly_before(batch, done - 1, after):
             done -= 1
         yield batch.slice(done), count
 
@@ -177,13 +177,13 @@ def _batch(  # noqa: PLR0917 - one argument per column
 ) -> pa.RecordBatch:
     count = len(sequence)
     # The service gives milliseconds as a decimal number of seconds; rounding undoes the binary fraction.
-    millis = pc.round(pc.multiply(arrivals, same_number(1000.0, pa.float64(), count))).cast(pa.int64())
+    millis = pc.round(pc.multiply(arrivals, constant_number(1000.0, pa.float64(), count))).cast(pa.int64())
     return pa.RecordBatch.from_arrays(
         [
-            same_text(stream_name, count),
-            same_text(shard_id, count),
+            constant_text(stream_name, count),
+            constant_text(shard_id, count),
             sequence,
-            same_number(0, pa.int64(), count) if subs is None else subs,
+            constant_number(0, pa.int64(), count) if subs is None else subs,
             keys,
             pa.nulls(count, pa.string()) if hash_keys is None else hash_keys,
             millis.cast(pa.timestamp("ms", tz="UTC")).cast(SCHEMA.field("approximateArrivalTimestamp").type),
@@ -193,7 +193,7 @@ def _batch(  # noqa: PLR0917 - one argument per column
     )
 
 
-def _is_begun(batch: pa.RecordBatch, index: int, after: Position) -> bool:
+def _is_partly_before(batch: pa.RecordBatch, index: int, after: Position) -> bool:
     """Whether a row is a whole aggregate, and the position is inside it."""
     if int(batch.column("sequenceNumber")[index].as_py()) != int(after.sequence_number or 0):
         return False

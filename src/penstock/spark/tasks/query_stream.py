@@ -33,7 +33,7 @@ def check_stream(stream: str, application: str, found: StreamIdentity, meant: St
         StreamChanged: The stream was deleted and created again, or the option names another one.
     """
     if meant.arn and found != meant:
-        raise _changed_under(stream, application, found, meant)
+        raise _stream_changed_error(stream, application, found, meant)
 
 
 def known_to_query(
@@ -45,7 +45,7 @@ def known_to_query(
         meant,
         kinesis.fetch_summary,
         clock.monotonic_s,
-        describe=lambda found: _changed_under(stream, application, found, meant),
+        describe=lambda found: _stream_changed_error(stream, application, found, meant),
     )
 
 
@@ -83,12 +83,12 @@ def check_of_plan(
             return
         found = StreamIdentity(summary.arn, summary.created_ms)
         if found != meant:
-            raise _changed_under(stream, application, found, meant)
+            raise _stream_changed_error(stream, application, found, meant)
 
     return check
 
 
-def _changed_under(
+def _stream_changed_error(
     stream: str, application: str | None, found: StreamIdentity, meant: StreamIdentity
 ) -> StreamChanged:
     who, way_out = "of this batch read's plan", "Start the read again"

@@ -141,7 +141,7 @@ class ShardRange:
         self._pushes = pushes
         self._check_stream = check_stream or _accept_stream
         # The iterator starts at no record. A newer stream of this name accepts such a start, too.
-        self._begins_anywhere = False
+        self._begins_without_record = False
         self._is_pushed = False  # the subscription delivers the pages now
         # Rows arrived, or the service was polled. Before that, an empty event does not show the tip: it may have been sent
         # before the records arrived for which this task was planned.
@@ -181,14 +181,14 @@ class ShardRange:
                     )
                     return
                 case FetchListing() as step:
-                    self._ask(reader, step)
+                    self._fetch_iterator_or_listing(reader, step)
                 case step:
                     if self._pushes is not None and self._takes_events(reader, self._pushes):
                         yield from self._fetch_event(reader, self._pushes)
                     elif isinstance(step, Wait):
                         self._wait(step, now_s)
                     elif isinstance(step, FetchIterator):
-                        self._ask(reader, step)
+                        self._fetch_iterator_or_listing(reader, step)
                     else:
                         yield from self._fetch_page(reader, step)
                     if isinstance(reader.final, Finished):
@@ -294,12 +294,12 @@ class ShardRange:
         else:
             self._pushes.wait(step.until_s - now_s)
 
-    def _ask(self, reader: ShardReader, step: FetchIterator | FetchListing) -> None:
+    def _fetch_iterator_or_listing(self, reader: ShardReader, step: FetchIterator | FetchListing) -> None:
         started_s = self._clock.monotonic_s()
         try:
             if isinstance(step, FetchIterator):
                 start = plan_iterator(step.position)
-                self._begins_anywhere = not step.position.is_record
+                self._begins_without_record = not step.position.is_record
                 iterator = self._kinesis.fetch_iterator(self._stream, self._shard_id, start)
                 reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
                 return
@@ -326,9 +326,9 @@ class ShardRange:
                     self._pushes.on_poll_failure(error, started_s)
                 return
             service_ms = self._service_clock.on_answer(self._clock.wall_ms(), answer.server_ms)
-            if self._begins_anywhere:
+            if self._begins_without_record:
                 self._check_stream(service_ms)
-                self._begins_anywhere = False
+                self._begins_without_record = False
             self._may_show_tip = True
             parts = self._yield_pages(reader, answer, started_s, service_ms)
             del answer  # so that only `parts` has the raw records, which it drops once they are rows
