@@ -271,14 +271,14 @@ def test_a_step_that_waited_while_its_lease_was_lost_leaves_no_connection_open(w
 
 
 def test_an_event_that_cannot_be_taken_is_read_again(world, monkeypatch, caplog):
-    give_page, failures = ShardFetcher.give_page, [ZeroDivisionError("a defect")]
+    on_page, failures = ShardFetcher.on_page, [ZeroDivisionError("a defect")]
 
     def fail_once(*arguments):
         if failures:
             raise failures.pop()
-        give_page(*arguments)
+        on_page(*arguments)
 
-    monkeypatch.setattr(ShardFetcher, "give_page", fail_once)
+    monkeypatch.setattr(ShardFetcher, "on_page", fail_once)
     worker = world.worker("w", **FAN_OUT)
     sent = world.put(20, "a")
     world.run(60, until=lambda: len(worker.data()) >= 20)

@@ -130,7 +130,7 @@ class SimWorker(SimProcess):
     def start(self) -> None:
         """Begin."""
         self.feed(Tick())
-        self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._beat)
+        self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._report_progress)
 
     def feed(self, event: Event) -> None:
         """Feed the coordinator an event and begin the effects that it returns."""
@@ -345,12 +345,12 @@ class SimWorker(SimProcess):
         for follower in self._waiting.pop(reader.key, []):
             self.later(0.0, follower.step)
 
-    def _beat(self) -> None:
+    def _report_progress(self) -> None:
         for reader in list(self.readers.values()):
-            news = reader.run.beat(self.local_s())
+            news = reader.run.take_progress(self.local_s())
             if news is not None:
                 self.feed(news)
-        self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._beat)
+        self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._report_progress)
 
     def _stop_reader(self, effect: StopReader) -> None:
         reader = self.readers.get((effect.key, effect.epoch))

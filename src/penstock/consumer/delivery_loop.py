@@ -80,7 +80,7 @@ class DeliveryLoop(Loop[ShardRun]):
         processor_factory: Makes the user code of one shard.
         dead_letter: Called with records that failed for good, if that is the policy.
         buffer_bytes_max: For all shards together.
-        beat_interval_s: Time between two reports to the coordinator's watchdog; also the longest time that
+        progress_interval_s: Time between two reports to the coordinator's watchdog; also the longest time that
             a checkpoint waits for a renewal.
         checkpoint_timeout_s: How long `batch.checkpoint` waits.
         read_pool: For calls to the stream.
@@ -101,7 +101,7 @@ class DeliveryLoop(Loop[ShardRun]):
         processor_factory: StreamProcessorFactory,
         dead_letter: DeadLetterHandler | None,
         buffer_bytes_max: int,
-        beat_interval_s: float,
+        progress_interval_s: float,
         checkpoint_timeout_s: float,
         clock: Clock,
         chance: Chance,
@@ -119,7 +119,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._delivery_options = delivery_options
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter
-        self._beat_interval_s = beat_interval_s
+        self._progress_interval_s = progress_interval_s
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._clock = clock
         self._chance = chance
@@ -143,7 +143,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._timer_ids = count()
         self._scheduled: dict[ShardRun, float] = {}
         self._starved: set[ShardRun] = set()  # reading waits for memory
-        self._beat_s = clock.monotonic_s() + beat_interval_s
+        self._progress_due_s = clock.monotonic_s() + progress_interval_s
         self._report_s = clock.monotonic_s() + STOPPED_REPORT_S
         self._stream_check_s = clock.monotonic_s()
         self._standstill_check_s = math.inf
@@ -164,7 +164,7 @@ class DeliveryLoop(Loop[ShardRun]):
             reading.with_moment(effect),
             reader_options=reading.options,
             delivery_options=options,
-            is_checkpoint_urgent=options.checkpoint_interval_s < self._beat_interval_s,
+            is_checkpoint_urgent=options.checkpoint_interval_s < self._progress_interval_s,
             clock=self._clock,
             chance=self._chance,
             metrics=self._metrics,
@@ -249,12 +249,12 @@ class DeliveryLoop(Loop[ShardRun]):
                 self._advance(run, now_s)
         if now_s >= self._standstill_check_s:
             self._check_standstill(now_s)
-        if now_s >= self._beat_s:
-            self._beat(now_s)
+        if now_s >= self._progress_due_s:
+            self._report_progress(now_s)
 
     def next_wake_s(self) -> float | None:
-        """Return when a run, or the next beat or look, is due."""
-        due_s = min(self._beat_s, self._standstill_check_s)
+        """Return when a run, or the next progress report or standstill check, is due."""
+        due_s = min(self._progress_due_s, self._standstill_check_s)
         return min(self._timers[0][0], due_s) if self._timers else due_s
 
     def _advance(self, run: ShardRun, now_s: float) -> None:
@@ -316,7 +316,7 @@ class DeliveryLoop(Loop[ShardRun]):
             self.stopped.add(run)
             now_s = self._clock.monotonic_s()
             self._standstill_check_s = now_s + min(_FIRST_CHECK_S, self._standstill_after_s)
-            self._beat_s = now_s  # the gauges show it at once
+            self._progress_due_s = now_s  # the gauges show it at once
             where = "" if event.position is None else f" at {event.position}"
             log.error("stream %s, shard %s stops%s: %s", run.stream, run.key, where, run.failure)
             if run.worker_failure is not None:
@@ -336,12 +336,12 @@ class DeliveryLoop(Loop[ShardRun]):
         for follower in queue:
             self.post(follower)
 
-    def _beat(self, now_s: float) -> None:
-        self._beat_s = now_s + self._beat_interval_s
+    def _report_progress(self, now_s: float) -> None:
+        self._progress_due_s = now_s + self._progress_interval_s
         with self._runs_lock:
             runs = list(self._runs.values())
         for run in runs:
-            news = run.beat(now_s)
+            news = run.take_progress(now_s)
             if news is not None:
                 self._leases.post(news)
         self._show_shards(runs, self._leases.snapshot().held, now_s)

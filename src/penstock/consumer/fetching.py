@@ -89,7 +89,7 @@ class ShardFetcher:
                 return None
             started_s = self._clock.monotonic_s()
             page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
-            return self.give_page(run, page, started_s)
+            return self.on_page(run, page, started_s)
         elif isinstance(fetch, Deaggregate):
             self._deaggregate_unread(run)
         else:
@@ -102,7 +102,7 @@ class ShardFetcher:
         if self._known is not None:
             self._known.check()
 
-    def give_page(self, run: ShardRun, page: RecordPage, started_s: float) -> UnreadPage:
+    def on_page(self, run: ShardRun, page: RecordPage, started_s: float) -> UnreadPage:
         """Pass a page to a run, and deaggregate records as far as there is room; return the page as the run got it."""
         unread = unread_page(page)
         run.on_page(unread, started_s, page.server_ms)
@@ -179,22 +179,22 @@ class PushedFetcher:
         """End the subscription: before the lease is given away, so that the next owner is not refused for it."""
         self._subscriptions.close((run.key, run.epoch))
 
-    def give_page(self, run: ShardRun, page: RecordPage) -> None:
+    def on_page(self, run: ShardRun, page: RecordPage) -> None:
         """Give a run the page that it requested."""
         try:
-            self._fetcher.give_page(run, page, self._clock.monotonic_s())
+            self._fetcher.on_page(run, page, self._clock.monotonic_s())
         except Exception as error:
             log.exception("shard %s: an event could not be taken, in an unexpected way", run.key)
             # The subscription has moved past this event: only a restarted reader gets it again.
             run.on_fetch_failed(ExpiredIterator(describe_error(error), operation="SubscribeToShard"))
         self._answered(run)
 
-    def give_iterator(self, run: ShardRun) -> None:
+    def on_iterator(self, run: ShardRun) -> None:
         """Report to a run that it is subscribed."""
         run.on_iterator(SUBSCRIBED)
         self._answered(run)
 
-    def give_failure(self, run: ShardRun, error: PenstockError) -> None:
+    def on_failure(self, run: ShardRun, error: PenstockError) -> None:
         """Report a failed step to its run."""
         run.on_fetch_failed(error)
         self._answered(run)
@@ -214,15 +214,15 @@ class _Taker:
 
     def on_iterator(self) -> None:
         """Handle that pages may be asked for."""
-        self._fetcher.give_iterator(self._run)
+        self._fetcher.on_iterator(self._run)
 
     def on_page(self, page: RecordPage) -> None:
         """Handle a requested page."""
-        self._fetcher.give_page(self._run, page)
+        self._fetcher.on_page(self._run, page)
 
     def on_failure(self, error: PenstockError) -> None:
         """Handle a failed request."""
-        self._fetcher.give_failure(self._run, error)
+        self._fetcher.on_failure(self._run, error)
 
 
 class AutoFetcher(PushedFetcher):
@@ -289,18 +289,18 @@ class AutoFetcher(PushedFetcher):
         super().leave(run)
         self._choices.pop((run.key, run.epoch), None)
 
-    def give_page(self, run: ShardRun, page: RecordPage) -> None:
+    def on_page(self, run: ShardRun, page: RecordPage) -> None:
         """Give a run the page that it requested."""
         self._choice_of(run).on_event(page.millis_behind_latest, self._clock.monotonic_s())
-        super().give_page(run, page)
+        super().on_page(run, page)
 
-    def give_failure(self, run: ShardRun, error: PenstockError) -> None:
+    def on_failure(self, run: ShardRun, error: PenstockError) -> None:
         """Report a failed step to its run; or change the run to polling if its subscription does not work."""
         choice = self._choice_of(run)
         choice.on_push_failed(error)
         change = choice.plan_change(self._clock.monotonic_s())
         if change is None or change.why is not ChangeReason.PUSH_FAILED:
-            super().give_failure(run, error)
+            super().on_failure(run, error)
             return
         log.warning("shard %s: %s", run.key, error)
         self._make(run, choice, change)

@@ -75,7 +75,7 @@ LOST_GRACE_S: Final = 2.0
 
 
 class _Tally(Struct):
-    # Since the last beat.
+    # Since the last `take_progress`.
     bytes: int = 0
     since_s: float = field(default=0.0)
 
@@ -567,7 +567,7 @@ class ShardRun:
             return self._read_error if many and not isinstance(self._read_error, Throttled) else None
 
     def still_s(self, now_s: float) -> float:
-        """Return how long the shard has been behind without progress, to a beat."""
+        """Return the time since `take_progress` last found progress, or no lag."""
         with self.lock:
             return now_s - self._progress_s
 
@@ -587,7 +587,7 @@ class ShardRun:
                 return self._reader.lag_ms(now_s)
             return age_ms(arrival_s, self._service_clock.now_ms(self._clock.wall_ms()))
 
-    def beat(self, now_s: float) -> ReaderProgress | None:
+    def take_progress(self, now_s: float) -> ReaderProgress | None:
         """Return the progress since the last call, for the coordinator."""
         with self.lock:
             if self._is_answered:

@@ -202,7 +202,7 @@ class Worker:
             processor_factory=processor_factory,
             dead_letter=dead_letter,
             buffer_bytes_max=options.buffer_bytes_max,
-            beat_interval_s=coordinator_options.renew_interval_s,
+            progress_interval_s=coordinator_options.renew_interval_s,
             checkpoint_timeout_s=options.lease_duration_s,
             clock=ports.clock,
             chance=ports.chance,

@@ -18,13 +18,13 @@ from msgspec import Struct
 
 from penstock.core.reading.resume import IteratorStart
 from penstock.core.reading.subscription import (
-    Ask,
     Connect,
+    DeliverFailure,
+    DeliverIterator,
+    DeliverPage,
     Effect,
-    GiveFailure,
-    GiveIterator,
-    GivePage,
     Refused,
+    RequestEvent,
     Reset,
     Subscription,
     TakenOver,
@@ -229,7 +229,7 @@ class Subscriptions(Loop[_Event]):
                 case Connect(number, start):
                     entry.number, entry.stream, entry.is_requested = number, None, False
                     self._pool.submit(partial(self._connect, key, entry, number, start))
-                case Ask():
+                case RequestEvent():
                     entry.is_requested = True
                     if entry.stream is not None:
                         entry.stream.request()
@@ -240,17 +240,19 @@ class Subscriptions(Loop[_Event]):
                 case Refused() | TakenOver():
                     self._report(entry.shard_id, effect)
                 case _:
-                    self._give(entry, effect)
+                    self._deliver(entry, effect)
         self._schedule(key, entry)
 
-    def _give(self, entry: _Entry, effect: GiveIterator | GivePage[RecordPage] | GiveFailure) -> None:
+    def _deliver(
+        self, entry: _Entry, effect: DeliverIterator | DeliverPage[RecordPage] | DeliverFailure
+    ) -> None:
         match effect:
-            case GiveIterator():
+            case DeliverIterator():
                 self._pool.submit(entry.taker.on_iterator)
-            case GivePage(page):
+            case DeliverPage(page):
                 self._metrics.count("pushed_events", 1, {"shard": entry.shard_id, **self._labels})
                 self._pool.submit(partial(entry.taker.on_page, page))
-            case GiveFailure(error):
+            case DeliverFailure(error):
                 if isinstance(error, NotFound):
                     self._registration.forget_arn()
                 self._pool.submit(partial(entry.taker.on_failure, error))

@@ -14,7 +14,7 @@ from penstock.testing.memory_stream import MemoryStream
 from penstock.testing.virtual_worker import Faults, VirtualDriver
 
 _RECORDS_MAX: Final = 10_000
-_HEARTBEATS_S: Final = 30.0
+_STORED_WITHIN_S: Final = 30.0
 
 
 class Made(ShardRecords):
@@ -25,7 +25,7 @@ class Made(ShardRecords):
     @property
     def stored(self) -> Record | None:
         """The record up to which everything is done and stored; None if nothing is. Acknowledgements are stored first."""
-        self._driver.let_pass(_HEARTBEATS_S)
+        self._driver.let_pass(_STORED_WITHIN_S)
         checkpoints = self._driver.table.checkpoints
         if not checkpoints:
             return None

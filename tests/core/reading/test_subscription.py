@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.reading.subscription import (
-    Ask,
     Connect,
-    GiveFailure,
-    GiveIterator,
-    GivePage,
+    DeliverFailure,
+    DeliverIterator,
+    DeliverPage,
     Refused,
+    RequestEvent,
     Reset,
     Subscription,
     TakenOver,
@@ -42,21 +42,21 @@ def new(**options) -> Subscription:
 def opened(start: IteratorStart = AT, at_s: float = 0.0, **options) -> Subscription:
     machine = new(**options)
     assert machine.on_begin(start, at_s) == [Connect(1, start)]
-    assert machine.on_opened(1, at_s) == [GiveIterator()]
+    assert machine.on_opened(1, at_s) == [DeliverIterator()]
     return machine
 
 
 def reading(at_s: float = 0.0, **options) -> Subscription:
     """A subscription whose reader has taken the page with continuation 10, and wants the next one."""
     machine = opened(at_s=at_s, **options)
-    assert machine.on_want(at_s) == [Ask(1)]
-    assert machine.on_page(1, Page("10"), at_s) == [GivePage(Page("10"))]
-    assert machine.on_want(at_s) == [Ask(1)]
+    assert machine.on_want(at_s) == [RequestEvent(1)]
+    assert machine.on_page(1, Page("10"), at_s) == [DeliverPage(Page("10"))]
+    assert machine.on_want(at_s) == [RequestEvent(1)]
     return machine
 
 
 def failure(effects) -> Exception:
-    (found,) = [each.error for each in effects if isinstance(each, GiveFailure)]
+    (found,) = [each.error for each in effects if isinstance(each, DeliverFailure)]
     return found
 
 
@@ -68,8 +68,8 @@ def test_after_five_minutes_it_goes_on_behind_the_last_event_at_once_and_the_rea
     machine.on_page(1, Page("10"), 295.0)  # an idle shard sends empty events
     machine.on_want(295.0)
     assert machine.on_ended(1, 300.0) == [Connect(2, after("10"))]
-    assert machine.on_opened(2, 300.1) == [Ask(2)]
-    assert machine.on_page(2, Page("11"), 300.1) == [GivePage(Page("11"))]
+    assert machine.on_opened(2, 300.1) == [RequestEvent(2)]
+    assert machine.on_page(2, Page("11"), 300.1) == [DeliverPage(Page("11"))]
 
 
 def test_one_that_ends_early_is_not_begun_again_before_the_service_allows_it():
@@ -98,7 +98,7 @@ def test_one_that_ends_while_nothing_is_wanted_is_begun_again_when_something_is(
 
 def test_the_last_event_of_a_shard_ends_it():
     machine = reading()
-    assert machine.on_page(1, Page(None), 0.0) == [Reset(1), GivePage(Page(None))]
+    assert machine.on_page(1, Page(None), 0.0) == [Reset(1), DeliverPage(Page(None))]
     assert machine.wake_s is None
     assert machine.on_ended(1, 1.0) == []
 
@@ -139,7 +139,7 @@ def test_a_page_that_is_wanted_long_after_the_last_event_is_the_readers_to_begin
 def test_an_event_that_waited_here_is_as_old_as_its_connection():
     machine = reading()
     machine.on_page(1, Page("11"), 9000.0)  # a handler blocked for hours; these events came before
-    assert machine.on_want(9000.0) == [Ask(1)]
+    assert machine.on_want(9000.0) == [RequestEvent(1)]
     machine.on_page(1, Page("12"), 9000.1)
     machine.on_want(9000.1)
     assert isinstance(failure(machine.on_ended(1, 9000.2)), ExpiredIterator)
@@ -171,7 +171,7 @@ def test_a_refused_first_call_is_made_again_and_the_reader_waits(error):
     assert machine.on_failed(1, error, 1.0, 0.0) == [Refused(error)]
     assert machine.wake_s == 2.0
     assert machine.on_time(2.0) == [Connect(2, AT)]
-    assert machine.on_opened(2, 2.1) == [GiveIterator()]
+    assert machine.on_opened(2, 2.1) == [DeliverIterator()]
 
 
 def test_a_refusal_after_the_end_of_a_connection_leaves_no_dead_subscription_behind():
@@ -200,7 +200,7 @@ def test_any_other_failure_of_the_call_is_the_readers(error):
 def test_a_reset_is_told_and_the_next_page_comes_from_behind_the_last_event():
     machine = reading()
     error = Unavailable("reset")
-    assert machine.on_failed(1, error, 100.0, 0.5) == [GiveFailure(error)]
+    assert machine.on_failed(1, error, 100.0, 0.5) == [DeliverFailure(error)]
     assert machine.on_want(100.2) == [Connect(2, after("10"))]
 
 
@@ -260,7 +260,7 @@ def test_silence_counts_only_while_the_reader_waits():
     machine.on_page(1, Page("11"), 0.0)  # a slow handler: nothing is asked for during ten minutes
     assert machine.wake_s is None
     assert machine.on_time(600.0) == []
-    assert machine.on_want(600.0) == [Ask(1)]
+    assert machine.on_want(600.0) == [RequestEvent(1)]
     assert machine.wake_s == 635.0
 
 
@@ -269,7 +269,7 @@ def test_events_of_an_earlier_connection_are_ignored():
     machine.on_ended(1, 300.0)
     assert machine.on_page(1, Page("99"), 300.0) == []
     assert machine.on_opened(1, 300.0) == []
-    assert machine.on_opened(2, 300.0) == [Ask(2)]
+    assert machine.on_opened(2, 300.0) == [RequestEvent(2)]
 
 
 # --- any order of events ----------------------------------------------------------------------------------
@@ -292,12 +292,12 @@ class Reader:
                 case Connect():
                     self.number, self.is_open = effect.number, False
                     assert effect.start == self.place()
-                case GivePage(page):
+                case DeliverPage(page):
                     self.last = int(page.next_iterator)
                     self.run(self.machine.on_want(self.now_s))
-                case GiveFailure(error=ExpiredIterator()):
+                case DeliverFailure(error=ExpiredIterator()):
                     self.run(self.machine.on_begin(self.place(), self.now_s))
-                case GiveIterator() | GiveFailure():
+                case DeliverIterator() | DeliverFailure():
                     self.run(self.machine.on_want(self.now_s))
 
     def meet(self, what, chance):

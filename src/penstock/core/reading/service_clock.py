@@ -68,12 +68,12 @@ class SteadyServiceClock:
     """
 
     def __init__(self) -> None:
-        self._heard: tuple[float, int] | None = None
+        self._answered: tuple[float, int] | None = None
 
     @property
     def has_answer(self) -> bool:
         """Whether an answer has shown the time."""
-        return self._heard is not None
+        return self._answered is not None
 
     def on_answer(self, now_s: float, service_ms: int) -> None:
         """Handle an answer.
@@ -82,15 +82,15 @@ class SteadyServiceClock:
             now_s: Monotonic seconds at the answer.
             service_ms: The service's moment then, as `ServiceClock.on_answer` returns it.
         """
-        self._heard = (now_s, service_ms)
+        self._answered = (now_s, service_ms)
 
-    def now_ms(self, now_s: float, unheard_ms: int) -> int:
+    def now_ms(self, now_s: float, before_first_ms: int) -> int:
         """Return the moment by the service's clock.
 
         Args:
-            unheard_ms: Returned until the service has answered once.
+            before_first_ms: Returned until the service has answered once.
         """
-        if self._heard is None:
-            return unheard_ms
-        heard_s, service_ms = self._heard
-        return service_ms + int(1000 * (now_s - heard_s))
+        if self._answered is None:
+            return before_first_ms
+        answered_s, service_ms = self._answered
+        return service_ms + int(1000 * (now_s - answered_s))

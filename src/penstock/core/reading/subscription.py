@@ -70,7 +70,7 @@ class Connect(Struct, frozen=True):
     start: IteratorStart
 
 
-class Ask(Struct, frozen=True):
+class RequestEvent(Struct, frozen=True):
     """Have the connection give its next event."""
 
     number: int
@@ -82,17 +82,17 @@ class Reset(Struct, frozen=True):
     number: int
 
 
-class GiveIterator(Struct, frozen=True):
+class DeliverIterator(Struct, frozen=True):
     """The reader may ask for pages."""
 
 
-class GivePage(Struct, Generic[P], frozen=True):
-    """Give the reader the page that it asked for."""
+class DeliverPage(Struct, Generic[P], frozen=True):
+    """Deliver the page that the reader asked for."""
 
     page: P
 
 
-class GiveFailure(Struct, frozen=True):
+class DeliverFailure(Struct, frozen=True):
     """The reader's request failed."""
 
     error: PenstockError
@@ -110,7 +110,9 @@ class TakenOver(Struct, frozen=True):
     error: PenstockError
 
 
-Effect: TypeAlias = Connect | Ask | Reset | GiveIterator | GivePage[P] | GiveFailure | Refused | TakenOver
+Effect: TypeAlias = (
+    Connect | RequestEvent | Reset | DeliverIterator | DeliverPage[P] | DeliverFailure | Refused | TakenOver
+)
 
 
 class _Phase(Enum):
@@ -179,7 +181,7 @@ class Subscription(Generic[P]):
         self._wanted = _Wanted.PAGE
         if self._phase is _Phase.OPEN:
             self._silent_since_s = now_s
-            return [Ask(self._number)]
+            return [RequestEvent(self._number)]
         return self._connect(now_s)
 
     def on_close(self) -> list[Effect[P]]:
@@ -202,8 +204,8 @@ class Subscription(Generic[P]):
         self._silent_since_s = now_s
         if self._wanted is _Wanted.ITERATOR:
             self._wanted = _Wanted.NOTHING
-            return [GiveIterator()]
-        return [Ask(number)]
+            return [DeliverIterator()]
+        return [RequestEvent(number)]
 
     def on_page(self, number: int, page: P, now_s: float) -> list[Effect[P]]:
         """Handle a requested event."""
@@ -215,9 +217,9 @@ class Subscription(Generic[P]):
             self._start = IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, page.next_iterator)
             # It may have waited here for long, but it was sent while the connection lived.
             self._start_until_s = min(now_s, self._opened_s + SUBSCRIPTION_LIFE_S) + ITERATOR_LIFE_S
-            return [GivePage(page)]
+            return [DeliverPage(page)]
         self._start = None
-        return [*self.on_close(), GivePage(page)]
+        return [*self.on_close(), DeliverPage(page)]
 
     def on_ended(self, number: int, now_s: float) -> list[Effect[P]]:
         """Handle the regular end of the connection; the reader has everything that the service sent."""
@@ -295,4 +297,4 @@ class Subscription(Generic[P]):
         if self._wanted is _Wanted.NOTHING:
             return []  # it connects again when the reader asks
         self._wanted = _Wanted.NOTHING
-        return [GiveFailure(error)]
+        return [DeliverFailure(error)]
