@@ -154,11 +154,24 @@ def run_once(spark, definition, kill=None):
         run = DeliveryRun(spark, checked, lambda _report: None, kill.at_step)
         kill.arm(run, spark)
         run.run(once=True)
-    except DeliveryFailed:
+    except (DeliveryFailed, Killed):  # a backfill has no query, so its error comes as it is
         if not kill.is_reached:
             raise
         return True
     return False
+
+
+def run_patiently(spark, definition, place=None):
+    """Run a delivery as `run_once`, again if the machine was too busy; return whether it was killed at the place."""
+    from penstock.errors import DeliveryFailed
+
+    for tries_left in reversed(range(_TRIES_MAX)):
+        try:
+            return run_once(spark, definition, None if place is None else Kill(place))
+        except DeliveryFailed as error:
+            if tries_left == 0 or TOO_BUSY not in str(error):
+                raise
+    return None
 
 
 class KilledTable:
