@@ -38,7 +38,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "days/test_piped_producer.py": (),
     "delivery/test_many_kills.py": ("slow",),
     "delivery/test_changing_schema.py": ("spark", "slow"),
-    "delivery/test_killed_backfills.py": ("spark", "slow"),
+    "delivery/test_killed_backfills.py": ("spark", "slow", "soak"),
     "delivery/test_killed_deliveries.py": ("spark", "slow"),
     "delivery/test_deliver.py": ("spark", "slow"),
     "delivery/test_odd_records.py": ("spark", "slow"),
