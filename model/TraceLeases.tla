@@ -254,16 +254,25 @@ Unseen(T, e) ==
 -----------------------------------------------------------------------------
 (* Delivery and disturbances.                                              *)
 
-(* A parent that has left the stream is not waited for.                    *)
+(* A worker goes on until it finds that a user has deleted the row: its    *)
+(* position, and not that of a row that is gone or new, shows that the     *)
+(* shard has begun.                                                        *)
+HasLostRow(T, e) ==
+  LET h == held[Worker(e)][Shard(e)] IN
+  h.done > 0 /\ row[Shard(e)].counter < h.counter
+
+(* No parent is missing if one has left the stream or the shard has begun. *)
+MissesNone(T, e) == e[Len(e)] \/ HasLostRow(T, e)
+
 Waits(T, e) ==
-  IF e[Len(e)] THEN \E p \in T.parents[Shard(e)] : row[p].exists /\ row[p].at # L(T)!ShardEnd
+  IF MissesNone(T, e) THEN \E p \in T.parents[Shard(e)] : row[p].exists /\ row[p].at # L(T)!ShardEnd
   ELSE L(T)!WaitsForParents(Shard(e))
 
-DeliverOrphan(T, e) ==
+DeliverFreely(T, e) ==
   LET w == Worker(e)
       s == Shard(e)
       h == held[w][s] IN
-  /\ e[Len(e)] /\ ~Waits(T, e) /\ h.may
+  /\ MissesNone(T, e) /\ ~Waits(T, e) /\ h.may
   /\ held' = [held EXCEPT ![w][s].done = @ + 1]
   /\ delivered' = [delivered EXCEPT ![s] = IF @ < h.done + 1 THEN h.done + 1 ELSE @]
   /\ UNCHANGED <<row, late, run, left>>
@@ -297,7 +306,7 @@ Deliver(T, e) ==
   /\ Name(e) \in {"Deliver", "Start"}
   /\ Name(e) = "Start" => e[4] <= delivered[s]
   /\ IF h.phase = "reading" /\ h.done < e[4]
-     THEN (L(T)!Deliver(w, s) \/ DeliverOrphan(T, e)) /\ i' = i
+     THEN (L(T)!Deliver(w, s) \/ DeliverFreely(T, e)) /\ i' = i
      ELSE UNCHANGED <<row, held, delivered, late, run, left>> /\ i' = i + 1
 
 (* A handler is called: the condition of Deliver.                          *)

@@ -92,7 +92,7 @@ def test_a_stream_that_was_deleted_and_made_again_is_refused_by_its_creation(ser
     server.create_stream("again", shards=1)
     put(server, "again", 3)
     message, seen = refuse(server, "again", "again-app")
-    assert "deleted and made again" in message
+    assert "deleted and created again" in message
     assert seen == []
 
 

@@ -26,6 +26,8 @@ REFUSED = {
     "first sight counts as dead": "Take",
     SECOND_CREATION: "Create",
 }
+DELETED_ROW_SEED = 630
+"""A user deletes the row of a merged shard that is being read, after the row of one parent has been deleted."""
 
 
 def compared(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -61,6 +63,17 @@ def trace_with_second_creation() -> Trace:
     return trace
 
 
+def trace_with_deleted_row() -> Trace:
+    scenario = DRAW[SeedKind.CONSUMERS](DELETED_ROW_SEED)
+    trace = trace_of("deleted row", scenario, run_scenario(scenario))
+    gone = next(place for place, event in enumerate(trace.events) if event[0] == "Gone")
+    key = trace.events[gone][2]
+    assert len(trace.parents[key]) == 2
+    after = next(event for event in trace.events[gone + 1 :] if event[2] == key)
+    assert after[0] == "Begin"
+    return trace
+
+
 def trace_with_bug(name: str) -> Trace:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     scenario = DRAW[SeedKind.CONSUMERS](mutant.seed)
@@ -76,7 +89,9 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> str:
         trace = trace_with_second_creation() if name == SECOND_CREATION else trace_with_bug(name)
         path.write_text(json.dumps(asdict(trace)))
         arguments += ["--file", path]
-    done = compared(*arguments)
+    path = folder / "deleted row.json"
+    path.write_text(json.dumps(asdict(trace_with_deleted_row())))
+    done = compared(*arguments, "--file", path)
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout
 
@@ -87,3 +102,7 @@ def test_a_history_with_a_planted_bug_is_refused_at_the_event_that_breaks_a_rule
 ) -> None:
     line = next(line for line in refusals.splitlines() if line.startswith(f"{name}: "))
     assert f"is refused: ['{REFUSED[name]}', " in line
+
+
+def test_a_reader_may_go_on_until_it_finds_that_a_user_has_deleted_its_row(refusals: str) -> None:
+    assert f"1 of {len(REFUSED) + 1} histories are behaviours of the model" in refusals

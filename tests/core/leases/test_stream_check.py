@@ -61,7 +61,7 @@ def test_a_lease_of_another_stream_is_refused_before_anything_is_taken():
 def test_a_stream_that_was_deleted_and_made_again_is_another_one():
     bench = bench_of(lease("a", LEFT, StreamIdentity("arn:orders", 999)))
     bench.start()
-    assert "deleted and made again" in bench.of(TableRefused)[0].foreign.why
+    assert "deleted and created again" in bench.of(TableRefused)[0].foreign.why
 
 
 def test_a_foreign_lease_that_appears_later_ends_a_running_worker_gracefully():

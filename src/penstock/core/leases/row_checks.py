@@ -79,7 +79,7 @@ def _other_stream(found: StreamIdentity, stream: StreamIdentity) -> str:
     if found.arn == stream.arn:
         return (
             f"it was created for a stream of the same name that was created at {found.created_ms} ms, and this one was "
-            f"created at {stream.created_ms} ms: the stream was deleted and made again"
+            f"created at {stream.created_ms} ms: the stream was deleted and created again"
         )
     return f"it was created for the stream {found.arn}"
 
