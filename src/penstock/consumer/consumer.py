@@ -420,11 +420,13 @@ def open_ports(
         deadline_s=min(options.deadline_s, lease_duration_s / 3),
     )
     table = wiring.open_lease_table(table_name, table_options)
-    # In a thread, while the stream is described: opening the table's client and its first call each take as long as that.
-    wiring.begin_opening(table)
-    return ConsumerPorts(
+    ports = ConsumerPorts(
         kinesis=wiring.open_kinesis(options),
         lease_table=table,
         kcl3=wiring.open_kcl3_tables(table_name, table_options, table),
         fan_out=wiring.open_fan_out(options) if may_push else None,
     )
+    # In a thread, while the stream is described: opening the table's client and its first call each take as long as that.
+    # The adapters are loaded before: pytest rewrites the modules, and until CPython 3.11.8 two threads that parse at once may fail.
+    wiring.begin_opening(table)
+    return ports
