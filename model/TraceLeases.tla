@@ -249,7 +249,7 @@ Unseen(T, e) ==
   /\ \/ Judged(T, w, s)
      \/ Name(e) # "LateCheckpoint" /\ L(T)!LateCheckpoint(w, s) /\ row' = row /\ (late' = late \/ h.done > row[s].at)
      \/ Name(e) = "LateCheckpoint" /\ L(T)!Pause(w, s)
-     \/ Name(e) \in {"LateCheckpoint", "Take", "RequestHandover"} /\ L(T)!GiveUp(w, s)
+     \/ Name(e) \in {"LateCheckpoint", "Take", "Renew", "RequestHandover"} /\ L(T)!GiveUp(w, s)
 
 -----------------------------------------------------------------------------
 (* Delivery and disturbances.                                              *)

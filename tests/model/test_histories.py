@@ -26,8 +26,10 @@ REFUSED = {
     "first sight counts as dead": "Take",
     SECOND_CREATION: "Create",
 }
-DELETED_ROW_SEED = 630
+DELETED_ROW = 630
 """A user deletes the row of a merged shard that is being read, after the row of one parent has been deleted."""
+ADOPTED_AGAIN = 925
+"""A worker gives up a lease whose deadline has passed, and renews the row, which still has its name."""
 
 
 def compared(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -54,9 +56,13 @@ def test_histories_of_queries_with_planted_bugs_are_refused() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def trace_of_seed(seed: int, name: str) -> Trace:
+    scenario = DRAW[SeedKind.CONSUMERS](seed)
+    return trace_of(name, scenario, run_scenario(scenario))
+
+
 def trace_with_second_creation() -> Trace:
-    scenario = DRAW[SeedKind.CONSUMERS](4)
-    trace = trace_of(SECOND_CREATION, scenario, run_scenario(scenario))
+    trace = trace_of_seed(4, SECOND_CREATION)
     deleted = next(event for event in trace.events if event[0] == "Delete" and event[3] == "answered")
     row = [True, 0, "none", "none", 0, 0]
     trace.events.append(["Create", deleted[1], deleted[2], "answered", row, 0, False])
@@ -64,8 +70,7 @@ def trace_with_second_creation() -> Trace:
 
 
 def trace_with_deleted_row() -> Trace:
-    scenario = DRAW[SeedKind.CONSUMERS](DELETED_ROW_SEED)
-    trace = trace_of("deleted row", scenario, run_scenario(scenario))
+    trace = trace_of_seed(DELETED_ROW, "deleted row")
     gone = next(place for place, event in enumerate(trace.events) if event[0] == "Gone")
     key = trace.events[gone][2]
     assert len(trace.parents[key]) == 2
@@ -89,9 +94,11 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> str:
         trace = trace_with_second_creation() if name == SECOND_CREATION else trace_with_bug(name)
         path.write_text(json.dumps(asdict(trace)))
         arguments += ["--file", path]
-    path = folder / "deleted row.json"
-    path.write_text(json.dumps(asdict(trace_with_deleted_row())))
-    done = compared(*arguments, "--file", path)
+    for trace in (trace_with_deleted_row(), trace_of_seed(ADOPTED_AGAIN, "adopted again")):
+        path = folder / f"{trace.name}.json"
+        path.write_text(json.dumps(asdict(trace)))
+        arguments += ["--file", path]
+    done = compared(*arguments)
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout
 
@@ -104,5 +111,5 @@ def test_a_history_with_a_planted_bug_is_refused_at_the_event_that_breaks_a_rule
     assert f"is refused: ['{REFUSED[name]}', " in line
 
 
-def test_a_reader_may_go_on_until_it_finds_that_a_user_has_deleted_its_row(refusals: str) -> None:
-    assert f"1 of {len(REFUSED) + 1} histories are behaviours of the model" in refusals
+def test_deleted_rows_and_leases_that_are_adopted_again_are_behaviours_of_the_model(refusals: str) -> None:
+    assert f"2 of {len(REFUSED) + 2} histories are behaviours of the model" in refusals
