@@ -12,7 +12,7 @@ import pytest
 
 from model.test_batches import PLANTED_BUGS
 from penstock_sim.kinds import SeedKind
-from penstock_sim.model_trace import Trace, trace_of
+from penstock_sim.model_trace import Event, Trace, trace_of
 from penstock_sim.run import run_scenario
 from penstock_sim.seed_kinds import DRAW
 from sim.claim_mutants import CLAIM_MUTANTS
@@ -26,10 +26,6 @@ REFUSED = {
     "first sight counts as dead": "Take",
     SECOND_CREATION: "Create",
 }
-DELETED_ROW = 630
-"""A user deletes the row of a merged shard that is being read, after the row of one parent has been deleted."""
-ADOPTED_AGAIN = 925
-"""A worker gives up a lease whose deadline has passed, and renews the row, which still has its name."""
 
 
 def compared(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -56,27 +52,50 @@ def test_histories_of_queries_with_planted_bugs_are_refused() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def trace_of_seed(seed: int, name: str) -> Trace:
-    scenario = DRAW[SeedKind.CONSUMERS](seed)
-    return trace_of(name, scenario, run_scenario(scenario))
-
-
 def trace_with_second_creation() -> Trace:
-    trace = trace_of_seed(4, SECOND_CREATION)
+    scenario = DRAW[SeedKind.CONSUMERS](4)
+    trace = trace_of(SECOND_CREATION, scenario, run_scenario(scenario))
     deleted = next(event for event in trace.events if event[0] == "Delete" and event[3] == "answered")
     row = [True, 0, "none", "none", 0, 0]
     trace.events.append(["Create", deleted[1], deleted[2], "answered", row, 0, False])
     return trace
 
 
+def wrote(kind: str, key: str, counter: int, owner: str, at: int, position: int = 0) -> Event:
+    row = [counter >= 0, max(counter, 0), owner, "none", at, int(counter > 0)]
+    return [kind, "w", key, "answered", row, position, False]
+
+
+def small_trace(name: str, parents: dict[str, list[str]], *events: Event) -> Trace:
+    return Trace(name, ["w"], [], parents, 3, [], [], list(events))
+
+
 def trace_with_deleted_row() -> Trace:
-    trace = trace_of_seed(DELETED_ROW, "deleted row")
-    gone = next(place for place, event in enumerate(trace.events) if event[0] == "Gone")
-    key = trace.events[gone][2]
-    assert len(trace.parents[key]) == 2
-    after = next(event for event in trace.events[gone + 1 :] if event[2] == key)
-    assert after[0] == "Begin"
-    return trace
+    """A user deletes the row of a merged shard that is being read, after the row of one parent has been deleted."""
+    parents: dict[str, list[str]] = {"p": [], "q": [], "m": ["p", "q"]}
+    events = [wrote("Create", key, 0, "none", 0) for key in parents]
+    for key in "pq":
+        events += [wrote("Take", key, 1, "w", 0), ["Drain", "w", key, 0], wrote("End", key, 2, "none", 4)]
+    events += [wrote("Take", "m", 1, "w", 0), ["Begin", "w", "m", False], ["Deliver", "w", "m", 1, False]]
+    events += [wrote("Checkpoint", "m", 2, "w", 1, 1), wrote("Delete", "p", -1, "none", 0)]
+    events += [["Gone", "none", "m"], ["Begin", "w", "m", False], ["Deliver", "w", "m", 2, False]]
+    return small_trace("deleted row", parents, *events)
+
+
+def trace_with_second_adoption() -> Trace:
+    """A worker gives up a lease whose deadline has passed, and renews the row, which still has its name."""
+    return small_trace(
+        "adopted again",
+        {"s": []},
+        wrote("Create", "s", 0, "none", 0),
+        wrote("Take", "s", 1, "w", 0),
+        ["Deliver", "w", "s", 1, False],
+        wrote("Checkpoint", "s", 2, "w", 1, 1),
+        ["Deliver", "w", "s", 2, False],
+        ["Pause", "w", "s"],
+        wrote("Renew", "s", 3, "w", 1),
+        wrote("Release", "s", 4, "none", 1),
+    )
 
 
 def trace_with_bug(name: str) -> Trace:
@@ -94,7 +113,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> str:
         trace = trace_with_second_creation() if name == SECOND_CREATION else trace_with_bug(name)
         path.write_text(json.dumps(asdict(trace)))
         arguments += ["--file", path]
-    for trace in (trace_with_deleted_row(), trace_of_seed(ADOPTED_AGAIN, "adopted again")):
+    for trace in (trace_with_deleted_row(), trace_with_second_adoption()):
         path = folder / f"{trace.name}.json"
         path.write_text(json.dumps(asdict(trace)))
         arguments += ["--file", path]

@@ -284,10 +284,10 @@ class ShardRun:
         if self._is_answered:
             return []
         delivery = self._delivery
+        low_water = delivery.low_water if delivery.low_water.is_record else None
         if delivery.is_finished and delivery.children is not None:
             children = tuple(keyed_child(self._stream_id, child) for child in delivery.children)
-            return self._answer(ShardDrained(self.key, self.epoch, children))
-        low_water = delivery.low_water if delivery.low_water.is_record else None
+            return self._answer(ShardDrained(self.key, self.epoch, children, low_water))
         if self._stop_why is not None:
             is_done = delivery.is_quiet
             if self._grace_until_s is not None:

@@ -965,6 +965,18 @@ def test_a_merged_child_is_not_created_while_its_other_parent_has_no_lease():
     assert [write.lease.key for write in bench.writes(Create)] == ["m"]
 
 
+def test_the_last_record_of_a_finished_shard_is_a_checkpoint_while_its_end_waits():
+    bench = Bench(
+        Lease("s", counter=0, owner="me", hash_range=LEFT), Lease("g", counter=1, owner="x", hash_range=RIGHT)
+    )
+    bench.start()
+    bench.run(ShardDrained("s", 1, (child("m", "s", "t"),), at_record("8")))
+    assert bench.writes(Checkpoint) == []
+    bench.at(5.0)
+    assert bench.machine.held() == {"s": LeasePhase.DRAINED}
+    assert bench.table.rows["s"].checkpoint == at_record("8")
+
+
 def test_a_merged_child_is_created_although_its_other_parent_has_left():
     bench = Bench(
         Lease("s", counter=0, owner="me", hash_range=LEFT),

@@ -236,11 +236,16 @@ class ReaderProgress(Struct, frozen=True):
 
 
 class ShardDrained(Struct, frozen=True):
-    """The shard is closed, read to its end, and everything in it is done. The reader has stopped by itself."""
+    """The shard is closed, read to its end, and everything in it is done. The reader has stopped by itself.
+
+    Args:
+        position: The last record that is done: the checkpoint until the end can be written, or None.
+    """
 
     key: str
     epoch: int
     children: tuple[ChildShard, ...]
+    position: Position | None = None
 
 
 class ReaderStopped(Struct, frozen=True):

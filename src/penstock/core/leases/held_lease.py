@@ -490,8 +490,9 @@ class HeldLease(Struct):
             smoothed = event.throughput_kbps if before is None else (before + event.throughput_kbps) / 2
             self.throughput_kbps = round(smoothed, 6)
 
-    def on_drained(self, children: tuple[ChildShard, ...]) -> None:
+    def on_drained(self, children: tuple[ChildShard, ...], position: Position | None = None) -> None:
         """Handle that the shard is read to its end and everything in it is done."""
+        self.on_done(position)
         self._move(Trigger.READER_DRAINED)
         self.children = children
         self.to_create = {lease.key: lease for lease in plan_child_leases(children)}

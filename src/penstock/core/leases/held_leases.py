@@ -443,12 +443,13 @@ class HeldLeases:
 
         If its lease was lost meanwhile, the leases that wait for it may be read now.
         """
-        self._drop_earlier_reader(event.key, event.epoch)
+        if self._drop_earlier_reader(event.key, event.epoch):
+            self._keep_late(event.key, event.position, now_s)
         held = self._with_reader(event.key, event.epoch)
         if held is None:
             self.wake_waiting(now_s)
             return
-        held.on_drained(event.children)
+        held.on_drained(event.children, event.position)
         self._advance(held, now_s)
 
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
