@@ -183,9 +183,10 @@ class HeldLease(Struct):
 
     def on_late(self, position: Position | None, seen: SeenClaim | None) -> None:
         """Handle the last position of an earlier reader; a query's counts only if the row still has the claim that it saw."""
-        if seen is None or self.lease.has_claim(seen):
+        expected = None if seen is None else seen.expected_on(self.lease)
+        if expected is None or self.lease.has_claim(expected):
             self.on_done(position)
-            self.seen = seen
+            self.seen = expected
 
     def _move(self, trigger: Trigger) -> None:
         after = TRANSITIONS[self.phase].get(trigger)

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.core.leases.coordinator_context import CoordinatorContext
 from penstock.core.leases.coordinator_effects import Level, StopReader, StopWhy, Topic
 from penstock.core.leases.coordinator_events import (
@@ -97,7 +99,7 @@ class LateCheckpoints:
         write, row = self._kept.pop(key, None), self.view.get(key)
         if write is None or row is None or write.position <= row.checkpoint:
             return None
-        return write
+        return write if write.seen is None else replace(write, seen=write.seen.expected_on(row))
 
     def write(self, now_s: float) -> None:
         """Write the kept positions. A lease with a write in flight waits for the next call."""
@@ -143,6 +145,7 @@ class HeldLeases:
         self._due: list[tuple[float, str, int]] = []
         # Epochs of the readers of lost leases that have not stopped, by key.
         self._earlier_readers: dict[str, int] = {}
+        self._lost_counters: dict[str, int] = {}  # of the leases of those readers, when they were lost
         self._last_epoch = 0
         self._pace = RenewalPace(context.options)
         self._expired: list[Expiry] = []  # leases that could not be renewed in time; not reported yet
@@ -300,8 +303,10 @@ class HeldLeases:
         self._scans.on_owner_unknown(held.key, now_s)
         if has_reader:
             self._earlier_readers[held.key] = held.epoch
+            self._lost_counters[held.key] = held.lease.counter
         else:
-            self._late_checkpoints.keep(held.key, done, held.seen)
+            seen = None if held.seen is None else replace(held.seen, counter=held.lease.counter)
+            self._late_checkpoints.keep(held.key, done, seen)
 
     def _take_children(self, children: tuple[ChildShard, ...]) -> None:
         """Take the children of a shard that this worker has just ended, within `max_leases`."""
@@ -454,8 +459,10 @@ class HeldLeases:
 
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle that a reader has stopped as asked."""
+        lost_counter = self._lost_counters.get(event.key)
         if self._drop_earlier_reader(event.key, event.epoch):
-            self._keep_late(event.key, event.position, now_s, event.seen)
+            seen = None if event.seen is None else replace(event.seen, counter=lost_counter)
+            self._keep_late(event.key, event.position, now_s, seen)
             self.wake_waiting(now_s)
             return
         held = self._with_reader(event.key, event.epoch)
@@ -479,6 +486,7 @@ class HeldLeases:
         if self._earlier_readers.get(key) != epoch:
             return False
         del self._earlier_readers[key]
+        self._lost_counters.pop(key, None)
         return True
 
     def _keep_late(
@@ -541,7 +549,7 @@ class HeldLeases:
             self.acquire(held.lease, held.renewed_s, now_s)
         for key, epoch in list(self._earlier_readers.items()):
             if (key, epoch) not in alive:
-                del self._earlier_readers[key]
+                self._drop_earlier_reader(key, epoch)
         self.wake_waiting(now_s)
 
     def _report_audit(self, key: str, what: str) -> None:

@@ -88,16 +88,27 @@ class BatchClaim(Struct, frozen=True):
         return (PastClaim(self.batch, self.start, self.end, self.planned_by), *self.earlier)[:count_max]
 
 
+RESTORED_COUNTER_STEP: Final = 1_000_000
+"""A deleted lease is created again with a counter that is higher by this than the remembered one."""
+
+
 class SeenClaim(Struct, frozen=True):
     """The claim of a query that its driver saw last on a row.
 
     Args:
         worker: The query's worker id.
         identity: The claim's batch and run; None if the row had no claim of the query.
+        counter: The row's counter when the query lost the lease; None if it has not, or if it is unknown.
     """
 
     worker: str
     identity: tuple[int, str] | None = None
+    counter: int | None = None
+
+    def expected_on(self, row: Lease) -> SeenClaim:
+        """Return the claim that a row must have for a late checkpoint: none if the row was deleted and created again."""
+        is_new = self.counter is not None and row.counter >= self.counter + RESTORED_COUNTER_STEP // 2
+        return SeenClaim(self.worker) if is_new else self
 
 
 class TipMark(Struct, frozen=True):

@@ -26,7 +26,7 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import RESTORED_COUNTER_STEP, Lease
 from penstock.core.leases.lease_view import Rows
 from penstock.core.leases.lease_writes import Applied, Create, Refused
 from penstock.core.leases.pending_writes import ForFirstLease, ForMissingLease, PendingWrite
@@ -89,7 +89,6 @@ class ListingUnderWay:
         self._failed_s = now_s
 
 
-_RESTORED_COUNTER_STEP: Final = 1_000_000
 _MEMORY_ROUNDS: Final = 3
 _HOLE_ROUNDS: Final = 3  # in a row, in which a hole is seen before it is filled
 _RETRIES_MAX: Final = 8  # of one creation; the next round plans again
@@ -202,7 +201,7 @@ class ShardSyncer:
         for lease in leases.values():
             bare = replace(
                 lease,
-                counter=lease.counter + _RESTORED_COUNTER_STEP,
+                counter=lease.counter + RESTORED_COUNTER_STEP,
                 owner=None,
                 checkpoint_owner=None,
                 pending=None,
