@@ -56,6 +56,15 @@ def claimed(key="a", start=AT5, end=AT9, batch=1, **note):
 
 
 SEEN = SeenClaim(ME, (1, "r1"))
+
+
+def bare(events):
+    """The events without the counters of the rows on which claims were seen."""
+    return [
+        each if each.seen is None else replace(each, seen=replace(each.seen, counter=None)) for each in events
+    ]
+
+
 RUNS = ((1, "r1"),)
 """The query's own run planned all batches."""
 
@@ -150,7 +159,7 @@ def test_a_released_shard_that_is_added_again_goes_on_despite_an_older_row(posit
     shards = holding("a")
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP, SEEN)]
+    assert bare(shards.release_stopped()) == [ReaderStopped("a", 1, AT9, TIP, SEEN)]
     assert shards.promotions() == []
     shards.start(StartReader("a", 2, position, lease(), 0.0), 1000)
     assert positions(shards) == {"a": expected}
@@ -177,7 +186,7 @@ def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
     shards = holding("a", position=AT7)
     settle(shards, done(shards=()), lease(checkpoint=AT7))
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT7, seen=SeenClaim(ME))]
+    assert bare(shards.release_stopped()) == [ReaderStopped("a", 1, AT7, seen=SeenClaim(ME))]
     shards.start(StartReader("a", 2, AT7, lease(checkpoint=AT7), 0.0), 1000)
     assert (positions(shards), shards.promotions()) == ({"a": AT7}, [])
 
@@ -228,11 +237,11 @@ def test_a_shard_is_given_back_only_between_batches_and_with_what_is_done():
     shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
     assert (shards.release_stopped(), shards.release_all(), shards.is_settled) == ([], [], False)
     settle(shards, done(2, shards=("a", "b")), claimed(end=AT12, batch=2), claimed("b", batch=2))
-    assert shards.release_stopped() == [
+    assert bare(shards.release_stopped()) == [
         ReaderStopped("a", 1, AT12, TipMark(AT12, 900), SeenClaim(ME, (2, "r1")))
     ]
     assert shards.held == {"b"}
-    assert shards.release_all() == [ReaderStopped("b", 2, AT9, TIP, SeenClaim(ME, (2, "r1")))]
+    assert bare(shards.release_all()) == [ReaderStopped("b", 2, AT9, TIP, SeenClaim(ME, (2, "r1")))]
     assert shards.held == frozenset()
 
 
@@ -241,7 +250,7 @@ def test_a_stop_for_an_earlier_ownership_or_an_unknown_shard_means_nothing():
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 7, StopWhy.HANDOVER))
     shards.stop(StopReader("z", 1, StopWhy.HANDOVER))
-    assert shards.release_stopped() == []
+    assert bare(shards.release_stopped()) == []
 
 
 def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
@@ -249,19 +258,22 @@ def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.LOST))
     shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP, SEEN)]
+    assert bare(shards.release_stopped()) == [ReaderStopped("a", 1, AT9, TIP, SEEN)]
 
 
 def test_a_stolen_shard_is_given_back_with_its_claim_where_the_thief_left_it():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), replace(claimed(), owner=OTHER), replace(lease("b"), owner=OTHER))
-    assert shards.release_stopped() == [ReaderStopped("a", 1, AT9, TIP, SEEN), ReaderStopped("b", 2, None)]
+    assert bare(shards.release_stopped()) == [
+        ReaderStopped("a", 1, AT9, TIP, SEEN),
+        ReaderStopped("b", 2, None),
+    ]
 
 
 def test_where_nothing_is_done_yet_nothing_is_said():
     shards = holding("a", position=TRIM_HORIZON)
     settle(shards, done(shards=()), lease(checkpoint=TRIM_HORIZON))
-    assert shards.release_all() == [ReaderStopped("a", 1, None)]
+    assert bare(shards.release_all()) == [ReaderStopped("a", 1, None)]
 
 
 def test_claims_are_promoted_once_and_only_forwards():

@@ -83,6 +83,7 @@ class QueryShards:
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
         self._ended = EndedShards()
         self._last_claims: dict[str, tuple[int, str]] = {}  # the query's last seen claim of each shard
+        self._claim_counters: dict[str, int] = {}  # the counters of the rows on which they were seen
         self._not_held: dict[str, Lease] = {}
         """Rows read to settle the last batch that name this query as the reader and whose StartReader had not arrived."""
         self.unverified: set[str] = set()
@@ -163,6 +164,7 @@ class QueryShards:
         claim = row.claim_of(self.worker)
         if claim is not None and claim.batch >= self._last_claims.get(row.key, (-1, ""))[0]:
             self._last_claims[row.key] = claim.identity
+            self._claim_counters[row.key] = row.counter
 
     def on_fresh_rows(self, keys: Iterable[str], rows: Mapping[str, Lease]) -> None:
         """Replace the remembered claims of rows that were read just now; a missing claim is remembered as missing."""
@@ -173,6 +175,7 @@ class QueryShards:
                 self._last_claims.pop(key, None)
             else:
                 self._last_claims[key] = claim.identity
+                self._claim_counters[key] = rows[key].counter
 
     def last_claim(self, key: str) -> tuple[int, str] | None:
         """Return the shard's own claim that was seen last, as (batch, run), or None."""
@@ -423,7 +426,7 @@ class QueryShards:
         if state is None or not state.position.is_record:
             return ReaderStopped(key, held.epoch, None)
         self._released[key] = (state, promotion)
-        seen = SeenClaim(self.worker, self.last_claim(key))
+        seen = SeenClaim(self.worker, self.last_claim(key), self._claim_counters.get(key))
         return ReaderStopped(key, held.epoch, state.position, state.tip, seen)
 
     def promotions(self) -> list[Promote]:

@@ -145,7 +145,6 @@ class HeldLeases:
         self._due: list[tuple[float, str, int]] = []
         # Epochs of the readers of lost leases that have not stopped, by key.
         self._earlier_readers: dict[str, int] = {}
-        self._lost_counters: dict[str, int] = {}  # of the leases of those readers, when they were lost
         self._last_epoch = 0
         self._pace = RenewalPace(context.options)
         self._expired: list[Expiry] = []  # leases that could not be renewed in time; not reported yet
@@ -303,10 +302,8 @@ class HeldLeases:
         self._scans.on_owner_unknown(held.key, now_s)
         if has_reader:
             self._earlier_readers[held.key] = held.epoch
-            self._lost_counters[held.key] = held.lease.counter
         else:
-            seen = None if held.seen is None else replace(held.seen, counter=held.lease.counter)
-            self._late_checkpoints.keep(held.key, done, seen)
+            self._late_checkpoints.keep(held.key, done, held.seen)
 
     def _take_children(self, children: tuple[ChildShard, ...]) -> None:
         """Take the children of a shard that this worker has just ended, within `max_leases`."""
@@ -459,10 +456,8 @@ class HeldLeases:
 
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle that a reader has stopped as asked."""
-        lost_counter = self._lost_counters.get(event.key)
         if self._drop_earlier_reader(event.key, event.epoch):
-            seen = None if event.seen is None else replace(event.seen, counter=lost_counter)
-            self._keep_late(event.key, event.position, now_s, seen)
+            self._keep_late(event.key, event.position, now_s, event.seen)
             self.wake_waiting(now_s)
             return
         held = self._with_reader(event.key, event.epoch)
@@ -486,7 +481,6 @@ class HeldLeases:
         if self._earlier_readers.get(key) != epoch:
             return False
         del self._earlier_readers[key]
-        self._lost_counters.pop(key, None)
         return True
 
     def _keep_late(
@@ -549,7 +543,7 @@ class HeldLeases:
             self.acquire(held.lease, held.renewed_s, now_s)
         for key, epoch in list(self._earlier_readers.items()):
             if (key, epoch) not in alive:
-                self._drop_earlier_reader(key, epoch)
+                del self._earlier_readers[key]
         self.wake_waiting(now_s)
 
     def _report_audit(self, key: str, what: str) -> None:

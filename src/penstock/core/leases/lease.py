@@ -98,7 +98,7 @@ class SeenClaim(Struct, frozen=True):
     Args:
         worker: The query's worker id.
         identity: The claim's batch and run; None if the row had no claim of the query.
-        counter: The row's counter when the query lost the lease; None if it has not, or if it is unknown.
+        counter: The counter of the row on which the query saw the claim; None if it saw none.
     """
 
     worker: str
