@@ -104,9 +104,9 @@ def test_a_querys_position_needs_the_claim_that_it_saw_each_time_it_is_written(b
     assert bench.written(9.0) == [write]
 
 
-@pytest.mark.parametrize(("counter", "is_new"), [(1_000_002, True), (9, False)])
+@pytest.mark.parametrize(("counter", "is_new"), [(1_000_002, True), (5, True), (9, False)])
 def test_a_lease_that_was_deleted_and_created_again_has_no_claim(bench, counter, is_new):
-    seen = SeenClaim("w", (3, "run"), counter=4)
+    seen = SeenClaim("w", (3, "run"), counter=6)
     bench.view.on_row(Lease("s", counter=counter, owner=None, checkpoint=at_record("5")), 0.5)
     bench.late.keep("s", at_record("7"), seen)
     assert bench.written(1.0) == [LateCheckpoint("s", at_record("7"), SeenClaim("w") if is_new else seen)]

@@ -107,7 +107,9 @@ class SeenClaim(Struct, frozen=True):
 
     def expected_on(self, row: Lease) -> SeenClaim:
         """Return the claim that a row must have for a late checkpoint: none if the row was deleted and created again."""
-        is_new = self.counter is not None and row.counter >= self.counter + RESTORED_COUNTER_STEP // 2
+        # The counter of a row only grows, by one with each write.
+        grown = 0 if self.counter is None else row.counter - self.counter
+        is_new = grown < 0 or grown >= RESTORED_COUNTER_STEP // 2
         return SeenClaim(self.worker) if is_new else self
 
 
