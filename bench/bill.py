@@ -39,11 +39,12 @@ from program import percentile
 from row_printing import parser_of, print_rows
 from spark_session import kinesis, running, session, wait_until
 
+from penstock.core.sizing.prices import HOURS_PER_MONTH
 from penstock.sizing.price_table import load_prices
 from penstock_local import LocalKinesisProcess
 
 STREAM = "bill"
-MONTH_S = 730 * 3600
+MONTH_S = HOURS_PER_MONTH * 3600
 WARM_UP_S = 15.0
 PARTS = ("JVM", "planner", "tasks", "program")
 
@@ -91,7 +92,7 @@ def row_of(
         "p50 s": round(statistics.median(latencies), 2) if latencies else "-",
         "p99 s": round(percentile(latencies, 0.99), 2) if latencies else "-",
         "batches/s": round(batch_count / seconds, 2),
-        "leases a month": f"${month * MONTH_S / 1e6:.2f}",
+        "leases a month, $": round(month * MONTH_S / 1e6, 2),
         "lease writes/s": round(writes, 2),
         "claims/s": round(claims, 2),
         "reads per shard and s": round(calls["kinesis.GetRecords"] / seconds / arguments.shards, 2),

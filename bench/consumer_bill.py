@@ -21,10 +21,11 @@ from typing import Any
 from row_printing import parser_of, print_rows
 
 from penstock import Consumer
+from penstock.core.sizing.prices import HOURS_PER_MONTH
 from penstock.sizing.price_table import load_prices
 from penstock_local import LocalKinesisProcess
 
-MONTH_S = 730 * 3600
+MONTH_S = HOURS_PER_MONTH * 3600
 WARM_UP_S = 8.0
 ROWS_PER_UNIT = 4
 
@@ -100,7 +101,7 @@ def measure(shards: int, per_s: float, seconds: float) -> dict[str, Any]:
             / took_s,
             2,
         ),
-        "leases a month": f"${month * MONTH_S / 1e6:.2f}",
+        "leases a month, $": round(month * MONTH_S / 1e6, 2),
         "CPU ms per s": round(1000 * used_s / took_s, 1),
     }
 

@@ -41,17 +41,6 @@ def rows_by_field(numbers):
     return {f"field_{at}": sum(version >= at for version in versions) for at in range(1, CHANGES + 1)}
 
 
-def kill_at(step):
-    """Return a function for `at_step` that raises an error at a step."""
-    from penstock.errors import DeliveryFailed
-
-    def kill(now):
-        if now == step:
-            raise DeliveryFailed(f"killed at {step}")
-
-    return kill
-
-
 def _fields():
     for number in range((CHANGES + 1) * PER_VERSION):
         version = number // PER_VERSION

@@ -163,14 +163,20 @@ def run_once(spark, definition, kill=None):
 
 def run_patiently(spark, definition, place=None):
     """Run a delivery as `run_once`, again if the machine was too busy; return whether it was killed at the place."""
+    return _patiently(lambda: run_once(spark, definition, None if place is None else Kill(place)))
+
+
+def _patiently(attempt, on_busy=lambda: None):
+    """Return the result of an attempt; it is made again if the machine was too busy."""
     from penstock.errors import DeliveryFailed
 
     for tries_left in reversed(range(_TRIES_MAX)):
         try:
-            return run_once(spark, definition, None if place is None else Kill(place))
+            return attempt()
         except DeliveryFailed as error:
             if tries_left == 0 or TOO_BUSY not in str(error):
                 raise
+            on_busy()
     return None
 
 
@@ -247,25 +253,16 @@ class KilledTable:
     def kill(self, place, *, is_hard=False):
         """Run the delivery and kill it; the table has no row twice then."""
         attempt = self._in_a_process if is_hard else self._in_this_process
-        is_killed = self._run(lambda: attempt(place))
+        is_killed = _patiently(lambda: attempt(place), self._on_busy)
         if is_killed:
             self.killed[f"{place}, by SIGKILL" if is_hard else place] += 1
         else:  # the batch had no dead letters, or fewer calls, or the write was over
             self.missed += 1
         self.check(is_whole=not is_killed)
 
-    def _run(self, attempt):
-        from penstock.errors import DeliveryFailed
-
-        for tries_left in reversed(range(_TRIES_MAX)):
-            try:
-                return attempt()
-            except DeliveryFailed as error:
-                if tries_left == 0 or TOO_BUSY not in str(error):
-                    raise
-                self.killed["machine too busy"] += 1
-                self.check(is_whole=False)
-        return None
+    def _on_busy(self):
+        self.killed["machine too busy"] += 1
+        self.check(is_whole=False)
 
     def _in_this_process(self, place=None):
         return run_once(self._spark, self.definition, None if place is None else Kill(place))
@@ -290,7 +287,7 @@ class KilledTable:
     def finish(self):
         """Run the delivery to its end twice; the table has each record once then."""
         for _ in range(2):
-            self._run(self._in_this_process)
+            _patiently(self._in_this_process, self._on_busy)
             self.check(is_whole=True)
 
     def check(self, *, is_whole):

@@ -16,9 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import bill
 
+from penstock.core.sizing.prices import HOURS_PER_MONTH
 from penstock.sizing.price_table import load_prices
-
-HOURS = 730
 
 
 def measured(
@@ -44,9 +43,9 @@ def measured(
             virtual=True,
         )
     )
-    month = float(row["leases a month"].removeprefix("$"))
+    month = row["leases a month, $"]
     if is_pushed:
-        month += shards * HOURS * load_prices().consumer_shard_hour
+        month += shards * HOURS_PER_MONTH * load_prices().consumer_shard_hour
     found = {
         "month_usd": month,
         "lease_writes_per_s": row["lease writes/s"],

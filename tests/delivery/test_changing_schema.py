@@ -11,6 +11,7 @@ import pytest
 
 import changing_orders as changing
 from killed_deliveries import FAST
+from killed_steps import kill_at
 from penstock.errors import DeliveryFailed
 
 
@@ -52,13 +53,13 @@ def test_ten_new_fields_and_bad_records_are_delivered_once_and_mended(kinesis, r
         step = next(steps, None)
         if step is not None:
             with pytest.raises(DeliveryFailed, match=f"killed at {step}"):
-                deliver(changing.NARROW, changing.kill_at(step))
+                deliver(changing.NARROW, kill_at(step))
     deliver(changing.NARROW)
     check(changing.small_ids())
     assert letters() == sorted(set(changing.ids()) - set(changing.small_ids()))
 
     with pytest.raises(DeliveryFailed, match="killed at end"):
-        deliver(changing.MENDED, changing.kill_at("end"), redelivers=True)
+        deliver(changing.MENDED, kill_at("end"), redelivers=True)
     deliver(changing.MENDED, redelivers=True)
     deliver(changing.MENDED)
     check(changing.ids())

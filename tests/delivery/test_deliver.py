@@ -15,6 +15,7 @@ import duckdb
 import pyarrow.dataset as ds
 import pytest
 
+from killed_steps import kill_at
 from penstock.core.delivering.definition import parse_delivery
 from penstock.errors import DeliveryFailed, NotFound, OptionError
 from waiting import DEADLINE_S, wait_until
@@ -46,14 +47,6 @@ def ids(table):
     by_pyarrow = sorted(ds.dataset(table, partitioning="hive").to_table(columns=["id"])["id"].to_pylist())
     assert [row[0] for row in by_duckdb] == by_pyarrow
     return by_pyarrow
-
-
-def kill_at(killed):
-    def kill(step):
-        if step == killed:
-            raise DeliveryFailed(f"killed at {step}")
-
-    return kill
 
 
 def letters(table):

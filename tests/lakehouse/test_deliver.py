@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark import __version__ as spark_version
 
+from killed_steps import kill_at
 from lake_jars import JARS, may_have
 from lake_recipes import packages
 from penstock.core.delivering.manifest import Identity, Manifest
@@ -286,14 +287,6 @@ def orders(first, count, **more):
         json.dumps({"id": number, "price": number / 2, **more}).encode()
         for number in range(first, first + count)
     ]
-
-
-def kill_at(killed):
-    def kill(step):
-        if step == killed:
-            raise DeliveryFailed(f"killed at {step}")
-
-    return kill
 
 
 @pytest.mark.timeout(900)

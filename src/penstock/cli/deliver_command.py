@@ -163,22 +163,16 @@ def _run_deliveries(args: argparse.Namespace) -> int:
 def _submit_lines(args: argparse.Namespace) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
-    from penstock.core.delivering.definition import PATH_LENGTH_MAX, RAW, SAMPLE
     from penstock.core.delivering.lake_packages import has_packages, lake_settings, newest_line, spark_line
     from penstock.core.delivering.submission import submit_lines
+    from penstock.delivery.schema_file import schema_file
 
     if args.file is None:
         raise UsageError("--print-submit needs a file of deliveries: -f FILE")
     deliveries = _deliveries(args)
     formats = {each.format for each in deliveries}
     has_schemas = any(each.glue_schema is not None or each.schema.endswith(".json") for each in deliveries)
-    files = [
-        each.schema
-        for each in deliveries
-        if each.schema not in (RAW, SAMPLE)
-        and len(each.schema) < PATH_LENGTH_MAX
-        and Path(each.schema).is_file()
-    ]
+    files = [each.schema for each in deliveries if schema_file(each.schema) is not None]
     further = [f"--{name}" for name in ("once", "json", "redeliver") if getattr(args, name)]
     for name, value in connection_of(args).items():
         further += [f"--{name.replace('_', '-')}", value]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
 from penstock import wiring
-from penstock.core.delivering.definition import (
-    FILE_FORMATS,
-    NEW_TABLE,
-    PATH_LENGTH_MAX,
-    RAW,
-    SAMPLE,
-    Delivery,
-)
+from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, RAW, SAMPLE, Delivery
 from penstock.core.delivering.json_schema_columns import is_json_schema
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import (
@@ -49,6 +41,7 @@ from penstock.delivery.files import Files, local_path, open_files
 from penstock.delivery.json_rows import columns_of
 from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, open_texts
 from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, kind_of, try_lock
+from penstock.delivery.schema_file import schema_file
 from penstock.delivery.table_rows import check_columns, may_become, table_rows, with_wider
 from penstock.delivery.table_writer import save_schema, saved_schema, schema_place
 from penstock.delivery.targets.opening import open_target
@@ -61,8 +54,6 @@ from penstock.spark.options.time_zones import read_time_zone
 from penstock.spark.tasks.query_stream import NEW_QUERY
 
 _NEW_STREAM: Final = "Deliver the new stream under another name: it may fill the same table"
-_IS_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""The variable that spark-submit sets for a program in Python."""
 _PROBE: Final = ".penstock-probe"
 _APPLICATION_HASH_LENGTH: Final = 8
 
@@ -390,7 +381,7 @@ def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> Struct
 
 def _schema_text(delivery: Delivery) -> tuple[str, str]:
     text = delivery.schema
-    path = _schema_file(text)
+    path = schema_file(text)
     if path is not None:
         try:
             return path.read_text(encoding="utf-8").strip(), f"schema file {text}"
@@ -399,16 +390,6 @@ def _schema_text(delivery: Delivery) -> tuple[str, str]:
     if "/" in text or text.endswith((".json", ".ddl", ".sql", ".txt")):
         raise OptionError(f"schema={text}: there is no such file")
     return text.strip(), "schema"
-
-
-def _schema_file(text: str) -> Path | None:
-    """Return the file that a schema names; None if it names none."""
-    places = [Path(text)]
-    if _IS_SUBMITTED in os.environ:
-        places.append(
-            Path(places[0].name)
-        )  # spark-submit puts each file of --files into the working directory
-    return next((each for each in places if len(text) < PATH_LENGTH_MAX and each.is_file()), None)
 
 
 def _is_json_schema(text: str) -> bool:

@@ -33,6 +33,7 @@ from penstock.delivery.opening import (
 )
 from penstock.delivery.redelivery import redeliver
 from penstock.delivery.run_lock import RunLock
+from penstock.delivery.schema_file import is_submitted
 from penstock.delivery.table_writer import BatchReport, TableWriter
 from penstock.errors import DeliveryFailed, PenstockError
 from penstock.spark.engine import PASSES_START, check_version
@@ -63,10 +64,10 @@ def open_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf()
     chosen = {"spark.app.name": "penstock deliver", "spark.ui.showConsoleProgress": "false"}
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if master is not None or not is_submitted:
+    submitted = is_submitted()
+    if master is not None or not submitted:
         chosen["spark.master"] = master or "local[*,4]"  # a task may fail three times
-    if not is_submitted and chosen.get("spark.master", "").startswith("local"):
+    if not submitted and chosen.get("spark.master", "").startswith("local"):
         chosen |= {
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "16",
@@ -77,10 +78,10 @@ def open_session(
         }
     given = {**dict(conf.getAll()), **settings}
     # spark-submit has fetched its packages before this program began.
-    lake = lake_settings(formats, None if is_submitted else spark_line(pyspark_version), given)
+    lake = lake_settings(formats, None if submitted else spark_line(pyspark_version), given)
     for name, value in {**chosen, **settings, **lake}.items():
         conf.set(name, value)
-    if SparkContext._active_spark_context is None and not is_submitted:  # noqa: SLF001 - it has no public name
+    if SparkContext._active_spark_context is None and not submitted:  # noqa: SLF001 - it has no public name
         # Ctrl-C reaches a whole process group. Spark's processes get a session of their own, so they finish the batch under way.
         gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]  # pyspark's
         SparkContext(conf=conf, gateway=gateway)
@@ -244,8 +245,8 @@ class DeliveryRun:
                 self._error = self._error or error
                 raise
 
-        # Else a run that was killed while Spark wrote its first offset could not start again: Spark finds the half-written
-        # file, and calls the location another query's. Whose it is says the delivery's own record.
+        # If a run is killed while Spark writes its first offset, the next one finds the half-written file. Spark would refuse the
+        # location as another query's; the delivery's own record says whose it is.
         self._spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
         query = (
             reader.load()

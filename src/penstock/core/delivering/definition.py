@@ -36,8 +36,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}(-[A-Za-z0-9_.]{1,63})
 FILE_FORMATS: Final = ("parquet", "json")
 """Formats of tables that are plain files in a folder."""
 LAKES: Final = ("delta", "iceberg")
-PATH_LENGTH_MAX: Final = 255
-"""Length from which a schema names no file."""
 """Formats of tables with transactions."""
 _STREAM_OF_RECORDS: Final = "stream"
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")

@@ -116,7 +116,7 @@ class IcebergTable:
             if is_there is None:
                 raise DeliveryFailed(
                     f"{self.name}: batch {label} may be in the table, and the snapshots since its first attempt have expired: compare "
-                    "the table with the batch's manifest, then deliver into another table, or under another name with a start behind the "
+                    "the table with the batch's manifest, then deliver into another table, or under another name with a start after the "
                     "batch"
                 )
         (

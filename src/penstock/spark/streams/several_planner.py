@@ -97,9 +97,8 @@ class SeveralPlanner:
         self._metrics: ClosableMetrics | None = None
         self._read: frozenset[str] | None = None  # the streams of the batch that ran last; None: not known
         self._settled: frozenset[str] | None = None  # those of the batch that was settled last
-        self._recreated_ids: frozenset[str] = (
-            frozenset()
-        )  # ids of deleted streams whose names were used again
+        # Ids of deleted streams whose names were used again.
+        self._recreated_ids: frozenset[str] = frozenset()
 
     # --- calls from Spark ---------------------------------------------------------------------------------
 

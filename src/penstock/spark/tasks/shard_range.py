@@ -338,11 +338,8 @@ class ShardRange:
         self, reader: ShardReader, answer: RecordPage, started_s: float, service_ms: int
     ) -> Iterator[ShardPage]:
         records, is_pushed = answer.records, self._is_pushed
-        record_count, lag_ms, has_next = (
-            len(records),
-            answer.millis_behind_latest,
-            answer.next_iterator is not None,
-        )
+        record_count, lag_ms = len(records), answer.millis_behind_latest
+        has_next = answer.next_iterator is not None
         page = _ArrowPage(
             records=records,
             decode=self._decode,
