@@ -7,7 +7,7 @@ from penstock.core.leases.coordinator_effects import Turn
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_leases import LateCheckpoints
-from penstock.core.leases.lease import Lease, SeenClaim
+from penstock.core.leases.lease import BatchClaim, Lease, SeenClaim
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import (
     Applied,
@@ -110,3 +110,11 @@ def test_a_lease_that_was_deleted_and_created_again_has_no_claim(bench, counter,
     bench.view.on_row(Lease("s", counter=counter, owner=None, checkpoint=at_record("5")), 0.5)
     bench.late.keep("s", at_record("7"), seen)
     assert bench.written(1.0) == [LateCheckpoint("s", at_record("7"), SeenClaim("w") if is_new else seen)]
+
+
+def test_an_older_copy_of_a_row_with_an_earlier_claim_does_not_count_as_created_again(bench):
+    seen = SeenClaim("w", (3, "run"), counter=9)
+    earlier = BatchClaim("w", 2, "run", at_record("1"), at_record("5"))
+    bench.view.on_row(Lease("s", counter=6, owner="w", checkpoint=at_record("5"), claims=(earlier,)), 0.5)
+    bench.late.keep("s", at_record("7"), seen)
+    assert bench.written(1.0) == [LateCheckpoint("s", at_record("7"), seen)]

@@ -82,8 +82,7 @@ class QueryShards:
         # Shards released since the last batch was settled: they may be acquired again before the next one is settled.
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
         self._ended = EndedShards()
-        self._last_claims: dict[str, tuple[int, str]] = {}  # the query's last seen claim of each shard
-        self._claim_counters: dict[str, int] = {}  # the counters of the rows on which they were seen
+        self._last_claims: dict[str, SeenClaim] = {}  # the query's last seen claim of each shard
         self._not_held: dict[str, Lease] = {}
         """Rows read to settle the last batch that name this query as the reader and whose StartReader had not arrived."""
         self.unverified: set[str] = set()
@@ -162,24 +161,22 @@ class QueryShards:
         counts.
         """
         claim = row.claim_of(self.worker)
-        if claim is not None and claim.batch >= self._last_claims.get(row.key, (-1, ""))[0]:
-            self._last_claims[row.key] = claim.identity
-            self._claim_counters[row.key] = row.counter
+        last = self.last_claim(row.key)
+        if claim is not None and (last is None or claim.batch >= last[0]):
+            self._last_claims[row.key] = SeenClaim(self.worker, claim.identity, row.counter)
 
     def on_fresh_rows(self, keys: Iterable[str], rows: Mapping[str, Lease]) -> None:
         """Replace the remembered claims of rows that were read just now; a missing claim is remembered as missing."""
         for key in keys:
             self.unverified.discard(key)
-            claim = rows[key].claim_of(self.worker) if key in rows else None
-            if claim is None:
-                self._last_claims.pop(key, None)
-            else:
-                self._last_claims[key] = claim.identity
-                self._claim_counters[key] = rows[key].counter
+            self._last_claims.pop(key, None)
+            if key in rows:
+                self.on_row(rows[key])
 
     def last_claim(self, key: str) -> tuple[int, str] | None:
         """Return the shard's own claim that was seen last, as (batch, run), or None."""
-        return self._last_claims.get(key)
+        seen = self._last_claims.get(key)
+        return None if seen is None else seen.identity
 
     def claims_of_another_driver(
         self, rows: Iterable[Lease], known: KnownBatches
@@ -426,7 +423,7 @@ class QueryShards:
         if state is None or not state.position.is_record:
             return ReaderStopped(key, held.epoch, None)
         self._released[key] = (state, promotion)
-        seen = SeenClaim(self.worker, self.last_claim(key), self._claim_counters.get(key))
+        seen = self._last_claims.get(key, SeenClaim(self.worker))
         return ReaderStopped(key, held.epoch, state.position, state.tip, seen)
 
     def promotions(self) -> list[Promote]:
