@@ -147,6 +147,7 @@ def mutant_traces(kind: SeedKind) -> tuple[list[AnyTrace], list[str]]:
     """Run the planted bugs of the simulator's tests; return the histories of those that the model can see, and the other names."""
     sys.path.insert(0, str(HERE.parent / "tests"))
     from sim.claim_mutants import CLAIM_MUTANTS
+    from sim.claim_mutants import UNSEEN as UNSEEN_CLAIMS
     from sim.lease_mutants import LONGER, UNSEEN
     from sim.mutants_by_kind import MUTANTS_BY_KIND
 
@@ -156,8 +157,9 @@ def mutant_traces(kind: SeedKind) -> tuple[list[AnyTrace], list[str]]:
         name, seed = mutant.name, LONGER.get(mutant.name, mutant.seed)
         if kind is SeedKind.QUERIES:
             seed = CLAIM_MUTANTS.get(name, -1)
-        if name in UNSEEN or seed < 0:
-            unseen.append(f"{name}: {UNSEEN.get(name, 'see OUTSIDE in tests/model/test_batches.py')}")
+        why = (UNSEEN | UNSEEN_CLAIMS).get(name)
+        if why or seed < 0:
+            unseen.append(f"{name}: {why or 'see OUTSIDE in tests/model/test_batches.py'}")
             continue
         with mutant.planted():
             traces += [replace(trace, name=name) for trace in seed_traces(kind, seed)]

@@ -20,5 +20,13 @@ CLAIM_MUTANTS: Final = {
     "rows that were left unread are offered again": 30,
     "that there is nothing is not claimed": 1482,
     "who comes back looks at no checkpoint": 2,
+    "what was given back is forgotten": 171,
 }
 """Seeds by the name of the bug: of histories that have nothing that the model leaves out before the bug shows."""
+
+UNSEEN: Final = {
+    "the promotion of a quiet shard is dropped": "a checkpoint that is never written breaks liveness, and a history ends anyway",
+    "what was claimed before a restore is another driver's": "the query ends with an error, and its history is a beginning of a right one",
+    "a shard ends without its children": "TraceBatches.tla has no End: it is a rule of Leases.tla",
+}
+"""Planted bugs that break a rule of the model and whose histories are right all the same, each with the reason."""

@@ -754,6 +754,7 @@ def test_the_next_offset_names_a_shard_that_was_read_to_its_end():
         ("its row was deleted and created again", claimed(), lease(), StopWhy.LOST, {"a"}),
         ("nothing shows which of the two it was", lease(), lease(), StopWhy.LOST, {"a"}),
         ("it is held without a break", lease(), lease(), None, set()),
+        ("its new row is read before the loss is reported", claimed(), lease(counter=1_000_007), None, {"a"}),
         ("it was asked for", claimed(), lease(), StopWhy.HANDOVER, set()),
     ],
 )
@@ -765,6 +766,18 @@ def test_a_lost_lease_was_created_again_unless_it_has_the_last_claim(says, befor
         shards.stop(StopReader("a", 1, why))
     assert shards.recreated({"a": now}) == expected
     assert shards.recreated({}) == set()
+
+
+@pytest.mark.parametrize(("counter", "expected"), [(1_000_007, AT9), (0, AT9), (4, None)])
+def test_a_lease_that_another_process_creates_again_during_a_batch_repeats_that_batch_at_most(
+    counter, expected
+):
+    shards = holding("a")
+    settle(shards, done(), claimed("a"))
+    anew = lease("a", counter=counter, owner=None, checkpoint=TRIM_HORIZON)
+    settle(shards, StreamOffset(batch=2, worker=ME, shards={"a": AT9}), anew)
+    (stopped,) = shards.release_stopped()
+    assert (stopped.key, stopped.position) == ("a", expected)
 
 
 def test_where_a_lost_shard_stands_is_known_until_it_is_given_up():

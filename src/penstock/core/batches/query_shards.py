@@ -315,6 +315,7 @@ class QueryShards:
         """Return a held shard's start after the last batch; None if another worker reads the shard now.
 
         If the batch claimed an end that the other worker's checkpoint has not reached, return that end: the query releases the shard there.
+        If the lease was deleted and another process has created it again, at a checkpoint before the batch, return the batch's start.
 
         Args:
             planned: Its position in the batch's offset; None if the batch did not include it.
@@ -329,6 +330,14 @@ class QueryShards:
                 and not claim.end <= row.checkpoint
             )
             if not is_end_claimed:
+                seen = self._last_claims.get(row.key)
+                if (
+                    planned is not None
+                    and seen is not None
+                    and seen.was_before(row)
+                    and row.checkpoint < planned
+                ):
+                    return BatchStart(planned, StartReason.LEASE_GONE)
                 return None  # the lease's new reader goes on from the checkpoint
         begin = resolve_start(row, self.worker, known, planned)
         if planned is not None:
@@ -361,16 +370,20 @@ class QueryShards:
     def recreated(self, rows: Mapping[str, Lease]) -> frozenset[str]:
         """Return the shards whose leases may have been deleted and created again since the query got them.
 
-        A lost lease that was not created again, but only taken by another worker, still has the query's claim. If the query
-        never had a claim on the lease, this does not show, and the lease counts as created again.
+        The new row may be read before the coordinator reports the loss: then its counter shows it. A lost lease that was not
+        created again, but only taken by another worker, still has the query's claim. If the query never had a claim on the lease,
+        this does not show, and the lease counts as created again.
 
         Args:
             rows: Current leases of a batch's shards, before `on_fresh_rows` handles them.
         """
+        new = {key for key, seen in self._last_claims.items() if key in rows and seen.was_before(rows[key])}
         return frozenset(
-            key
-            for key in self._lost() & rows.keys()
-            if key not in self._last_claims or rows[key].claim_of(self.worker) is None
+            new.union(
+                key
+                for key in self._lost() & rows.keys()
+                if key not in self._last_claims or rows[key].claim_of(self.worker) is None
+            )
         )
 
     def _lost(self) -> frozenset[str]:

@@ -106,7 +106,11 @@ class SeenClaim(Struct, frozen=True):
     counter: int | None = None
 
     def expected_on(self, row: Lease) -> SeenClaim:
-        """Return the claim that a row must have for a late checkpoint: none if the row was deleted and created again.
+        """Return the claim that a row must have for a late checkpoint: none if the row was deleted and created again."""
+        return SeenClaim(self.worker) if self.was_before(row) else self
+
+    def was_before(self, row: Lease) -> bool:
+        """Return whether a row was deleted and created again after the claim was seen.
 
         Args:
             row: Perhaps as it was some time ago. Then it usually has an earlier claim of the query.
@@ -114,7 +118,7 @@ class SeenClaim(Struct, frozen=True):
         # The counter of a row only grows, by one with each write. A row that is created again has no claim.
         grown = 0 if self.counter is None else row.counter - self.counter
         is_new = grown < 0 or grown >= RESTORED_COUNTER_STEP // 2
-        return SeenClaim(self.worker) if is_new and row.claim_of(self.worker) is None else self
+        return is_new and row.claim_of(self.worker) is None
 
 
 class TipMark(Struct, frozen=True):
