@@ -42,7 +42,7 @@ class KnownBatches(Struct, frozen=True):
         return claim.batch <= self.last and claim.is_of(claim.batch, self.planner_of(claim.batch))
 
     def runs_with(self, run: str) -> tuple[tuple[int, str], ...]:
-        """Return `runs` as they are after `run` has planned the batch after the last."""
+        """Return `runs` as they are once `run` has planned the next batch."""
         if self.runs and self.runs[-1][1] == run:
             return self.runs
         return (*self.runs, (self.last + 1, run))[-RUNS_MAX:]

@@ -29,7 +29,7 @@ class ProbePace:
 
     def __init__(self, read_cost_s: float = READ_COST_S) -> None:
         self._cost_s = read_cost_s
-        # The reads so far use up the quota until this moment, if the burst is left out.
+        # Until this moment the reads so far use up the quota. The burst is left out: reads may be ahead by `_BURST_S`.
         self._spent_s = float("-inf")
         self._soon_left = 0
 

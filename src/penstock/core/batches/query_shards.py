@@ -119,7 +119,7 @@ class QueryShards:
             # Either this row is older than the query's claim, or the claim was dropped as too old. A new read of the row shows
             # which.
             self.unverified.add(effect.key)
-        # During a batch, keep the claim that its tasks have to find: `replaced_claims` compares the row with it.
+        # During a batch, keep the claim that its tasks expect: `replaced_claims` compares the row with it.
         if self.is_settled or effect.key not in self._last_claims:
             self.on_row(effect.lease)
         if self.is_settled:
@@ -128,15 +128,15 @@ class QueryShards:
                 self.states[effect.key] = state
 
     def _resume(self, held: _HeldShard, effect: StartReader, now_ms: int) -> ShardState | None:
-        """Return the state in which an added shard is read on; None if its row has another reader already.
+        """Return the state from which to read an added shard; None if its row has another reader already.
 
-        This is the state in which the query released the shard, unless the coordinator's position is later.
+        If the query released the shard a moment ago, this is its state then, unless the coordinator's position is later.
         """
         released = self._released.pop(effect.key, None)
         if released is not None:
             state, promotion = released
             if not (held.position.is_record and state.position < held.position):
-                # The query released this shard a moment ago. The row in the command can be older than its last claim.
+                # The row in the command can be older than the query's last claim on it.
                 if promotion is not None:
                     self._promotions[effect.key] = promotion
                 return state
@@ -196,10 +196,11 @@ class QueryShards:
         return claim.batch > self._last_claimed_before and claim.identity != seen
 
     def replaced_claims(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[tuple[str, BatchClaim]]:
-        """Return the claims that have replaced the ones that a done batch's tasks had to find, by shard.
+        """Return unexpected earlier claims on the leases of a done batch, by shard.
 
-        Either another driver, on an older copy of the checkpoint location, has reset these leases while this one was paused, or the
-        lease table was restored from a backup.
+        The batch's tasks expected the last claim that this driver saw. An earlier one has two possible causes: while this driver was
+        paused, another one on an older copy of the checkpoint location has reset the lease; or the lease table was restored from a
+        backup.
 
         Args:
             start: The offset of the batch.
@@ -216,12 +217,12 @@ class QueryShards:
         ]
 
     def reset_claim(self, row: Lease) -> BatchClaim | None:
-        """Return the claim on a lease that the query gets between two batches, if the query has seen a later claim on it.
+        """Return the query's claim on a lease that it gets between two batches, if it has seen a later claim of its own there.
 
         Batch numbers on a lease only grow, unless another driver resets it, or the lease table is restored from a backup.
         """
         if not self.is_settled:
-            return None  # `replaced_claims` compares the row that is read when the batch is done
+            return None  # when the batch is done, `replaced_claims` checks the row that is read then
         later = self._not_held.get(row.key, row)
         claim = (later if later.counter >= row.counter else row).claim_of(self.worker)
         seen = self.last_claim(row.key)
@@ -466,7 +467,7 @@ class QueryShards:
         """Return the offset of the next batch: it starts at the current position of every shard.
 
         Args:
-            start: The offset of the batch before, which is settled.
+            start: The offset of the previous batch, which is settled.
             wanted: The shards that have something to read; at least one. The batch reads no other.
             run: The run of the driver that plans it.
             stream: The stream that is read.

@@ -44,7 +44,7 @@ def plan_rewind(
     - A shard in the location's offset goes back to its position there.
     - A later shard begins at TRIM_HORIZON, after its parents' end.
     - The claim of the location's last batch is kept if a lease still has it: Spark repeats that batch if it was not
-      committed. If no lease has it, an empty claim of the batch before takes its place. Either claim gets the name of this
+      committed. If no lease has it, an empty claim of the previous batch takes its place. Either claim gets the name of this
       run: a driver that was paused during the reset finds a claim that it has not seen, and does not go on.
     - The ancestors of shards in the offset stay done.
     - A shard between the offset's shards and the later ones gets a lease at TRIM_HORIZON, if its lease was deleted.
@@ -95,9 +95,10 @@ def plan_rewind(
 def _between(
     logged: StreamOffset, later: Iterable[str], parents_of: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """Return the shards between an offset's shards and some later shards; they are read from their beginning.
+    """Return the shards that descend from an offset's shards and are ancestors of some later shards.
 
-    Their leases may have been deleted. Without leases for them, the later shards would be read first.
+    They are read from their beginning. Their leases may have been deleted: without leases for them, the later shards would be
+    read first.
     """
     return sorted(
         key

@@ -46,7 +46,7 @@ class SeveralOffset(Struct, frozen=True):
         return sum(offset.batch for offset in self.by_stream.values())
 
     def read_between(self, start: SeveralOffset) -> tuple[str, ...]:
-        """Return the ids of the streams that this offset's batch reads; `start` is the offset of the batch before."""
+        """Return the ids of the streams that this offset's batch reads; `start` is the offset of the previous batch."""
         return tuple(
             stream_id
             for stream_id, offset in sorted(self.by_stream.items())
@@ -111,7 +111,9 @@ def parse_several(document: Any) -> SeveralOffset:
 
 
 def in_turn(stream_ids: Sequence[str], batch_count: int) -> list[str]:
-    """Return the streams in the order in which one batch serves them: another one is first after a batch that left some out.
+    """Return the streams in the order in which a batch serves them.
+
+    After a batch that left streams out, another stream is first.
 
     Args:
         stream_ids: All streams of the query, in a fixed order.

@@ -53,7 +53,7 @@ class ShardState(Struct):
     is_foreign: bool = False
 
     def is_wanted(self, until_ms: int | None) -> bool:
-        """Whether records are there to read that arrived before a moment; None: whenever."""
+        """Whether records are there to read that arrived before a moment; None for any moment."""
         return self.has_news and (until_ms is None or self.arrival_ms is None or self.arrival_ms < until_ms)
 
     @property
@@ -112,7 +112,7 @@ class Settlement(Struct, frozen=True):
         bytes_count: Bytes of user data.
         claim_count: Shards whose end its tasks claimed.
         kept_iterator_count: Of those, how many began with an iterator that was kept from an earlier batch.
-        unexpected_starts: Shards that do not start at the end of the batch before, and why.
+        unexpected_starts: Shards that do not start at the end of the previous batch, and why.
         progress: For the coordinator's watch and its balance by throughput.
         queries: Spark's ids of the queries whose tasks made the claims of this worker.
         processes: The processes that made the claims.
@@ -138,7 +138,7 @@ class SettledShard(Struct, frozen=True):
     Args:
         state: Its state.
         note: The note of its claim, if the batch read it.
-        unexpected: Why it does not start at the end of the batch before; None if it does.
+        unexpected: Why it does not start at the end of the previous batch; None if it does.
         bytes_count: Bytes of user data that the batch read of it.
     """
 

@@ -107,7 +107,8 @@ class SubscriptionTurns:
     def plan(self, shard_id: str, now_s: float) -> float:
         """Return the seconds from now after which the shard's task of the next batch may subscribe.
 
-        A task without permission may subscribe too, if it still runs when a turn has passed: the result is then one turn.
+        That is 0, or one turn (`TURN_S`) if another task may have subscribed in the last turn. A task that ends sooner does not
+        subscribe.
 
         Args:
             shard_id: The shard.

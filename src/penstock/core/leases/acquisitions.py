@@ -83,7 +83,7 @@ class Acquisitions:
         self._unheld: set[str] = set()  # seen in this worker's name and not held then
 
     def stop(self) -> None:
-        """Handle that this worker stops: a lease that is handed over from now on is released at once."""
+        """Handle the stop of this worker: a lease that is handed over from now on is released at once."""
         self._is_stopping = True
 
     # --- taking -------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Acquisitions:
                 self._turn.emit(FetchLease(key))
 
     def on_fetch_ended(self, key: str, now_s: float) -> None:
-        """Handle that a fetch has ended, with or without a row; the row is in the view."""
+        """Handle the end of a fetch, with or without a row; the row is in the view."""
         request = self._requests.get(key)
         if request is None or not request.is_fetching:
             return

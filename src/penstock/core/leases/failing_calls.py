@@ -233,7 +233,7 @@ class FailingCalls:
         return replace(answer, problem=Problem.UNAVAILABLE, detail=slow)
 
     def on_unanswered(self, write: LeaseWrite, sent_s: float, now_s: float) -> None:
-        """Handle that a write is still in flight."""
+        """Handle a write that is still in flight."""
         age_s = now_s - sent_s
         if age_s < self._patience_s:
             return
@@ -244,7 +244,7 @@ class FailingCalls:
         self._on_failed(answer, now_s)
 
     def on_lost_lease(self, key: str, error: str, now_s: float) -> None:
-        """Handle that a lease was lost because writing it failed."""
+        """Handle a lease that was lost because writing it failed."""
         answer = CallAnswer(LeaseCall.RENEW, Problem.UNAVAILABLE, error, key)
         known = self._failing.get((answer.call, answer.scope))
         if known is None:

@@ -80,10 +80,11 @@ class Handovers:
             self._on_ignored(reader, now_s)
 
     def _on_names_changed(self, before: Lease, now: Lease, now_s: float) -> None:
+        """Handle a change of the owner or of the reader's field: a request, a take by KCL 2.x, or the answer to a request."""
         reader = before.checkpoint_owner
         if reader is None:
             if now.checkpoint_owner == before.owner and now.owner is not None:
-                self._on_answering(now.owner)  # it has just requested a hand-over
+                self._on_answering(now.owner)  # it has requested a hand-over, so it supports them
         elif now.checkpoint_owner == reader:
             if now.owner is not None and now.counter != before.counter:
                 # A take that leaves the reader's field: only a KCL 2.x worker, which ignores the field, writes that.
@@ -138,7 +139,7 @@ class Handovers:
         return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)
 
     def on_unanswered(self, lease: Lease, now_s: float) -> None:
-        """Handle that the reader of this lease has renewed through a whole hand-over time."""
+        """Handle a lease whose reader has renewed it through a whole hand-over time."""
         if lease.key not in self._kcl2_taken and lease.checkpoint_owner is not None:
             self._on_ignored(lease.checkpoint_owner, now_s)
 

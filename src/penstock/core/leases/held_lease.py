@@ -121,7 +121,7 @@ class HeldLease(Struct):
     progress_s: float = 0.0
     phase: LeasePhase = LeasePhase.WAITING
     done_through: Position | None = None  # everything up to this record is done
-    seen: SeenClaim | None = None  # the claim that a query saw when it reported that
+    seen: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`
     is_urgent: bool = False
     unknown_write: LeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
     is_fetching: bool = False
@@ -173,7 +173,7 @@ class HeldLease(Struct):
         return done
 
     def on_done(self, position: Position | None) -> None:
-        """Handle that everything up to a position is done; an earlier position changes nothing."""
+        """Handle a position up to which everything is done; an earlier one than the last changes nothing."""
         if (
             position is not None
             and position.is_record
@@ -354,7 +354,7 @@ class HeldLease(Struct):
         return actions
 
     def on_read_back_failed(self, now_s: float, turn: Turn) -> None:
-        """Handle that reading back failed: it is tried again a little later, until the deadline."""
+        """Handle a failed read-back: it is tried again a little later, until the deadline."""
         self.is_fetching = False
         self._retry_later(now_s, turn)
 
@@ -373,7 +373,7 @@ class HeldLease(Struct):
             return self._ended()
         assert row.reader == self.worker, f"lease {self.key}: {write} left {row.reader} as the reader"
         if self.options.keeps_claims and isinstance(write, Renew) and write.tip == self.tip:
-            self.tip = None  # it is written; written again, it could replace a later mark of a claim
+            self.tip = None  # the row has it; if written again later, it could replace a claim's later mark
         return self._renewed(row, sent_s, turn)
 
     def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
@@ -492,21 +492,21 @@ class HeldLease(Struct):
             self.throughput_kbps = round(smoothed, 6)
 
     def on_drained(self, children: tuple[ChildShard, ...], position: Position | None = None) -> None:
-        """Handle that the shard is read to its end and everything in it is done."""
+        """Handle a shard that is read to its end: everything in it is done."""
         self.on_done(position)
         self._move(Trigger.READER_DRAINED)
         self.children = children
         self.to_create = {lease.key: lease for lease in plan_child_leases(children)}
 
     def on_stopped(self, event: ReaderStopped) -> None:
-        """Handle that the reader has stopped."""
+        """Handle a reader that has stopped."""
         self.on_done(event.position)
         self.seen = event.seen
         self.tip = event.tip or self.tip
         self._move(Trigger.READER_STOPPED)
 
     def on_failed(self, event: ReaderFailed) -> list[LeaseAction]:
-        """Handle that the reader has failed for good."""
+        """Handle a reader that has failed for good."""
         self.on_done(event.position)
         self._move(Trigger.READER_FREED if event.release else Trigger.READER_FAILED)
         self.stopped_reason = event.short_reason or None
@@ -553,7 +553,7 @@ class HeldLease(Struct):
         return {parent for parent in others if parent not in view and parent not in view.vanished}
 
     def on_child_exists(self, key: str) -> bool:
-        """Handle that a child's lease exists; True if this shard's end has waited for it."""
+        """Handle a child's lease that exists; True if this shard's end has waited for it."""
         return self.to_create is not None and self.to_create.pop(key, None) is not None
 
     def on_child_not_created(self, now_s: float, turn: Turn) -> None:

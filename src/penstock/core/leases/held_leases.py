@@ -357,7 +357,7 @@ class HeldLeases:
             self._advance(held, now_s)
 
     def on_fetch_failed(self, key: str, now_s: float) -> None:
-        """Handle that a row could not be read back."""
+        """Handle a row that could not be read back."""
         held = self._held.get(key)
         if held is not None and held.is_reading_back:
             held.on_read_back_failed(now_s, self._turn)
@@ -441,7 +441,7 @@ class HeldLeases:
             held.on_progress(event, now_s)
 
     def on_drained(self, event: ShardDrained, now_s: float) -> None:
-        """Handle that a reader has read its shard to the end.
+        """Handle a reader that has read its shard to the end.
 
         If its lease was lost meanwhile, the leases that wait for it may be read now.
         """
@@ -455,7 +455,7 @@ class HeldLeases:
         self._advance(held, now_s)
 
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
-        """Handle that a reader has stopped as asked."""
+        """Handle a reader that has stopped as requested."""
         if self._drop_earlier_reader(event.key, event.epoch):
             self._keep_late(event.key, event.position, now_s, event.seen)
             self.wake_waiting(now_s)
@@ -466,7 +466,7 @@ class HeldLeases:
             self._advance(held, now_s)
 
     def on_failed(self, event: ReaderFailed, now_s: float) -> bool:
-        """Handle that a reader has failed for good; True if its lease is freed for other workers."""
+        """Handle a reader that has failed for good; True if its lease is freed for other workers."""
         if self._drop_earlier_reader(event.key, event.epoch):
             self._keep_late(event.key, event.position, now_s)
             return False

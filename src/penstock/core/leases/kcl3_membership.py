@@ -144,7 +144,7 @@ class Kcl3Membership:
     # --- reading ------------------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
-        """Handle that the lease table exists."""
+        """Schedule the first read: the lease table exists."""
         if self.options.kcl3 and self._fetch_due_s == math.inf:
             self._fetch_due_s = now_s
 
@@ -297,7 +297,7 @@ class Kcl3Membership:
             self._withdraw()
 
     def leave(self) -> None:
-        """Handle that this worker stops: it deletes its metrics, so that no more leases are assigned to it."""
+        """Leave the fleet: delete this worker's metrics, so that no more leases are assigned to it."""
         self._is_stopping = True
         if not self._is_reporting:
             self._withdraw()

@@ -210,11 +210,11 @@ class LeaseView:
         self._absent = set().union(*unfinished.values()) - rows.keys()
 
     def watch_whole_table(self) -> None:
-        """Handle that every scan is of the whole table from now on."""
+        """Watch the whole table: from now on every scan is of it."""
         self._part = self.watched = None
 
     def on_row_absent(self, key: str) -> None:
-        """Handle that a read of one row found none."""
+        """Handle a read by key that found no row."""
         self.forget(key)
         self._absent.add(key)
 
@@ -263,7 +263,7 @@ class LeaseView:
         return key not in self.damaged and key not in self.set_aside
 
     def on_shards_vanished(self, shard_ids: AbstractSet[str]) -> None:
-        """Handle that the stream does not list shards any more: no lease waits for them from now on."""
+        """Handle shards that the stream does not list any more: no lease waits for them from now on."""
         self.vanished |= shard_ids
 
     def set_rows_aside(self, keys: Iterable[str]) -> None:
@@ -271,7 +271,7 @@ class LeaseView:
         self.set_aside = frozenset(keys)
 
     def forget(self, key: str) -> None:
-        """Handle that a row does not exist."""
+        """Forget a row that does not exist."""
         self._rows.pop(key, None)
         self._found.discard(key)
         self.handovers.forget(key)
@@ -401,7 +401,7 @@ class StreamRows:
         return {parent for parent in self._view.missing_parents() if self._is_mine(parent)}
 
     def on_shards_vanished(self, shard_ids: AbstractSet[str]) -> None:
-        """Handle that the stream does not list shards any more: no lease waits for them from now on."""
+        """Handle shards that the stream does not list any more: no lease waits for them from now on."""
         self._view.on_shards_vanished(shard_ids)
 
     def unchanged_s(self, key: str, now_s: float) -> float:
@@ -413,7 +413,7 @@ class StreamRows:
         return self._view.unchanged_s(key, now_s)
 
     def forget(self, key: str) -> None:
-        """Handle that a row does not exist."""
+        """Forget a row that does not exist."""
         self._view.forget(key)
 
 

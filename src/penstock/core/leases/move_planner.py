@@ -78,7 +78,7 @@ _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
 _WATCHERS_ROUNDS: Final = 2  # for which a free lease is left to the watchers of its part
 _PART_SCAN_ROUNDS: Final = 0.25  # until the next scan of a part with free leases
 _DOUBLINGS_MAX: Final = 6
-_CROWDED_SHARES: Final = 2  # at most so many times its share until other workers had their turn
+_CROWDED_SHARES: Final = 2  # times its share: a worker's limit until the other watchers have scanned
 
 
 class RoundPlan(Struct, frozen=True):
@@ -206,7 +206,10 @@ class MovePlanner:
     def _without_live_moves(
         self, moves: Sequence[Move], live: Sequence[Acquisition], fleet: Sequence[FleetLease]
     ) -> list[Move]:
-        """Leave out the moves of leases that other workers hold; a worker without a lease and without another move keeps one."""
+        """Return the moves without those of leases that other workers hold.
+
+        If this worker has no lease and no other move, keep one of them: by its request the other workers see it.
+        """
         kept = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
         is_seen = any(
             entry.lease.owner == self.me and entry.owner_state is OwnerState.ALIVE for entry in fleet

@@ -80,11 +80,11 @@ class ListingUnderWay:
         self._turn.emit(ListShards(purpose, filter_type, timestamp_ms, self._stream_id))
 
     def end(self) -> None:
-        """Handle that the listing was answered."""
+        """Handle the answer to the listing."""
         self._purpose = None
 
     def fail(self, now_s: float) -> None:
-        """Handle that the listing failed."""
+        """Handle a failed listing."""
         self._purpose = None
         self._failed_s = now_s
 
@@ -224,7 +224,7 @@ class ShardSyncer:
         return True
 
     def on_table_missing(self) -> None:
-        """Handle that the lease table was deleted: leases that a scan lacks from now on are created again."""
+        """Handle a deleted lease table: leases that a scan lacks from now on are created again."""
         self._is_table_gone = True
 
     def on_shards_listed(self, shards: Iterable[Shard]) -> None:

@@ -159,7 +159,7 @@ class Streams:
         return self._streams[self._context.options.stream_id_of(key)]
 
     def on_table_missing(self) -> None:
-        """Handle that the table does not exist."""
+        """Handle a table that does not exist."""
         for stream in self._streams.values():
             stream.syncer.on_table_missing()
 

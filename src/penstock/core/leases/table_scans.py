@@ -341,17 +341,17 @@ class TableScans:
     # --- answers ------------------------------------------------------------------------------------------
 
     def on_table_ready(self, now_s: float) -> None:
-        """Handle that the table exists and scans may begin."""
+        """Handle a table that exists: scans may begin."""
         self._state = TableState.READY
         self._due_s = now_s
 
     def on_table_failed(self, now_s: float) -> None:
-        """Handle that the table could not be created or found."""
+        """Handle a table that could not be created or found."""
         self._state = TableState.UNKNOWN
         self._state_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self._turn.draw())
 
     def on_table_missing(self) -> bool:
-        """Handle that a call found no table; True the first time."""
+        """Handle a call that found no table; True the first time."""
         if self._state is not TableState.READY:
             return False
         self._turn.report(
@@ -364,7 +364,7 @@ class TableScans:
         return True
 
     def on_scan_done(self) -> None:
-        """Handle that a scan is complete."""
+        """Handle a complete scan."""
         self._is_scanning = False
         self._failures = 0
         self._retry_s = -math.inf
@@ -372,7 +372,7 @@ class TableScans:
         self._resolved_by_scan.clear()
 
     def on_scan_failed(self, problem: Problem, now_s: float) -> bool:
-        """Handle that a scan failed; True if it is the first call to find no table."""
+        """Handle a failed scan; True if it is the first call to find no table."""
         self._is_scanning = False
         self._failures += 1
         self._resolved_by_scan.clear()
@@ -428,14 +428,14 @@ class TableScans:
     # --- single rows --------------------------------------------------------------------------------------
 
     def on_owner_unknown(self, key: str, now_s: float) -> None:
-        """Handle that a lease's owner became unknown: only a read that begins later resolves it."""
+        """Handle a lease whose owner became unknown: only a read that begins later resolves it."""
         self._owner_unknown.add(key)
         self._resolved_by_scan.discard(key)
         if self.part is None:
             self.request_by(now_s + self.options.interval_s)
 
     def on_owner_known(self, key: str) -> None:
-        """Handle that the row was read by its key."""
+        """Handle a row that was read by its key."""
         self._owner_unknown.discard(key)
 
 
@@ -469,13 +469,13 @@ class RowFetches:
             self._turn.emit(FetchLease(key))
 
     def on_answer(self, key: str) -> bool:
-        """Handle that a row was read; True if it was requested here."""
+        """Handle a row that was read; True if it was requested here."""
         is_wanted = key in self._under_way
         self._under_way.discard(key)
         return is_wanted
 
     def on_failed(self, key: str, now_s: float) -> None:
-        """Handle that a row could not be read: it is tried again a little later."""
+        """Handle a row that could not be read: it is read again a little later."""
         if key in self._under_way:
             self._under_way.discard(key)
             self._wait(key, now_s + self._turn.jittered(_FETCH_AGAIN_S, 0.5))

@@ -2,7 +2,7 @@
 
 The shell feeds it the records that were read, asks `take_call` for the next call of user code, runs it on a pool
 and answers with `on_returned` or `on_raised`. Records get ordinals in stream order; the checkpoint is the *low
-water*: the highest position below which everything is acknowledged, whatever ran ahead of it.
+water*: the highest position below which everything is acknowledged. Later records may be acknowledged too.
 
 Order: with `concurrency=1` the shard is one queue, and one call is under way at a time. With more, each partition
 key has its own queue: a call holds records of one key, and a key is never in two calls at once.
@@ -126,7 +126,7 @@ class ShardDelivery(Generic[R]):
 
     @property
     def done_count(self) -> int:
-        """Records, counted from the first, below which everything is acknowledged."""
+        """Number of records, from the first one on, that are acknowledged without a gap."""
         return self._water.ordinal
 
     @property
@@ -282,7 +282,7 @@ class ShardDelivery(Generic[R]):
         return None
 
     def on_not_begun(self, call_id: int) -> None:
-        """Put a call back that was taken and never begun: it is first again, as if not taken."""
+        """Put back a call that was taken and never begun: it is the next call of its queue again."""
         piece = self._under_way.pop(call_id)
         if piece.key is None:
             self._lifecycle[piece.kind] = "due"
@@ -375,13 +375,13 @@ class ShardDelivery(Generic[R]):
     # --- ending ---
 
     def stop(self) -> None:
-        """No record follows; calls under way finish, then STOP is called. Waiting records are dropped unacknowledged."""
+        """Stop the delivery: calls under way finish, then STOP is called. Waiting records are dropped unacknowledged."""
         if self.phase is Phase.RUNNING:
             self.phase = Phase.STOPPING
             self._drop_waiting()
 
     def lose(self) -> None:
-        """The shard is not ours any more: after the calls under way only LOST is called."""
+        """Handle the loss of the shard's lease: after the calls under way only LOST is called."""
         self.phase = Phase.LOST
         self._drop_waiting()
 
@@ -430,8 +430,8 @@ class ShardDelivery(Generic[R]):
         return self._begin(_Piece(kind, None, (), (), attempt))
 
     def _take_lowest(self) -> Call[R] | None:
-        # The window is full, so only calls are taken for which the low water may be waiting: a piece that is repeated, or the
-        # queue that has the record right after the low water. Otherwise the window could stay full for ever.
+        # The window is full. Take only a call that the low water may be waiting for: a piece that is repeated, or the queue with
+        # the record right after the low water. With other calls the window could stay full for ever.
         for index, key in enumerate(self._ready):
             queue = self._queues[key]
             if queue.again or (queue.ordinals or [self._taken])[0] == self._water.ordinal:
@@ -557,7 +557,8 @@ class ShardDelivery(Generic[R]):
         left: list[tuple[R, int]] = []
         for record, ordinal in zip(piece.records, piece.ordinals, strict=True):
             if self._is_done(record, ordinal):
-                # The record may be done by its position only. No later call has it, so its ordinal is acknowledged here.
+                # The record may count as done only because its position is at or before the low water. No later call has it, so
+                # acknowledge its ordinal here.
                 self._water.acknowledge(((ordinal, record.sequence_number, record.sub_sequence_number),))
                 self.waiting_bytes -= record.memory_bytes
             else:

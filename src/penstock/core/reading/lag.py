@@ -17,7 +17,7 @@ from penstock.core.reading.resume import is_record_done
 _SHARED_S: Final = 1.0
 
 NEAR_TIP_MS_MAX: Final = 10_000
-"""A reading that is no further behind the tip, by MillisBehindLatest, needs no subscription for its speed."""
+"""A reader at most this far behind the tip (by MillisBehindLatest) is fast enough without a subscription."""
 
 
 class ArrivedRecord(Protocol):
@@ -62,7 +62,7 @@ def find_oldest_unread(records: Sequence[ArrivedRecord], position: Position) -> 
 
 
 class ArrivalMarks:
-    """When the records that are not done yet arrived, to the second. Not thread-safe.
+    """The arrival times of the records that are not done yet, to the second. Not thread-safe.
 
     Records are counted in the order in which they were read. Those that arrived within a second of each other share a
     mark, so that a long queue of small records costs little.
@@ -74,7 +74,7 @@ class ArrivalMarks:
         self._count = 0
 
     def add(self, count: int, arrival_s: float) -> None:
-        """Add records that follow those before.
+        """Add the next records.
 
         Args:
             count: How many; they arrived together.

@@ -69,10 +69,10 @@ class LowWater:
         self._close_gaps()
 
     def acknowledge_run(self, ordinals: range, sequence_number: str, sub_sequence_number: int) -> None:
-        """Mark records that follow each other as done.
+        """Mark consecutive records as done.
 
         Args:
-            ordinals: Of the records; all below them are acknowledged, and not all of them are.
+            ordinals: The records' ordinals. Every earlier record is acknowledged, and at least one of these is not.
             sequence_number: Of the last one.
             sub_sequence_number: Of the last one.
         """

@@ -17,8 +17,8 @@ from penstock.core.limits import (
 from penstock.errors import OptionError
 
 PAGE_BYTES: Final = SHARD_READ_BYTES_PER_S_MAX
-"""A page of so many bytes a second uses the whole read quota of a shard; larger ones only take more memory."""
-_SPACING_SLACK: Final = 1.05  # calls are timed here and counted there: a little apart keeps five in a second
+"""One page of this size per second uses the whole read quota of a shard; larger pages only take more memory."""
+_SPACING_SLACK: Final = 1.05  # the service counts the calls timed here: stay below five per second
 
 
 class WayOut(Struct, frozen=True):
@@ -40,7 +40,7 @@ class ReaderOptions(Struct, frozen=True):
 
     Args:
         record_count_max: Records per call, 1 to 10,000.
-        page_bytes_aim: Wanted bytes of a page: a call asks for so many records as have them, by the mean size of the last
+        page_bytes_aim: Wanted bytes of a page: the number of records to request follows from the mean size of the last
             page's records. None: up to the service's 10 MiB.
         spacing_s: Smallest time between the starts of two reads; the service allows 5 a second and shard for all
             consumers together.
@@ -49,7 +49,7 @@ class ReaderOptions(Struct, frozen=True):
             reads; it is reached by doubling from the smallest spacing.
         backoff_min_s: Upper bound of the first pause after a refusal; it doubles.
         backoff_max_s: Largest upper bound.
-        deadline_s: The reader gives a shard up that brings no page for so long; None for a reader that waits without a limit.
+        deadline_s: The reader fails if its calls have failed for this long, with no page between; None for no limit.
         stubborn_failures_max: Refusals that waiting seldom cures (policy, wrong request) before the reader gives the shard up.
         prefetch_bytes_max: No read is planned while this much waits undelivered; one page may exceed it.
         on_data_loss: The reaction when unread records have left the stream: `fail` or `warn`.

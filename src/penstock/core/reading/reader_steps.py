@@ -35,7 +35,7 @@ SUBSCRIBED: Final = "subscribed"
 
 
 class FetchIterator(Struct, frozen=True):
-    """Fetch an iterator at a position: a record is included, AT_TIMESTAMP and a pinned LATEST carry a moment."""
+    """Fetch an iterator that begins at a position; if that is a record, the iterator begins with the record itself."""
 
     position: Position
 
@@ -186,7 +186,7 @@ class Kept(Struct, Generic[Rows_co], frozen=True):
 _EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 _POSITION_CODE: Final = "InvalidArgumentException"
 _POSITION_WORDS: Final = ("SequenceNumber", "equence number", "did not come from this stream")
-"""Of the service's messages about a position; it refuses other arguments with the same code."""
+"""Words in the service's messages about a position; it refuses other arguments with the same code."""
 
 
 class FailureMeaning(Enum):
@@ -206,7 +206,7 @@ def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning
     """Return the meaning of a failed call.
 
     Args:
-        has_iterator: The call was made with an iterator; else it asked for one.
+        has_iterator: Whether the call used an iterator; else it requested one.
     """
     if isinstance(error, Rejected):
         if has_iterator:
@@ -216,7 +216,7 @@ def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning
         )
         return FailureMeaning.POSITION_REFUSED if is_of_position else FailureMeaning.REQUEST_REFUSED
     if isinstance(error, AccessDenied) and error.code in _EXPIRED_CREDENTIALS:
-        return FailureMeaning.PASSES  # new ones may be on their way
+        return FailureMeaning.PASSES  # new credentials may follow soon
     return next((meaning for kinds, meaning in _MEANINGS if isinstance(error, kinds)), FailureMeaning.FINAL)
 
 

@@ -46,7 +46,7 @@ def plan_iterator(position: Position) -> IteratorStart:
 
     Args:
         position: A checkpoint or a starting position. A LATEST that is pinned to a moment begins at the moment, so that
-            nothing written since is missed, however long it took to get here.
+            no record written since then is missed.
 
     Raises:
         PositionError: SHARD_END, after which there are no records; or an AT_TIMESTAMP without its moment, as a Java

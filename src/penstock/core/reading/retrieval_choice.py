@@ -37,7 +37,7 @@ _REFUSAL_CODE: Final = "ProvisionedThroughputExceededException"
 
 
 def is_quota_refusal(error: PenstockError) -> bool:
-    """Whether a read was refused because the shard's quota is used up, by whomever."""
+    """Whether a read was refused because the shard's quota is used up, by this or other readers."""
     return isinstance(error, Throttled) and error.code == _REFUSAL_CODE
 
 
@@ -64,12 +64,12 @@ class OwnReads:
         self._busy_until_s = begin_s + read_bytes / SHARD_READ_BYTES_PER_S_MAX
 
     def explain_refusal(self, started_s: float) -> bool:
-        """Return whether the last call, which began then, would have been refused without other readers too."""
+        """Return whether this reader's own use of the quota explains that its last call, begun then, was refused."""
         is_over_count = len(self._calls) > GET_RECORDS_PER_S_MAX
         return is_over_count or started_s < self._busy_until_s + _ARRIVAL_SLACK_S
 
 
-_CALLS_MAX: Final = 20  # the last ones count: after refusals they are few, so time would be no measure
+_CALLS_MAX: Final = 20  # the last calls count, not those of a period: after refusals few are made
 _CALLS_MIN: Final = 5
 _REFUSED_SHARE_MIN: Final = 0.2
 _FORGOTTEN_S: Final = 60.0  # older calls do not count; no pause after a refusal is longer

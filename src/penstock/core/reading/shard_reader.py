@@ -25,7 +25,7 @@ be leaving the stream requests each page with a new iterator at its last record.
 | a last page names no children | it is read again from the last record; the third time in a row the listing decides |
 | the shard is listed as open and cannot be read | tried `stubborn_failures_max` times, ever more rarely |
 | no record at a place that must have one | asked again three times; then the record is missing |
-| unread records may have left since the page before | a new iterator at the last record, which must still be there |
+| unread records may have left since the previous page | a new iterator at the last record, which must still be there |
 | a record is missing | `judge_missing_record`: harmless, unclear, or a loss |
 | access is denied, anything else | tried `stubborn_failures_max` times |
 """
@@ -117,7 +117,7 @@ class ShardReader:
         """Moment by the service's clock at which no record was after `position`, or None."""
         self.unread_since_ms = unread_since_ms
         """Moment by the service's clock: records after `position` arrived then or later. None if it is not known."""
-        # Whether reading began at no record, and unread records may have been about to leave the stream ever since.
+        # Whether reading began at a position that is no record, and unread records have been about to leave the stream ever since.
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
         self._in_a_row = AnswersInARow()
@@ -144,12 +144,12 @@ class ShardReader:
 
     @property
     def paused_until_s(self) -> float:
-        """The moment before which no call is made, also once the reading is final."""
+        """The end of the current pause: no call is made before. It is kept when the reading has ended."""
         return self._not_before_s
 
     @property
     def iterator(self) -> str | None:
-        """The service's iterator right after `position`; None if there is none, or it still begins at the record there."""
+        """The service's iterator right after `position`; None if there is none, or if it begins at the record itself."""
         return self._iterator if self._skip_through is None else None
 
     def plan_step(self, now_s: float, waiting_bytes: int = 0, has_room: bool = True) -> Step:
@@ -188,7 +188,8 @@ class ShardReader:
 
         Args:
             iterator: The service's text.
-            wall_ms: Milliseconds since the epoch. A LATEST without a moment means this moment from now on.
+            wall_ms: Milliseconds since the epoch. If the position is LATEST without a moment, it is fixed to this moment,
+                less a few seconds.
         """
         self._iterator = iterator
         self._skip_through = self.position if self.position.is_record else None
@@ -203,7 +204,7 @@ class ShardReader:
         """Handle a page.
 
         Args:
-            started_s: When the call began: calls are kept apart from start to start.
+            started_s: When the call began: the pause before the next call counts from then.
             chance: In [0, 1), for the pause before an unclear end is read again.
 
         Returns:
@@ -240,7 +241,7 @@ class ShardReader:
         is_progress = self._advance(page, done)
         if meaning is not None:
             self._skip_through = None
-        # Until the record at which the iterator begins is found or judged, records before this page may be unread and gone.
+        # If the record at which the iterator begins is neither found nor judged, unread records before this page may be gone.
         if self._skip_through is None:
             self._on_unread(page)
         if page.next_iterator is None:
@@ -310,12 +311,12 @@ class ShardReader:
         return None
 
     def read_again(self, now_s: float) -> bool:
-        """Read again from the last record on, a little later, although the service answers that nothing is left.
+        """Schedule another read from the last record, a little later, after an answer that nothing is left.
 
-        A driver that knows that a record follows does not trust one such answer.
+        Called if more records must follow, since one such answer does not prove that they are gone.
 
         Returns:
-            False if this was done often enough without a record.
+            False after enough reads without a record.
         """
         self._in_a_row.empty_rereads += 1
         self._iterator = None
@@ -373,7 +374,7 @@ class ShardReader:
     # --- inside: loss ---
 
     def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
-        """Judge the loss of the record at which a new iterator begins; None unless its first page shows that the record is gone."""
+        """Judge a missing record: a new iterator's first page lacks the record at which it begins. Return None if none is missing."""
         skip = self._skip_through
         if skip is None:
             return None
@@ -396,8 +397,9 @@ class ShardReader:
         )
 
     def _may_have_passed(self, page: Page[Rows_co]) -> bool:
-        """Whether the iterator that the page before returned may have skipped records that left the stream unread."""
-        # A new iterator begins at a record, and its first page shows this. If the position is no record, no page can show it.
+        """Whether unread records may have left the stream since the previous page: its iterator skips them without a report."""
+        # A new iterator begins at a record: its first page shows whether that record is there. If the position is no record, no
+        # page shows it.
         if self._skip_through is not None or not self.position.is_record:
             return False
         return not self._is_unread_kept(page)

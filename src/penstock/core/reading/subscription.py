@@ -1,9 +1,9 @@
 """A subscription to one shard, as a machine: it brings a shard's reader its pages by enhanced fan-out.
 
-The reader asks as it asks for GetRecords: for an iterator at a position (`on_begin`), then for one page after the other
-(`on_want`). The machine answers with effects: connect, ask for the next event, reset, and the reader's input. It lives on
-when the service ends a connection: it connects again after the last event that was given. Events of earlier connections
-are known by their number and ignored. Time and chance are arguments.
+The reader makes the same requests as for GetRecords: an iterator at a position (`on_begin`), then one page after the other
+(`on_want`). The machine answers with effects: connect, ask for the next event, reset, and the reader's input. When
+the service ends a connection, the machine connects again after the last event that was delivered. It ignores events of earlier
+connections, which have another number. Time and chance are arguments.
 
 | event | answer |
 |---|---|
@@ -12,11 +12,11 @@ are known by their number and ignored. Time and chance are arguments.
 | refused repeatedly | the reader gets the failure |
 | another subscriber takes over | wait until the lease was renewed in between, or lost; then connect again |
 | silence while the reader waits | reset; the reader gets the failure |
-| silence while the reader does not ask | nothing: it holds the events up itself |
+| silence while the reader does not ask | nothing: the reader itself holds the events up |
 | a failure, a broken frame, a reset | the reader gets the failure; its next request connects again |
 | a failure before the first event | the reader gets an expired iterator, and begins at its own position |
 | a new connection is needed, and the last event is older than an iterator may be (a pause, a slow handler) | likewise |
-| an event without continuation | given; the reader decides whether the shard has ended |
+| an event without continuation | delivered; the reader decides whether the shard has ended |
 
 Only a reader that begins at its own last record sees whether that record is still there. After a continuation, the service
 begins at the oldest record that is left, and does not report the trimmed ones in between. So a continuation lives
@@ -54,7 +54,7 @@ class PushedPage(Protocol):
 
     @property
     def next_iterator(self) -> str | None:
-        """The continuation; None on the last one of a closed shard."""
+        """The continuation; None on the last page of a closed shard."""
 
 
 P = TypeVar("P", bound=PushedPage)
@@ -169,7 +169,7 @@ class Subscription(Generic[P]):
     # --- the reader's requests ---
 
     def on_begin(self, start: IteratorStart, now_s: float) -> list[Effect[P]]:
-        """Subscribe at a position, whatever was before."""
+        """Subscribe at a position, and end an earlier connection."""
         effects = self.on_close()
         self._start, self._start_until_s = start, now_s + ITERATOR_LIFE_S
         self._wanted = _Wanted.ITERATOR

@@ -1,7 +1,7 @@
 """Settling a batch that is done: claim its missing ends, and resolve the next start of every shard.
 
-When Spark asks for the next batch, the one before is done, and the next one starts at its claims. A shard without a claim
-was read to its end by no action of the query; the driver then claims its end. While there is nothing to read, claims become
+When Spark asks for the next batch, the previous one is done, and the next one starts at its claims. If a shard has no claim, no
+action of the query has read it to the batch's end; the driver then claims this end. While there is nothing to read, claims become
 checkpoints.
 """
 
@@ -118,7 +118,7 @@ class BatchSettler:
                 f"no execution of batch {start.batch} has claimed its end in shard {unclaimed[0]}"
             )
         recreated = shards.recreated({key: rows[key] for key in unclaimed})
-        # Before the driver claims: its own tasks, like those on executors, get the claim that they must find from these rows.
+        # This must precede `_claim_ends`: the driver's own tasks, like those on executors, expect the claims of these rows.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
             self._claim_ends(start, planned, joined, unclaimed, recreated)
@@ -160,7 +160,7 @@ class BatchSettler:
             return {}
 
     def refuse_reset_lease(self, shards: QueryShards, row: Lease) -> None:
-        """Raise an error if the query gets a lease that another driver has reset since this one saw its claim.
+        """Raise an error if the query gets a lease that another driver has reset since this driver saw the query's claim on it.
 
         Raises:
             AnotherDriver: The lease has an earlier claim.

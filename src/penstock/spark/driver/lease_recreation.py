@@ -49,7 +49,7 @@ class LeaseRecreation:
     """Creates the missing leases of one query. Called by one thread.
 
     Args:
-        open_table: Opens the table under which an offset was written; it is only read.
+        open_table: Opens the lease table that an offset names; it is only read.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LeaseRecreation:
         return True
 
     def _read_former(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
-        """Return the leases of the table under which an offset was written; or none, and why."""
+        """Return the leases of the table that an offset names, the query's earlier one; or none, and why."""
         try:
             rows = {row.key: row for row in self._open_table(known.lease_table).scan().leases}
         except (AccessDenied, NotFound, OptionError, Rejected) as error:

@@ -39,7 +39,7 @@ _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
 _WAIT_MAX_S: Final = 1.0  # for answers, before a plan goes on without them
 _WAIT_WITH_NEWS_S: Final = 0.2  # a batch need not wait for a thousand shards of which ten have news
-_MANY_SHARDS: Final = 64  # fewer shards have all answered by then, and make one batch instead of two
+_MANY_SHARDS: Final = 64  # for up to so many probes, wait for all answers: one batch instead of two
 _NAMED_MAX: Final = 5
 _FOR_A_TASK: Final = (
     FailureMeaning.UNKNOWN_SHARD,
@@ -114,7 +114,7 @@ class NewsPoller:
         self._failing: dict[str, _Failing] = {}
         self._read_cost_s = read_cost_s
         self._paces: dict[str, ProbePace] = {}
-        self._counted_states: _States = {}  # the last state of each shard that its pace has counted
+        self._counted_states: _States = {}  # by shard: the last state whose batch its pace has counted
         self._service_clock = ServiceClock()
         self._steady_clock = SteadyServiceClock()
         self._retention_ms = RETENTION_DEFAULT_MS

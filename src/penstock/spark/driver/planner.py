@@ -210,7 +210,7 @@ class Planner:
         return False
 
     def wait(self, duration_s: float) -> None:
-        """Wait for so long, or until the lease coordinator has a command."""
+        """Wait for a duration, or until the lease coordinator has a command."""
         self._query.query_worker.wait(max(0.005, duration_s))
 
     def plan(self, search: Search, limits: Limits) -> StreamOffset:

@@ -28,7 +28,7 @@ PAGES_HELD_MAX: Final = 8
 _Shard = TypeVar("_Shard")
 
 HoldPage: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""A context for as long as a page, or the rows of an event, are in memory.
+"""Returns a context that is open while a page, or the rows of an event, are in memory.
 
 Before that an event waits in its subscription, which keeps at most one.
 """
@@ -110,7 +110,7 @@ class _TaskShards:
         error: BaseException | None = None
         try:
             with contextlib.closing(begin()) as batches:
-                # No name keeps a batch while the next one is read: each has up to 10 MiB.
+                # No variable refers to a batch while the next one is read: each has up to 10 MiB.
                 for offer in map(partial(_OfferedRows, settled=settled), batches):
                     self._offer(offer)
                     del offer

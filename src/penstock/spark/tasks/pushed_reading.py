@@ -42,7 +42,7 @@ class PushedReading:
         key: Of the subscription: service, consumer and shard.
         is_eager: Whether to subscribe in any case, or only while the read is behind or other readers use up the shard's
             quota.
-        after_s: No subscription begins in the first so many seconds of the read.
+        after_s: Seconds from the start of the read in which no subscription begins.
     """
 
     def __init__(

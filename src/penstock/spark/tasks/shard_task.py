@@ -40,7 +40,7 @@ class ShardTask(ShardRead, frozen=True, kw_only=True):
         share: The shard's part of the batch's limits.
         until_ms: Records that arrived at or after it stay for later, or None.
         consumer_arn: The registered consumer that may subscribe to the shard, or None.
-        subscribe_after_s: The task does not subscribe in its first so many seconds.
+        subscribe_after_s: Seconds from the start of the task in which it does not subscribe.
     """
 
     execution: Execution

@@ -47,6 +47,6 @@ def read_shard(
     shard = open_shard(task, task.execution.start, options, process, hold_page=hold_page, pushes=pushes)
     claimed = ClaimedRead(table, shard, task, options, process=process.name, query=query, clock=process.clock)
     with closing(claimed):
-        yield from map(delivered, claimed.rows())  # no name keeps a page's rows while the next page is read
+        yield from map(delivered, claimed.rows())  # no variable keeps a page's rows until the next page
         claimed.keep_subscription()
     shard.report_dropped()

@@ -75,7 +75,7 @@ class TaskSubscription:
                 self._end = SubscriptionEnd.SILENT
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it is open or has ended, at most so many seconds."""
+        """Wait until it is open or has ended, or until the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_open or self._end is not None, timeout_s)
 
