@@ -344,7 +344,7 @@ class _Plan:
         return () if coverage.unknown else coverage.holes
 
     def _finish(self, ends: list[Reset]) -> Recreation:
-        """Return the plan, with the shards of the last batch that are repeated or carried on.
+        """Return the plan, with the shards of the last batch that are read again, and those that go on after it.
 
         Args:
             ends: The writes of SHARD_END.

@@ -108,10 +108,10 @@ def fleet_of(
 ) -> list[FleetLease]:
     """Return every unfinished lease of a view with its owner's state, or those of some keys.
 
-    A hand-over that will not be answered is ignored: its lease has one owner in the result. That is the row's `owner` if
-    another lease shows that it lives, or if it is a KCL 2.x worker whose take left `checkpoint_owner` unchanged.
-    Otherwise it is the reader. So a requester that died after it had requested a lease of a KCL 2.x worker does not count as a
-    live worker, nor does a `checkpoint_owner` that a take by KCL 2.x left.
+    A lease whose hand-over will not be answered has one owner in the result. It is the row's `owner` in two cases: another lease
+    shows that this worker lives, or it is a KCL 2.x worker that took the lease and left `checkpoint_owner` unchanged. Otherwise
+    it is the reader, `checkpoint_owner`. So a requester that has died does not count as a live worker. Nor does the worker from
+    which a KCL 2.x worker took the lease.
 
     Args:
         view: The last known rows.

@@ -215,14 +215,14 @@ class NewsPoller:
         return self._clock.monotonic_s(), self._clock.wall_ms()
 
     def _start_of(self, state: ShardState) -> IteratorStart:
-        """Return the start of a probe: after the position, unless records after it may have left the stream."""
+        """Return the start of a probe: after the position's record if that is done as a whole and no later one can be gone, else at it."""
         number = state.position.sequence_number
         if state.is_whole and number is not None and self._was_at_tip(state, self._service_now_ms()):
             return IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=number)
         return plan_iterator(state.position)
 
     def _was_at_tip(self, state: ShardState, now_ms: int) -> bool:
-        """Return whether the position was the tip within the retention, so that no later record can have left the stream."""
+        """Return whether the position was the tip at a moment within the retention: then no later record can have left the stream."""
         meaning = judge_missing_record(
             state.position,
             unread_since_ms=state.tip_seen_ms,

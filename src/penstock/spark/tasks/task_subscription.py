@@ -80,7 +80,7 @@ class TaskSubscription:
             self._changed.wait_for(lambda: self._is_open or self._end is not None, timeout_s)
 
     def fetch(self, patience_s: float) -> RecordPage | None:
-        """Return the next event; None if none arrived in time, or the subscription has ended."""
+        """Return the next event; None if the subscription has ended, which it also does if no event arrives in time."""
         if self._page is None and self._end is None and self._stream is not None:
             self._stream.request()
         with self._changed:
