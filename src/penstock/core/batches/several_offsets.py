@@ -163,5 +163,6 @@ def split_limits(limits: Limits, waiting: Mapping[str, int]) -> dict[str, Limits
     sizes = split_total(
         limits.bytes_max, {stream_id: waiting[stream_id] for stream_id in records}, least=SHARE_BYTES_MIN
     )
+    # The batch reads only streams that have a part of both limits, so these share the records.
     records = split_total(limits.record_count_max, {stream_id: waiting[stream_id] for stream_id in sizes})
     return {stream_id: Limits(records[stream_id], sizes[stream_id]) for stream_id in sizes}

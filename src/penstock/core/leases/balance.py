@@ -106,7 +106,7 @@ def _plan_like_kcl2(
 def _steal(
     fleet: Sequence[FleetLease], me: str, counts: dict[str, int], *, target: int, need: int, seed: str
 ) -> list[Acquisition]:
-    """Take one lease of the worker with the most, if it has more than the target. If this worker needs several, the target is enough."""
+    """Take one lease of the worker with the most leases, if it has more than the target, or as many while this worker needs several."""
     others = {worker: count for worker, count in counts.items() if worker != me}
     if not others:
         return []

@@ -241,7 +241,7 @@ class ShardReader:
         is_progress = self._advance(page, done)
         if meaning is not None:
             self._skip_through = None
-        # If the record at which the iterator begins is neither found nor judged, unread records before this page may be gone.
+        # Only once the record at which the iterator begins is found or judged: before, unread records before this page may be gone.
         if self._skip_through is None:
             self._on_unread(page)
         if page.next_iterator is None:
@@ -303,7 +303,7 @@ class ShardReader:
             if self._in_a_row.unlisted >= _UNLISTED_MIN:
                 return self._on_gone(listed)
         else:
-            # The shard is listed, and it is open or not read to its end: the answers before were wrong. Read on after a pause.
+            # The shard is listed, and it is open or not read to its end: the earlier answers were wrong. Try again after a pause.
             self._in_a_row.on_listed()
             if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
                 self._final = Failed(self._unreadable())

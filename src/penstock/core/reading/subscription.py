@@ -215,7 +215,7 @@ class Subscription(Generic[P]):
         self._wanted = _Wanted.NOTHING
         if page.next_iterator is not None:
             self._start = IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, page.next_iterator)
-            # It may have waited here for long, but it was sent while the connection lived.
+            # The event may have waited here for long, but it was sent while the connection lived.
             self._start_until_s = min(now_s, self._opened_s + SUBSCRIPTION_LIFE_S) + ITERATOR_LIFE_S
             return [DeliverPage(page)]
         self._start = None
@@ -276,7 +276,7 @@ class Subscription(Generic[P]):
         start = self._start
         if start is None or self._wanted is _Wanted.PAGE:
             if start is None or start.type is not IteratorType.AFTER_SEQUENCE_NUMBER:
-                # LATEST would be a later moment after a restart. The reader has the exact position.
+                # At LATEST, another connection would begin at a later moment. The reader has the exact position.
                 return self._expire("the connection ended before its first event")
             if now_s > self._start_until_s:
                 # Records may have left the stream since. The reader finds out by beginning at its own record.

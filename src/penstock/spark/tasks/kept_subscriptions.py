@@ -90,8 +90,8 @@ class KeptSubscriptions:
 
     def _close_unused(self, now_s: float) -> None:
         with self._lock:
-            # Each sum is computed as `due_s` is below, so the call that is due at `due_s` closes its entry. With another rounding
-            # the entry could stay due and never be closed.
+            # `since_s + UNUSED_S` is computed here exactly as `due_s` is below. With another rounding, the call at `due_s` could find
+            # its entry not yet unused, and never close it.
             unused = [(key, kept) for key, kept in self._kept.items() if kept.since_s + UNUSED_S <= now_s]
             for key, _ in unused:
                 del self._kept[key]

@@ -155,8 +155,8 @@ class PushedReading:
         is_sure = position.is_record or position == TRIM_HORIZON
         is_needed = now_s - subscription.needed_s < NEEDED_FOR_S
         is_usable = is_needed and subscription.continue_from(position.sequence_number, is_cut=is_cut)
-        # A subscription that has just ended is kept too. The note of this batch's claim, which has the counts, is written
-        # already, so the next batch counts the end.
+        # A subscription that has just ended is kept too, so that the next batch counts its end: the counts of this batch are
+        # already written, in the note of its claim.
         if is_sure and (is_usable or subscription.end is not None):
             subscription.unread_since_ms = unread_since_ms
             self._kept.keep(self._key, position, subscription, now_s)
