@@ -225,7 +225,7 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     if lease.reader != execution.worker:
         return ReadNothing(NothingReason.LEASE_LOST)
     if _is_passed(execution.start, lease):
-        # While this query holds the lease, no checkpoint passes the start of its batch. So another has held it.
+        # While this query holds the lease, no checkpoint passes the start of its batch. So another worker has held it.
         return ReadNothing(NothingReason.DONE_ELSEWHERE)
     return ReadFreely()
 

@@ -196,10 +196,10 @@ class QueryShards:
         return claim.batch > self._last_claimed_before and claim.identity != seen
 
     def replaced_claims(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[tuple[str, BatchClaim]]:
-        """Return unexpected earlier claims on the leases of a done batch, by shard.
+        """Return claims of earlier batches that the tasks of a done batch did not expect on its leases, by shard.
 
-        The batch's tasks expected the last claim that this driver saw. An earlier one has two possible causes: while this driver was
-        paused, another one on an older copy of the checkpoint location has reset the lease; or the lease table was restored from a
+        The tasks expected the last claim that this driver saw. There are two possible causes for another one: while this driver was
+        paused, another driver on an older copy of the checkpoint location has reset the lease; or the lease table was restored from a
         backup.
 
         Args:
@@ -343,9 +343,9 @@ class QueryShards:
         begin = resolve_start(row, self.worker, known, planned)
         if planned is not None:
             return begin
-        # The batch did not include the shard. It starts at the coordinator's position, which can be ahead of the row's (an earlier
-        # reader's checkpoint that is written late) or another starting point. The start in the row counts instead if it is a record or
-        # the shard's end, at or after that position.
+        # The batch did not include the shard, so the shard starts at the coordinator's position. That can be ahead of the row (an earlier
+        # reader's checkpoint is written late) or another starting point. But if the row has a record or the shard's end at or after that
+        # position, the shard starts there.
         is_exact = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
         if begin is not None and is_exact and not begin.position < held.position:
             return begin

@@ -223,7 +223,7 @@ class _Plan:
         for end in ends:
             self._apply(end)
         self._create_children(self._shards)
-        # If the listing lacks the children, the lease is kept; the query ends it when they are listed.
+        # If the listing lacks the children, SHARD_END is not written; the query ends the lease when they are listed.
         holes = self._holes()
         return self._finish([end for end in ends if not _overlaps(self._ranges.get(end.key), holes)])
 

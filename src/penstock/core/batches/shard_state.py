@@ -70,7 +70,7 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     Args:
         begin: Where the next batch starts in the shard.
         row: The shard's lease.
-        now_ms: Time of day: the moment that a LATEST without a fixed moment means.
+        now_ms: Time of day, to which a LATEST without a moment is pinned.
     """
     position, note = pin_latest(begin.position, now_ms), begin.note
     tips = (None if note is None else note.tip_ms, None if row is None else row.tip_ms_at(position))

@@ -240,7 +240,7 @@ class FailingCalls:
         answer = CallAnswer(call_of(write), Problem.UNAVAILABLE, f"no answer for {age_s:.0f} s", write.key)
         known = self._failing.get((answer.call, answer.scope))
         if known is not None and not known.answer.detail.startswith("no answer"):
-            answer = known.answer  # an error says more
+            answer = known.answer  # an error is more specific
         self._on_failed(answer, now_s)
 
     def on_lost_lease(self, key: str, error: str, now_s: float) -> None:

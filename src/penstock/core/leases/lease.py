@@ -113,7 +113,7 @@ class SeenClaim(Struct, frozen=True):
         """Return whether a row was deleted and created again after the claim was seen.
 
         Args:
-            row: Perhaps as it was some time ago. Then it usually has an earlier claim of the query.
+            row: Possibly an old copy of the row. Then it usually has an earlier claim of the query.
         """
         # The counter of a row only grows, by one with each write. A row that is created again has no claim.
         grown = 0 if self.counter is None else row.counter - self.counter

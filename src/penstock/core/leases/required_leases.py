@@ -63,7 +63,7 @@ def plan_first_leases(
 
     Args:
         shards: The stream at the starting position, as `first_filter` asks.
-        moment_ms: When the listing was answered, by the service's clock; LATEST means this moment from now on.
+        moment_ms: When the listing was answered, by the service's clock; a start at LATEST is pinned to it.
 
     Returns:
         Leases in the order of their hash ranges, the same for every worker: the creation of the first one decides which
@@ -121,7 +121,7 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
     Args:
         graph: Every shard since the default position's moment.
         start: The user's starting position.
-        moment_ms: When the listing was answered, by the service's clock; LATEST means this moment from now on.
+        moment_ms: When the listing was answered, by the service's clock; a start at LATEST is pinned to it.
 
     Returns:
         Leases in the order of their hash ranges. Names that are not listed are left out: see `unknown_names`.

@@ -228,8 +228,8 @@ class Streams:
     def describe_unread(self, me: str, now_s: float, *, takes_free: bool, is_led: bool) -> str | None:
         """Return why some part of the streams may have no living reader, or None.
 
-        When this worker starts, it takes every owner for alive. So an owner is a living reader here only after this worker has
-        seen it renew the lease.
+        When this worker starts, it assumes that every owner is alive. So an owner counts as a living reader here only after this
+        worker has seen it renew the lease.
 
         Args:
             me: This worker's id. Leases with this id as their reader have a reader.

@@ -140,7 +140,7 @@ def _plan_watch(options: CoordinatorOptions, row_count: int, worker_count: int) 
     is_wanted = (
         options.watches
         and options.policy is not BalancePolicy.KCL2
-        and options.leases_to_acquire is None  # would count for each of these scans
+        and options.leases_to_acquire is None  # this limit per round would hold for each of these scans
         and row_count <= _WATCHED_ROWS_MAX
     )
     rows_per_s = options.scanned_rows_per_s_max * _WATCH_SHARE

@@ -162,13 +162,13 @@ def judge_missing_record(
         position: The place to go on from: everything up to and including it is done.
         unread_since_ms: A moment by the service's clock: records after the position arrived then or later. It is known from
             an answer at the tip, or from the lag in an answer. None if no such moment is known.
-        is_foreign: The checkpoint was written by a worker that does not note such moments, a Java KCL worker for
-            instance.
+        is_foreign: The checkpoint was written by a worker that does not record such moments, for example a Java KCL
+            worker.
         now_ms: The moment by the service's clock.
         retention_ms: How long the stream keeps a record.
         is_open_and_empty: The shard is open and holds no record from its trim horizon on.
-        is_at_horizon: The reading began at the trim horizon, and its next records were about to leave the
-            stream ever since.
+        is_at_horizon: Reading began at the trim horizon, and unread records have been about to leave the stream ever
+            since.
 
     Returns:
         HARMLESS: go on. UNSURE, HORIZON: warn and go on. LOSS: fail, or warn and go on, by the user's policy.

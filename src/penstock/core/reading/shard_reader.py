@@ -82,7 +82,7 @@ class ShardReader:
         shard_id: For messages.
         start: The checkpoint: everything up to and including it is done.
         tip_ms: Moment by the service's clock at which nothing was left to read after the start, or None.
-        is_foreign: Whether the start was written by a worker that does not note such moments (Java KCL).
+        is_foreign: Whether the start was written by a worker that does not record such moments (Java KCL).
         iterator: One that was kept from an earlier reading and begins right after the start, or None.
         unread_since_ms: Moment by the service's clock, when the iterator was kept; records after it arrived then or later.
     """

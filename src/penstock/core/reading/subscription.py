@@ -176,7 +176,7 @@ class Subscription(Generic[P]):
         return [*effects, *self._connect(now_s)]
 
     def on_want(self, now_s: float) -> list[Effect[P]]:
-        """Get the next page."""
+        """Handle the reader's request for the next page."""
         assert self._wanted is _Wanted.NOTHING, "two pages are wanted at once"
         self._wanted = _Wanted.PAGE
         if self._phase is _Phase.OPEN:
@@ -185,7 +185,7 @@ class Subscription(Generic[P]):
         return self._connect(now_s)
 
     def on_close(self) -> list[Effect[P]]:
-        """End it: nothing is wanted any more."""
+        """End the subscription: the reader wants nothing any more."""
         effects: list[Effect[P]] = [Reset(self._number)] if self.is_connected else []
         self._phase = _Phase.IDLE
         self._wanted = _Wanted.NOTHING
@@ -254,7 +254,7 @@ class Subscription(Generic[P]):
         return [Refused(error), *self._connect(now_s)]
 
     def on_time(self, now_s: float) -> list[Effect[P]]:
-        """Do the steps that are due."""
+        """Connect again, or reset a silent connection, if that is due."""
         if self.wake_s is None or now_s < self.wake_s:
             return []
         if self._phase is _Phase.WAITING:

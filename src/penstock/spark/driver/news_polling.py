@@ -353,8 +353,8 @@ class NewsPoller:
                 state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
                 inner = None if state.is_whole else deaggregate(first.data)
                 if inner is None or state.position.sub_sequence_number >= len(inner) - 1:
-                    # It is the record of the position itself and shows nothing about the records after it: probe after it
-                    # next.
+                    # This is the record of the position itself. It shows nothing about later records, so the next probe begins
+                    # after it.
                     state.is_whole = True
                     state.iterator = page.next_iterator
                     state.due_s = self._clock.monotonic_s()

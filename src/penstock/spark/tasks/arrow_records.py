@@ -71,7 +71,7 @@ def records_to_slices(
         slices = _mixed(stream_name, shard_id, records, counts, rule, rows_max)
     else:
         slices = iter([(_plain(stream_name, shard_id, records, data), len(records))])
-    del data, records  # while the rows are used, their raw form must not take room
+    del data, records  # before the rows are used, their raw form is freed
     for batch, count in slices:
         done = 0 if after is None else _count_done(batch, after)
         if after is not None and done > 0 and not deaggregate and _is_partly_before(batch, done - 1, after):
@@ -115,7 +115,7 @@ def _mixed(  # noqa: PLR0917 - the arguments of `records_to_slices`
         found.add(record, columns, is_misplaced=is_misplaced)
         if len(found.data) >= rows_max or count == len(records):
             rows = found.rows(stream_name, shard_id)
-            found = _Slice()  # while the rows are used, the lists must not take room
+            found = _Slice()  # before the rows are used, the lists are freed
             yield rows, count
 
 
