@@ -47,7 +47,7 @@ from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import RequestHandover, Take
 
 VERY_OLD_DURATIONS = 3
-"""After so many lease durations without a renewal any worker takes the lease, even beyond its share."""
+"""After this many lease durations without a renewal any worker takes the lease, even beyond its share."""
 
 
 def plan_kcl2(

@@ -62,12 +62,12 @@ class CoordinatorOptions(Struct, frozen=True):
     """The options of one worker's coordinator.
 
     Args:
-        lease_duration_s: A lease whose counter has not changed for so long has expired, and any worker may take it. The
+        lease_duration_s: A lease whose counter has not changed for this long has expired, and any worker may take it. The
             same for all workers of an application.
         round_interval_s: Mean time between two scans of the lease table. None: 0.8 of the lease duration.
         scanned_rows_per_s_max: Rows that all workers together may read per second by scanning. In a large fleet each
             worker scans a part of the table each round, and the whole table as rarely as this limit requires.
-        part_watchers_min: At least so many workers watch each part of the table; fewer, but at least two, if that would
+        part_watchers_min: At least this many workers watch each part of the table; fewer, but at least two, if that would
             exceed the limit.
         policy: The rule by which workers share leases.
         max_leases: The most unfinished leases that this worker holds. None: no limit.
@@ -85,7 +85,7 @@ class CoordinatorOptions(Struct, frozen=True):
         start: The starting position when the application starts for the first time.
         cold_start_jitter_s: Longest wait on an empty table before a worker lists the shards.
         garbage_interval_s: Time between two listings that search for leases of vanished shards.
-        stall_after_s: A shard that is behind and makes no progress for so long is reported.
+        stall_after_s: A shard that is behind and makes no progress for this long is reported.
         watches: Also scan a small table every 0.06 lease durations while other workers hold leases, and take free ones at
             once. Such a scan is eventually consistent. No effect with `leases_to_acquire` and policy `kcl2`.
 
@@ -138,7 +138,7 @@ class CoordinatorOptions(Struct, frozen=True):
         return lease if stream is None else replace(lease, stream=stream)
 
     def has_room(self, held_count: int) -> bool:
-        """Return whether a worker that holds so many leases may take another one."""
+        """Return whether a worker that holds this many leases may take another one."""
         return self.max_leases is None or held_count < self.max_leases
 
     @property

@@ -90,7 +90,7 @@ class BalanceLimits(Struct, frozen=True):
         max_leases: The most leases of this worker; the other workers are assumed to have the same limit.
         leases_to_acquire: The most acquisitions per plan.
         handover: False takes live leases without a hand-over request.
-        left_over_s: A worker that has not taken a lease of its share for so long has no room for it; after twice the time
+        left_over_s: A worker that has not taken a lease of its share for this long has no room for it; after twice the time
             any worker with room takes it.
     """
 

@@ -22,7 +22,7 @@ from typing import Final
 from penstock.core.leases.lease import Lease
 
 _RENEWALS_WITHOUT_ATTRIBUTES_MIN: Final = 2
-"""After so many renewals without Penstock's attributes a reader counts as a KCL 2.x worker; Penstock's first one names the stream."""
+"""After this many renewals without Penstock's attributes a reader counts as a KCL 2.x worker; Penstock's first one names the stream."""
 _IGNORED_TIMES: Final = 20
 """Hand-over times after which a worker that did not answer is asked again: it may have been upgraded."""
 

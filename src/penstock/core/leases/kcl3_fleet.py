@@ -33,7 +33,7 @@ class LeaderLock(Struct, frozen=True):
 
     Args:
         record_version: Changes with every renewal of the lock.
-        lease_s: The lock is free if it has not changed for so long.
+        lease_s: The lock is free if it has not changed for this long.
     """
 
     owner: str

@@ -50,7 +50,7 @@ _FIRST_FETCH_RETRY_S: Final = 2.0  # after a failed first read: the worker begin
 _REPORTS_REFUSED_MAX: Final = 2  # in a row; a changed policy takes effect with a delay
 _FETCHED_WORKERS_MAX: Final = 100  # workers whose metrics are read at once
 LED_SCAN_ROUNDS: Final = 10
-"""A worker that finds its leases by the index scans the table so many times less often."""
+"""A worker that finds its leases by the index scans the table this many times less often."""
 
 
 class Kcl3Membership:

@@ -150,7 +150,7 @@ class LeaseTerm(Struct, frozen=True):
 
     Args:
         worker: The worker that wrote it. For any other reader it is void: a Java worker leaves the attribute in place.
-        duration_ms: The lease expires when its counter has not changed for so long.
+        duration_ms: The lease expires when its counter has not changed for this long.
     """
 
     worker: str

@@ -23,7 +23,7 @@ from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.shard_graph import find_cycles
 
 STALE_READ_S: Final = 2.0
-"""An eventually consistent scan may miss writes that were made up to so many seconds before it."""
+"""An eventually consistent scan may miss writes that were made up to this many seconds before it."""
 
 
 class OwnerState(Enum):
@@ -92,7 +92,7 @@ class LeaseView:
     """The last known row of every lease, with the moment it was last seen to change. Not thread-safe.
 
     Args:
-        lease_duration_s: A counter that has not changed for so long means that the owner has stopped.
+        lease_duration_s: A counter that has not changed for this long means that the owner has stopped.
         handover_bound_s: A hand-over that lasts longer will not be answered.
         names_streams: Whether Penstock workers name the stream on leases that they renew.
     """

@@ -44,7 +44,7 @@ from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import ExpiredIterator, PenstockError, ResourceBusy, Unavailable
 
 _SILENCE_S: Final = 35.0
-"""A connection that brings nothing for so long while an event is requested is reset: an idle shard sends one every few seconds."""
+"""A connection that brings nothing for this long while an event is requested is reset: an idle shard sends one every few seconds."""
 _REFUSED_PAUSE_S: Final = 1.0  # before another try after a refusal, and up to half as much on top
 _REFUSALS_MAX: Final = 10  # in a row, before the reader gets a failure
 

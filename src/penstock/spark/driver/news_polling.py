@@ -39,7 +39,7 @@ _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
 _WAIT_MAX_S: Final = 1.0  # for answers, before a plan goes on without them
 _WAIT_WITH_NEWS_S: Final = 0.2  # a batch need not wait for a thousand shards of which ten have news
-_MANY_SHARDS: Final = 64  # for up to so many probes, wait for all answers: one batch instead of two
+_MANY_SHARDS: Final = 64  # for up to this many probes, wait for all answers: one batch instead of two
 _NAMED_MAX: Final = 5
 _FOR_A_TASK: Final = (
     FailureMeaning.UNKNOWN_SHARD,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.runtime.loop import Condition
 
 PAGES_HELD_MAX: Final = 8
-"""A page has at most 10 MiB; while it is parsed, its text and its records take 24 MB. A shard that is behind counts twice."""
+"""A page has at most 10 MiB; while it is parsed, its text and its records take 24 MB. A page of a shard that is behind counts as two."""
 
 _Shard = TypeVar("_Shard")
 
