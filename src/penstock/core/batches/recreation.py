@@ -212,6 +212,7 @@ class _Plan:
         self._writes: list[LeaseWrite] = []
 
     def plan_start(self) -> Recreation:
+        """Plan as `plan_recreation` describes it."""
         if not self._is_forked:
             self._copy_leases()
         self._create_known()

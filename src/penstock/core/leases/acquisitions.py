@@ -230,6 +230,7 @@ class Acquisitions:
                 self._on_own_row(lease, now_s)
 
     def _on_own_row(self, lease: Lease, now_s: float) -> None:
+        """Reacquire or release a lease in this worker's name; wait for its release if another worker is still the reader."""
         key = lease.key
         if lease.is_ended or key in self._held_leases:
             return

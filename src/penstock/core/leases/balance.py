@@ -268,6 +268,7 @@ def _assign(
 
 
 def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
+    """Return the leases that workers have beyond their targets. Leases that are not read yet are chosen first."""
     by_donor: dict[str, list[FleetLease]] = {worker: [] for worker, over in surplus.items() if over > 0}
     if not by_donor:
         return []

@@ -288,6 +288,7 @@ class FailingCalls:
                 self._on_recovered(known, now_s)
 
     def _on_recovered(self, known: FailingCall, now_s: float) -> None:
+        """Handle a failing call that works again or is not needed any more; report it once no call keeps failing."""
         if not known.is_lasting:
             return
         if known.is_reported:

@@ -401,6 +401,7 @@ class HeldLease(Struct):
         return actions
 
     def _on_refused(self, write: LeaseWrite, outcome: Refused, turn: Turn) -> list[LeaseAction]:
+        """Handle a refused write: a hand-over was requested, the table's checkpoint is ahead, or the lease may be lost."""
         row = outcome.row
         if row is not None and row.reader == self.worker and outcome.reason is Refusal.HANDOVER:
             # Another worker: RequestHandover, which leaves the counter as it is. This one: Renew with that counter, refused.

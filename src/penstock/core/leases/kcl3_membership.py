@@ -167,6 +167,7 @@ class Kcl3Membership:
             self._turn.emit(FindOwnLeases(own_keys()))
 
     def _on_fleet_fetched(self, rows: Kcl3Rows, now_s: float, wall_s: float, *, is_full: bool) -> bool:
+        """Update the fleet's mode and report this worker's metrics; return whether a known mode has changed."""
         self._is_fetching = False
         self._rows = rows
         self._wall_s = wall_s

@@ -83,6 +83,7 @@ def _plan_everything(
 def _plan_starts(
     leases: tuple[Lease, ...], shards: tuple[Shard, ...], starts: dict[str, Position]
 ) -> ResetPlan:
+    """Return the plan by which exactly these shards have leases, each at its start."""
     have = {lease.key for lease in leases}
     return ResetPlan(
         targets={key: position for key, position in starts.items() if key in have},

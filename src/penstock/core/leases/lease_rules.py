@@ -103,6 +103,7 @@ def shows(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 
 
 
 def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, PLR0911, PLR0912 - one table of rules
+    """Return why a row refuses a write, or None."""
     if (
         isinstance(write, Take | Renew | Checkpoint | End | Release | Delete | Reset)
         and row.counter != write.counter
@@ -184,6 +185,7 @@ def _mark_at(position: Position, tip_ms: int | None) -> TipMark | None:
 
 
 def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
+    """Return the row after an accepted write; None after a delete."""
     next_counter = row.counter + 1
     without_pending = replace(row, pending=None, pending_state=None)
     match write:

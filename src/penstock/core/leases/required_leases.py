@@ -342,6 +342,7 @@ def plan_missing(
 def _why_missing(
     shard: Shard, leases: Mapping[str, Lease], by_id: Mapping[str, Shard], finished_before: set[str]
 ) -> CreationReason | None:
+    """Return why a shard without a lease needs one now; None if it needs none yet."""
     rows = [leases[parent] for parent in shard.parents if parent in leases]
     if any(row.is_ended for row in rows):
         return CreationReason.CHILD

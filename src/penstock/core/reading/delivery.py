@@ -282,7 +282,7 @@ class ShardDelivery(Generic[R]):
         return None
 
     def on_not_begun(self, call_id: int) -> None:
-        """Put back a call that was taken and never begun: it is the next call of its queue again."""
+        """Put back a call that was taken and never begun: it is next again. If the delivery has stopped, its records are dropped."""
         piece = self._under_way.pop(call_id)
         if piece.key is None:
             self._lifecycle[piece.kind] = "due"
@@ -512,6 +512,7 @@ class ShardDelivery(Generic[R]):
         return Repeat(at_s, piece.attempt)
 
     def _halve_or_send(self, piece: _Piece[R], error: BaseException) -> Halve | SendToDeadLetter:
+        """Queue the two halves of a failed call, or the dead-letter call of a single record."""
         queue = self._queues[piece.key]
         size = len(piece.records)
         self._ready.append(piece.key)

@@ -102,6 +102,7 @@ class LowWater:
         self._close_gaps()
 
     def _close_gaps(self) -> None:
+        """Move the low water past the acknowledged records that follow it."""
         place: tuple[str, int] | None = None
         while self.ordinal in self._ahead:
             place = self._ahead.pop(self.ordinal)

@@ -449,6 +449,7 @@ class ShardReader:
         )
 
     def _on_gone(self, listed: ListedShard) -> PossibleLoss | None:
+        """Handle a shard that has left the stream: a possible loss, unless it was read to its end."""
         if self._in_a_row.unconfirmed_ends:  # read to its end, and trimmed since
             self._final = Finished(listed.children)
             return None
@@ -516,6 +517,7 @@ class ShardReader:
         return count_max if aim is None else max(1, min(count_max, aim // self._record_bytes))
 
     def _pace(self, page: Page[Rows_co], started_s: float) -> None:
+        """Set the pause before the next call: the spacing, longer at a quiet tip or after many bytes."""
         if page.is_pushed:
             return
         spacing_s = self.options.spacing_s

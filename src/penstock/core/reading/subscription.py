@@ -273,6 +273,7 @@ class Subscription(Generic[P]):
         return self.is_connected and number == self._number
 
     def _connect(self, now_s: float) -> list[Effect[P]]:
+        """Connect, now or when it is allowed; if no safe place to begin is known, give the reader an expired iterator."""
         start = self._start
         if start is None or self._wanted is _Wanted.PAGE:
             if start is None or start.type is not IteratorType.AFTER_SEQUENCE_NUMBER:

@@ -133,6 +133,7 @@ class LeaseRecreation:
         known: StreamOffset,
         why: str,
     ) -> bool:
+        """Report the vanished shards and do the plan's writes; return True if it has any."""
         coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
         is_followed = bool(rows) and not coverage.holes and not coverage.unknown
         for key, position in plan.vanished.items():

@@ -249,6 +249,7 @@ class NewsPoller:
     # --- answers ----------------------------------------------------------------------------------
 
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
+        """Handle answers until all awaited ones have arrived, or the time for them is over."""
         began_s = self._clock.monotonic_s()
         give_up_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
         with_news_s = give_up_s
@@ -290,6 +291,7 @@ class NewsPoller:
             self._on_failure(answer, answer.error)
 
     def _on_failure(self, answer: _Answer, error: Exception) -> None:
+        """Handle a failed probe: leave the shard to a task, raise the error, or probe again after a pause."""
         key, state = answer.shard_id, answer.state
         if not isinstance(error, PenstockError):
             raise error
@@ -316,6 +318,7 @@ class NewsPoller:
         state.due_s = self._clock.monotonic_s() + delay_s
 
     def _raise_overdue(self, current: _States) -> None:
+        """Raise an error if a shard has given no answer for longer than the deadline."""
         now_s = self._clock.monotonic_s()
         for key in self._failing.keys() - current.keys():
             del self._failing[key]
@@ -346,6 +349,7 @@ class NewsPoller:
         return service_ms
 
     def _on_page(self, state: ShardState, page: RecordPage, now_ms: int) -> None:
+        """Handle the page of a probe: it shows whether unread records follow the position."""
         state.millis_behind_latest = page.millis_behind_latest
         if page.records:
             first = page.records[0]

@@ -222,6 +222,7 @@ class ClaimedRead:
         return next(self._pages, None)
 
     def _read_freely(self) -> Iterator[pa.RecordBatch]:
+        """Yield rows up to the batch's limits, the tip, or the shard's end."""
         if self._record_count_max == 0 or self._start.is_shard_end:
             return
         began_s = self._clock.monotonic_s()
@@ -282,6 +283,7 @@ class ClaimedRead:
         return last if inner is None else at_record(last.sequence_number, max(0, len(inner) - 1))
 
     def _cut(self, rows: pa.RecordBatch) -> int:
+        """Return how many of these rows still belong to the batch."""
         task, so_far = self._task, self._progress
         count: int = rows.num_rows
         if task.until_ms is not None:
@@ -296,6 +298,7 @@ class ClaimedRead:
         return count
 
     def _is_enough(self, page: ShardPage, began_s: float) -> bool:
+        """Return whether the batch ends with this page."""
         task, so_far = self._task, self._progress
         if page.millis_behind_latest == 0:
             self._on_tip(page)

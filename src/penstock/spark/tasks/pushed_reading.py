@@ -170,6 +170,7 @@ class PushedReading:
             subscription.close()
 
     def _drop_if_ended(self) -> None:
+        """Drop the subscription and count the reason, if it has ended or was not answered in time."""
         subscription = self._subscription
         if subscription is None:
             return

@@ -337,6 +337,7 @@ class ShardRange:
     def _yield_pages(
         self, reader: ShardReader, answer: RecordPage, started_s: float, service_ms: int
     ) -> Iterator[ShardPage]:
+        """Pass an answer to the reader, and yield the answer's new rows in parts."""
         records, is_pushed = answer.records, self._is_pushed
         record_count, lag_ms = len(records), answer.millis_behind_latest
         has_next = answer.next_iterator is not None
