@@ -51,14 +51,14 @@ def open_kinesis(options: AwsOptions | None = None) -> Kinesis:
 
 
 def open_fan_out(options: AwsOptions | None = None) -> FanOut:
-    """Return registered consumers and subscriptions; nothing is asked and no connection made yet."""
+    """Return the port of registered consumers and subscriptions. Makes no call and no connection yet."""
     from penstock.aws.fan_out import AwsFanOut
 
     return AwsFanOut(AwsOptions() if options is None else options)
 
 
 def open_queues(options: AwsOptions | None = None) -> Queues:
-    """Return the service's queues; nothing is asked yet."""
+    """Return the port of the service's queues. Makes no call yet."""
     from penstock.aws.queues import AwsQueues
 
     return AwsQueues(AwsOptions() if options is None else options)
@@ -74,7 +74,7 @@ def open_stream_control(options: AwsOptions | None = None) -> StreamControl:
 def open_lease_table(
     name: str, options: AwsOptions | None = None, table_options: LeaseTableOptions | None = None
 ) -> LeaseTable:
-    """Return a lease table; it is not called or created yet.
+    """Return a lease table. Makes no call yet, and creates no table.
 
     Args:
         name: Of a DynamoDB table; or `s3://bucket/prefix`, or `file:///folder` for processes of one machine.
@@ -127,7 +127,7 @@ def check_table_name(name: str) -> None:
 
 
 def open_lease_table_finder(options: AwsOptions | None = None) -> LeaseTableFinder:
-    """Return what finds lease tables in DynamoDB; nothing is asked yet."""
+    """Return the finder of lease tables in DynamoDB. Makes no call yet."""
     from penstock.aws.lease_table_finder import LeaseTableFinder
 
     return LeaseTableFinder(AwsOptions() if options is None else options)
@@ -152,14 +152,14 @@ def open_kcl3_tables(
 
 
 def begin_opening(table: LeaseTable) -> None:
-    """Let a DynamoDB lease table make its first call in a thread, while the caller makes calls of its own."""
+    """Begin the first call of a DynamoDB lease table in a thread, while the caller makes its own calls."""
     begin = getattr(table, "begin_describing", None)
     if begin is not None:
         begin()
 
 
 def open_schema_registry(registry_name: str, options: AwsOptions | None = None) -> SchemaRegistry:
-    """Return a registry of the AWS Glue Schema Registry; nothing is asked yet."""
+    """Return a registry of the AWS Glue Schema Registry. Makes no call yet."""
     from penstock.aws.glue_schema_registry import GlueSchemaRegistry
 
     return GlueSchemaRegistry(AwsOptions() if options is None else options, registry_name)
@@ -177,7 +177,7 @@ def open_cloudwatch(
 
 
 def open_cloudwatch_queries(options: AwsOptions | None = None) -> CloudWatchQueries:
-    """Return what reads CloudWatch's metrics of streams; nothing is asked yet."""
+    """Return the queries of CloudWatch's metrics. Makes no call yet."""
     from penstock.aws.cloudwatch_queries import CloudWatchQueries
 
     return CloudWatchQueries(AwsOptions() if options is None else options)

@@ -69,7 +69,7 @@ def ask_about(port: int) -> About:
     """Return the self-description of the server on a port of this machine.
 
     Raises:
-        Unavailable: None runs there.
+        Unavailable: No server runs there.
     """
     # the answer names the certificate: until then nothing can check it
     unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

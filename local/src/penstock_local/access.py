@@ -1,7 +1,7 @@
 """Who is answered: programs of this machine, but no web page that a browser of this machine shows.
 
 A browser sends requests to loopback for any page that asks it to. Such a request shows itself by the
-`Origin` of the page, or, where the site's own name was pointed to loopback, by the `Host`. Signatures are
+`Origin` of the page, or, if the site's own name was pointed to loopback, by the `Host`. Signatures are
 not checked: any client that reaches the port under a name of this machine may do everything.
 """
 

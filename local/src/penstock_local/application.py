@@ -207,7 +207,7 @@ def _event_stream(answer: EventStream) -> Response:
 def _scripted(
     service: str, request: Request, hits: Sequence[Hit], *, applied: bool = False
 ) -> Response | None:
-    """Return the answer of a fault that keeps a call from moto, or replaces moto's; None if there is none."""
+    """Return the answer of a fault: with `applied` in place of moto's answer, otherwise in place of the call. None if no fault has one."""
     for hit in hits:
         fault = hit.fault
         if fault.applied != applied:

@@ -1,4 +1,4 @@
-"""CloudWatch's protocols, translated to the one that moto is good at: JSON. What streams publish is not in moto.
+"""CloudWatch's protocols, translated to the one that moto is good at: JSON. The metrics of streams are not in moto.
 
 moto does not speak rpc-v2-cbor, and takes seconds over the thousand metrics of a form. Other operations in
 forms are left to moto, which answers them in XML.
@@ -39,7 +39,7 @@ _ESCAPES_MAX = 200_000
 _INDEX = re.compile(r"[1-9][0-9]{0,5}")
 
 Send = Callable[[Request], Response]
-"""Has moto carry a request out."""
+"""Passes a request to moto, and returns its response."""
 Query = Callable[[dict[str, Any]], tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]]
 """Returns a GetMetricData's queries for streams, by id, and its other queries."""
 
@@ -49,7 +49,7 @@ Listed = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
 class StreamFigures(NamedTuple):
-    """What streams publish.
+    """The metrics that streams publish.
 
     Args:
         query: Answers queries.
@@ -66,8 +66,8 @@ def answer(operation: str, request: Request, send: Send, streams: StreamFigures)
     Args:
         operation: Name of the operation.
         request: The request.
-        send: Has moto carry a request out.
-        streams: What streams publish.
+        send: Passes a request to moto.
+        streams: The metrics that streams publish.
 
     Raises:
         RequestRefused: The service would refuse it.

@@ -13,7 +13,7 @@ import msgspec
 from penstock_local.service_errors import serialization
 
 VALUES_MAX = 200_000
-# a string that has no end reaches to the end of the text, so that no byte is looked at twice
+# a string that has no end reaches to the end of the text, so that no byte is read twice
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _MARKS = (b",", b"[", b"{")
 

@@ -41,7 +41,7 @@ def error_answer(request: Request, code: str, message: str, status: int) -> Resp
             f"<Message>{escape(message)}</Message></Error></ErrorResponse>"
         )
         return Response(status, xml.encode(), [("Content-Type", "text/xml")])
-    # the services that once spoke the query protocol only still give its codes, in this header
+    # services that had only the query protocol in the past still send its codes, in this header
     headers = [("x-amzn-query-error", f"{short};{kind}"), ("x-amzn-ErrorType", short)]
     document = {"__type": code, "message": message, "Message": message}
     if request.headers.get("smithy-protocol") == RPC_V2_CBOR:

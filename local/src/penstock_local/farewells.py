@@ -1,6 +1,6 @@
 """Removes a client's GOAWAY frames from its bytes.
 
-A client that says goodbye may still wait for answers (RFC 9113, 6.8), and node's says it after every request. h2 takes
+A client that has sent GOAWAY may still wait for answers (RFC 9113, 6.8), and Node.js sends one after every request. h2 takes
 the frame for the end of the connection, and refuses everything after it.
 """
 
@@ -12,7 +12,7 @@ _GOAWAY = 7
 
 
 class Farewells:
-    """The frames of one connection, without those that say goodbye.
+    """The frames of one connection, without its GOAWAY frames.
 
     Attributes:
         seen: Whether there was one.

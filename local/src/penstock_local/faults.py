@@ -1,7 +1,7 @@
 """Scripted faults: what goes wrong, in which calls, how often.
 
-A fault is a value; the book holds the active ones, draws chance from each fault's own seed, and answers
-which fire for a call. The operations apply those that change an answer's content, the transport those
+A fault is a value; the book holds the active ones, draws random numbers from each fault's own seed, and
+returns the faults that fire for a call. The operations apply those that change an answer's content, the transport those
 that change how it is sent.
 """
 

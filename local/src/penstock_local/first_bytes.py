@@ -27,7 +27,7 @@ class FirstBytes(asyncio.Protocol):
     Args:
         application: Answers requests.
         loop: The loop that the connection lives on.
-        connections: Where the connection keeps itself while it is open.
+        connections: The server's open connections, to which it adds itself.
         tls: For the handshake; None speaks in the clear.
     """
 
@@ -92,7 +92,7 @@ class FirstBytes(asyncio.Protocol):
             self._decide()
 
     def _decide(self) -> None:
-        """Hand the connection over as soon as its bytes are the preface, or cannot become it."""
+        """Pass the connection to HTTP/2 as soon as its bytes are the preface, or to HTTP/1.1 as soon as they differ from it."""
         if self._transport is None or (_PREFACE.startswith(self._first) and len(self._first) < len(_PREFACE)):
             return
         kind = Http2Protocol if self._first.startswith(_PREFACE) else Http1Protocol

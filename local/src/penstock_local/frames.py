@@ -109,7 +109,7 @@ class FrameFile:
         """Append a frame; it has reached the operating system on return.
 
         Raises:
-            RequestRefused: It cannot be written. The file is as it was, or is put right before the next frame.
+            RequestRefused: It cannot be written. The file is unchanged, or is repaired before the next frame.
         """
         frame, seal = _sealed(kind, payload, self._seal)
         try:
@@ -213,7 +213,7 @@ class _FrameReader:
 
     Attributes:
         at: Bytes that were read as whole frames.
-        seal: Checksum that the next frame's head goes on from.
+        seal: Checksum of the last frame; the checksum in the next frame's head continues it.
     """
 
     def __init__(self, fd: int, size: int, damaged: Callable[[int, str], OptionError]) -> None:
@@ -255,21 +255,21 @@ class _FrameReader:
 
 
 def _why_not_ours(begin: bytes) -> str:
-    # version 0.1.0 began with the length of a short record, and said so in it
+    # a file of version 0.1.0 begins with the length of a short record, which has the version
     if begin.startswith(b"\0\0\0") and b'M{"version"' in begin:
         return "version 0.1.0 wrote it, in a format that this version does not read"
     return "it does not begin as a journal of this version does"
 
 
 def _sealed(kind: bytes, payload: bytes, before: int) -> tuple[bytes, int]:
-    """Return a frame and the checksum that the next one goes on from."""
+    """Return a frame and the checksum that the next frame continues."""
     head = _HEAD.pack(len(payload), kind, zlib.crc32(payload))
     seal = zlib.crc32(head, before)
     return head + _SEAL.pack(seal) + payload, seal
 
 
 def _write_all(fd: int, fresh: Iterable[Frame]) -> tuple[int, int]:
-    """Write a file from its beginning; returns its size and the checksum to go on from."""
+    """Write a file from its beginning; return its size and the checksum that the next frame continues."""
     size, seal = len(_MAGIC), 0
     held = [_MAGIC]
     held_bytes = size

@@ -25,7 +25,7 @@ log = logging.getLogger("penstock_local")
 
 
 def used_fraction(shard: Shard, now_ms: int) -> float:
-    """Return how much of its write quota a shard has used on average over the window; 0 while it is younger."""
+    """Return how much of its write quota a shard has used on average over the window; 0 for a shard younger than the window."""
     since_ms = now_ms - WINDOW_S * 1000
     if shard.opened_ms > since_ms:
         return 0.0
@@ -38,7 +38,7 @@ def plan_split(stream: Stream, now_ms: int) -> tuple[Shard, int] | None:
     wide = [shard for shard in stream.open_shards if shard.hash_end - shard.hash_start >= _WIDTH_MIN]
     if not wide:
         return None
-    # of equals the first by hash range
+    # among equals, the first by hash range
     shard = max(wide, key=lambda each: used_fraction(each, now_ms))
     if used_fraction(shard, now_ms) < SPLIT_AT:
         return None

@@ -281,7 +281,7 @@ class Handle:
         self.replay: RemoteReplay = RemoteReplay(remote)
 
     def _point_to(self, other: Handle) -> None:
-        """Become a handle of another's server: this one was only now started."""
+        """Become a handle of the same server as `other`: this object's server has just been started."""
         Handle.__init__(self, other.endpoint_url, other.region, other.ca_bundle)
 
     def __getattr__(self, name: str) -> Any:

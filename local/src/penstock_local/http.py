@@ -2,7 +2,7 @@
 
 Knows nothing of Kinesis. The application is a function from a request to a response, or to an awaitable
 of one when the answer takes time. Whatever a client sends or leaves unsent is bounded: sizes by refusal,
-time by `Connections.end_overdue`, which the server calls now and then.
+time by `Connections.end_overdue`, which the server calls regularly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Request:
 
 
 def is_too_large(announced: str) -> bool:
-    """Return whether the length that a client announces is that of a body which is refused unread."""
+    """Return whether a body of the announced length is refused unread."""
     return announced.isdecimal() and (len(announced) > 18 or int(announced) > BODY_BYTES_MAX)
 
 
@@ -129,7 +129,7 @@ async def _sure(request: Request, answer: Awaitable[Response]) -> Response:
 
 
 class Connection(Protocol):
-    """What `Connections` knows of a connection.
+    """A connection, as `Connections` uses it.
 
     Attributes:
         is_new: Whether no request has begun on it yet.

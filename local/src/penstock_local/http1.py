@@ -31,7 +31,7 @@ class Http1Protocol(asyncio.Protocol):
     Args:
         application: Answers requests.
         loop: The loop that the connection lives on.
-        connections: Where the connection keeps itself while it is open.
+        connections: The server's open connections, to which it adds itself.
 
     Attributes:
         is_new: Whether no request has begun on it yet.
@@ -70,7 +70,7 @@ class Http1Protocol(asyncio.Protocol):
     # -- asyncio.Protocol -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport, limit its buffer, and add the connection to the server's open ones."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=http.SEND_PIECE_BYTES)

@@ -1,7 +1,7 @@
 """HTTP/2 over asyncio: h2 keeps the protocol's state, this module the requests and the answers under way.
 
-Requests of one connection are answered beside each other. Windows are reopened when data is received, since bodies
-are bounded otherwise; an answer is sent as the client's windows and the transport take it, a piece of each answer
+Requests of one connection are answered beside each other. Windows are reopened when data is received, since other limits
+bound the bodies; an answer is sent as the client's windows and the transport take it, a piece of each answer
 in turn. A client's protocol error ends its connection, with a GOAWAY that names the reason.
 """
 
@@ -106,7 +106,7 @@ class Http2Protocol(asyncio.Protocol):
     Args:
         application: Answers requests.
         loop: The loop that the connection lives on.
-        connections: Where the connection keeps itself while it is open.
+        connections: The server's open connections, to which it adds itself.
 
     Attributes:
         is_new: Whether no request has begun on it yet.
@@ -191,7 +191,7 @@ class Http2Protocol(asyncio.Protocol):
         self._go_on()
 
     def close(self) -> None:
-        """Say goodbye and end the connection; answers under way are lost."""
+        """Send GOAWAY and end the connection; answers under way are lost."""
         if self._transport is not None and not self._transport.is_closing():
             self._h2.close_connection()
             self._end()
@@ -215,7 +215,7 @@ class Http2Protocol(asyncio.Protocol):
         return not any(stream.is_received for stream in self._streams.values())
 
     def end_if_overdue(self, now_s: float) -> None:
-        """End what waits for a client that has had its time: its requests, its answers, the connection."""
+        """End the requests, the answers or the connection whose client has exceeded its time."""
         if self._transport is None or self._transport.is_closing():
             # the client does not read the end of the connection either
             if now_s - self.since_s > http.SEND_TIMEOUT_S:

@@ -210,7 +210,7 @@ class FileJournal:
         self._file.append(_CHANNEL_DELETED, struct.pack(">Q", channel.uid))
 
     def _put_back(self, stream: Stream) -> None:
-        # a stream that was never written is for the store to forget
+        # a stream that was never written is forgotten by the store
         if stream.uid in self._written:
             stream.put_back(self._written[stream.uid])
 
@@ -269,7 +269,7 @@ class _Replay:
         """Apply one frame.
 
         Raises:
-            ValueError: It cannot follow those before it (or another of the errors that say so).
+            ValueError: It contradicts the frames before it. Other errors of its parsers mean the same.
         """
         if kind == _META:
             self.key = bytes.fromhex(msgspec.json.decode(payload)["key"])

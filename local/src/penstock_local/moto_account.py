@@ -1,4 +1,4 @@
-"""moto, entered at the point where its own botocore hook would enter it; nothing is sent anywhere.
+"""Calls moto at the point where its own botocore hook would call it; nothing is sent over a network.
 
 moto keeps its tables per process and account, and has no locks. So all servers of a process take turns,
 and each of them has its own account, emptied when the server stops.
@@ -17,7 +17,7 @@ from penstock_local.store import ACCOUNT
 _SERVICES = ("dynamodb", "dynamodbstreams", "cloudwatch", "sts")
 _OWN_HEADERS = ("content-length", "date", "status", "connection", "transfer-encoding", "x-amzn-requestid")
 
-# one request at a time in the whole process: that is what makes a conditional write have one winner
+# one request at a time in the whole process, so that only one of several conditional writes succeeds
 _turn = threading.Lock()
 _accounts: set[int] = set()
 

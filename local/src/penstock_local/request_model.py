@@ -1,4 +1,4 @@
-"""What each operation's request may look like, and the ValidationException when it looks otherwise.
+"""The form of each operation's request, and the ValidationException for a request of another form.
 
 Source: the service model of Kinesis that botocore ships. It has every operation with the members of its request:
 types, lengths, ranges, patterns, enumerations and which are required. The file is read as it is: importing

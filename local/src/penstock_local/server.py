@@ -395,7 +395,7 @@ class LocalKinesis(Handle):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raise, in the thread that waits, what ended the server's thread."""
+        """Raise, in the waiting thread, the error that ended the server's thread."""
         if self._failure is not None:
             self._thread = self._stop = None
             raise self._failure

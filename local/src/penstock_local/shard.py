@@ -113,7 +113,7 @@ class Shard:
         return self._arrivals[-1] if self._arrivals else self.opened_ms
 
     def number_before(self, ordinal: int, at_ms: int) -> int:
-        """Return a number after the record before a position and before the record at it, also in an empty shard."""
+        """Return a sequence number between the record before a position and the record at it, also in an empty shard."""
         return sequence.encode(self.created_s, self.stream_tag, self.index, ordinal - 1, at_ms // 1000)
 
     def next_number(self, arrival_ms: int) -> int:
@@ -142,12 +142,12 @@ class Shard:
         """Read records from a position on.
 
         Args:
-            ordinal: First record wanted; an older one than is kept means the oldest.
+            ordinal: The first wanted record. If it is no longer kept, reading begins at the oldest one.
             count_max: Records at most.
-            bytes_max: Bytes of data and keys at most; one record is always given.
+            bytes_max: Bytes of data and keys at most; one record is always returned.
 
         Returns:
-            The ordinal after the last record given, the records' texts, and the bytes they count for.
+            The ordinal after the last returned record, the records' texts, and the bytes that they count for.
         """
         begin = max(ordinal - self.first, 0)
         stop_max = min(begin + count_max, len(self._texts))

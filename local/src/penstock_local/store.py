@@ -41,7 +41,7 @@ class AccountSettings:
 
 
 Batch = tuple[Shard, Sequence[bytes], Sequence[int]]
-"""Records for one shard: it, the records' texts, and the bytes that each counts for."""
+"""Records for one shard: the shard, the records' texts, and the bytes that each counts for."""
 
 
 OnChange = Callable[[Stream, Sequence[Shard]], None]
@@ -254,7 +254,7 @@ class Store:
         return total
 
     def require_shard_room(self, added: int, region: str) -> None:
-        """Refuse what would pass the account's quota of open shards in a region.
+        """Refuse a change that would exceed the account's quota of open shards in a region.
 
         Raises:
             RequestRefused: `LimitExceededException`.
@@ -411,7 +411,7 @@ class Store:
             arrival_ms: The arrival of all of them.
 
         Raises:
-            RequestRefused: The memory limit of this server would be passed; nothing was stored.
+            RequestRefused: The memory limit of this server would be exceeded; nothing was stored.
         """
         added = sum(sum(map(len, texts)) for _, texts, _ in batches)
         if self.stored_bytes + added > self.options.memory_bytes_max:

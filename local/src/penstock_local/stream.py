@@ -1,7 +1,7 @@
 """One stream: its shards and their lineage, its states, and every change of its topology.
 
 Changes take effect when they are due (`settle`), at the moment they were due, so that the order of
-events does not depend on when a caller looked.
+events does not depend on when a caller reads the stream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock_local.shard import Shard
 
 CREATING, ACTIVE, DELETING = "CREATING", "ACTIVE", "DELETING"
 SavedStream = tuple[dict[str, Any], list[tuple[Shard, int | None, tuple[str, ...]]]]
-"""A stream's fields, and what changes of each of its shards; see `Stream.saved`."""
+"""A stream's fields, and the changing fields of each of its shards; see `Stream.saved`."""
 
 HASH_KEY_MAX = (1 << 128) - 1
 HOUR_MS = 3_600_000
@@ -217,7 +217,7 @@ class Stream:
         self.status = status
 
     def saved(self) -> SavedStream:
-        """Return what `put_back` needs to undo every later change except those of records."""
+        """Return the state with which `put_back` undoes every later change, except changes of records."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         found["shards"] = dict(self.shards)
         found["change"] = None if self.change is None else replace(self.change)

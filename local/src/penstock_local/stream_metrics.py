@@ -21,7 +21,7 @@ from penstock_local.stream import Stream
 NAMESPACE = "AWS/Kinesis"
 MINUTES_KEPT = 180
 POINTS_MAX = 200_000
-"""Of all series in all minutes: about 40 MB."""
+"""Points of all series in all minutes together: about 40 MB."""
 QUERIES_MAX = 500
 _MINUTE_S = 60
 _LEVEL_MAX = 1_000_000

@@ -56,7 +56,7 @@ class Seat:
         calls: Its rate of calls.
         read_bytes: Its rate of bytes.
         taken_ms: When the last subscription began; None before the first.
-        holder: The subscription that lasts.
+        holder: The subscription that is open now.
     """
 
     stream: Stream
@@ -125,7 +125,7 @@ class Subscriptions:
         return seat.holder
 
     def shards_of(self, stream: Stream, consumer: Consumer) -> list[str]:
-        """Return the shards that a consumer is subscribed to, one for each subscription that lasts."""
+        """Return the shards that a consumer is subscribed to, one for each open subscription."""
         arn = consumer.arn(stream.arn)
         found = self._by_stream.get(stream.uid, {})
         return sorted(

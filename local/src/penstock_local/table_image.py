@@ -148,7 +148,7 @@ class Image:
 
 
 def identity(key: list[Any]) -> Identity:
-    """Return what makes two keys the same.
+    """Return a value that is equal for equal keys.
 
     Raises:
         ValueError: They are no attribute values that a key may have (or `ArithmeticError`, for a number).
@@ -168,7 +168,7 @@ def identity(key: list[Any]) -> Identity:
 
 
 def is_gone(raw: msgspec.Raw) -> bool:
-    """Return whether a change says that something is gone."""
+    """Return whether a change removes something."""
     return bytes(raw) == _GONE
 
 

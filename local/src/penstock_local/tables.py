@@ -1,4 +1,4 @@
-"""The state folder's file of DynamoDB tables: what each request changed, replayed at the next start.
+"""The state folder's file of DynamoDB tables: the changes of each request, replayed at the next start.
 
 A request is carried out by moto, and its changes are appended before it is answered. If moto refuses
 it, or if the change cannot be written, moto's tables are restored: their state is always the one that was
@@ -26,7 +26,7 @@ _FILE = "dynamodb.journal"
 _DELTA = b"T"
 _COMPACT_BYTES_MIN = 1024 * 1024
 _READING = ("BatchGet", "Describe", "Get", "List", "Query", "Scan", "TransactGet")
-# these leave the items of tables alone that were there before
+# these do not change items of existing tables
 _ABOUT_TABLES = frozenset(
     {
         "CreateTable",
@@ -102,7 +102,7 @@ class TableJournal:
             region_name: The region it is for.
             operation: Name of the operation.
             body: Its JSON.
-            request: Has moto carry it out.
+            request: Passes the request to moto.
 
         Returns:
             moto's answer.

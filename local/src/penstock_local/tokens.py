@@ -1,7 +1,7 @@
 """Shard iterators and page tokens: opaque, self-contained, signed, and dated by the virtual clock.
 
-The signature keeps a client from making one up (the service refuses such a one) without a table of
-everything that was ever handed out.
+The signature shows whether this server made a token, so it needs no table of all that it has issued. The service refuses
+invented tokens, too.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Wire(Protocol):
         """Write the answer of GetRecords: stored records, and the other members."""
 
     def queue_records_answer(self, records: Sequence[QueueRecord]) -> bytes:
-        """Write the answer of ReceiveQueueRecords and of its twin for dead letters."""
+        """Write the answer of ReceiveQueueRecords and of ReceiveDeadLetterQueueRecords."""
 
 
 def record_text(

@@ -27,15 +27,15 @@ _FAILED: Final = ("InternalError", "Forbidden")
 Query = tuple[str, str | None]
 """A metric of the namespace AWS/Kinesis; and the shard's id, or None for the stream itself."""
 Sums = Mapping[int, float]
-"""By the minutes that have one: the beginning, in milliseconds since the epoch."""
+"""The sum of each minute that has one; the key is the minute's beginning in milliseconds since the epoch."""
 
 
 class QueryAnswer(Struct, frozen=True):
     """Answers of CloudWatch.
 
     Args:
-        sums: In the order of the queries; None for one that failed, of which nothing is known.
-        problems: Queries without an answer, or with an incomplete one, a sentence each.
+        sums: One for each query, in their order; None if the query failed.
+        problems: One sentence for each query without an answer or with an incomplete one.
     """
 
     sums: Sequence[Sums | None]
@@ -71,12 +71,12 @@ class CloudWatchQueries:
         ended_ms: int,
         period_s: int = _PERIOD_S,
     ) -> QueryAnswer:
-        """Fetch the sums of some minutes of a stream, or of longer periods.
+        """Fetch metrics of a stream as sums per minute, or per longer period.
 
         Args:
             queries: Any number, 500 of them to a call.
-            began_ms: A moment of the first period.
-            ended_ms: A moment of the last one.
+            began_ms: Any time in the first period.
+            ended_ms: Any time in the last period.
             period_s: A multiple of 60. CloudWatch keeps minutes for 15 days, 5 minutes for 63 days, and hours for 455.
 
         Raises:
@@ -95,13 +95,13 @@ class CloudWatchQueries:
         began_ms: int,
         ended_ms: int,
     ) -> QueryAnswer:
-        """Fetch metrics of queues by the minute. The answer has all metrics of the first queue, then those of the next.
+        """Fetch metrics of queues per minute. The answer has all metrics of the first queue, then all of the next one.
 
         Args:
             queues: Name and id of each; the id is the end of its ARN.
             metrics: Name and statistic of each.
-            began_ms: A moment of the first minute.
-            ended_ms: A moment of the last one.
+            began_ms: Any time in the first minute.
+            ended_ms: Any time in the last minute.
 
         Raises:
             ServiceError: A call failed.

@@ -1,7 +1,7 @@
 """Failures to connect: the network, its proxy, and the certificates of the other side.
 
-botocore's errors do not always show whether anything was sent: one of TLS may be of the handshake or of an answer. The traceback shows
-where the error was raised.
+botocore's errors do not always show whether anything was sent: a TLS error may come from the handshake or from an
+answer. The traceback shows where it was raised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def proxy_for(url: str) -> str | None:
     """Return the proxy that the environment names for an address, found as botocore finds it.
 
     Raises:
-        OptionError: It cannot be one. It is not shown, since it may hold a password.
+        OptionError: The environment's value is not the address of a proxy. It is not shown, since it may hold a password.
     """
     scheme = urlsplit(url).scheme
     proxy: str | None = get_environ_proxies(url).get(scheme)
@@ -97,7 +97,7 @@ def is_refused_by_proxy(error: Exception) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the root cause of the SDK's error, in brackets; nothing if its text has it."""
+    """Return the root cause of the SDK's error in brackets, or an empty text if the error's own text contains it."""
     reason = str(_root(error) or "")[:_REASON_CHARACTERS_MAX]
     return f" ({reason})" if reason and reason not in str(error) else ""
 

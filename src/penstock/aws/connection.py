@@ -147,7 +147,7 @@ def credentials_in_use(options: AwsOptions) -> int:
 
 
 def renew_credentials(options: AwsOptions, seen: int) -> bool:
-    """Make the next client with credentials that are fetched again; safe from several threads.
+    """Drop the clients of these options, so that the next one fetches its credentials again; safe from several threads.
 
     Args:
         seen: The result of `credentials_in_use` before the refused call, so that one renewal serves all calls in flight.
@@ -173,7 +173,7 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
 
 @lru_cache(maxsize=4)
 def _loader(more: str | None) -> Any:
-    """Return the SDK's descriptions of services and endpoints, and those of further folders: read once for all clients."""
+    """Return the loader of the SDK's descriptions, also of those in further folders. All clients share it, so each file is read once."""
     from penstock.aws.service_descriptions import Descriptions
 
     return Descriptions(more)
@@ -259,7 +259,7 @@ def _create(session: Any, service: str, **arguments: Any) -> Any:
 
 
 class _AssumedRole:
-    """A session with the credentials of a role, renewed before they expire. No request signed with others is sent.
+    """A session with the credentials of a role, renewed before they expire. A request signed with other credentials is not sent.
 
     Args:
         source: The session whose credentials assume the role.
@@ -306,7 +306,7 @@ class _AssumedRole:
             )
 
     def check_signature(self, request: Any, **_: Any) -> None:
-        """Refuse to send a request that another key than the role's has signed.
+        """Refuse to send a request that was signed with any key but the role's.
 
         Raises:
             CredentialRetrievalError: Another key signed it. This is botocore's error for missing credentials.
@@ -322,7 +322,7 @@ class _AssumedRole:
 
 
 class _Provider:
-    """A provider of always the same credentials."""
+    """Provides the same credentials always."""
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials

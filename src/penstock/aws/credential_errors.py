@@ -64,13 +64,13 @@ def _of_unreadable(error: Exception) -> str | None:
 
 
 def sdk_error(raised: Exception) -> Exception | None:
-    """Return the failure of a call: an error of the SDK or of the system, or one of credentials in its place; None: a defect."""
+    """Return the error that explains a failed call: of the SDK, of the system, or of the credentials. None for any other exception, which is a defect."""
     error = credentials_error(raised) or raised
     return error if isinstance(error, (*_OF_THE_SDK, OSError)) else None
 
 
 def _is_of_no_text(error: BaseException, modules: list[str]) -> bool:
-    """Return whether a request could not be signed, since its key is a number or the like."""
+    """Return whether a request could not be signed because a key is not a text, for instance a number."""
     return isinstance(error, (TypeError, AttributeError)) and modules[-1] == _OF_SIGNING
 
 

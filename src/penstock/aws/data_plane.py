@@ -123,7 +123,7 @@ _READ_HERE: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "GetRecordsOutput": ("Page", decode_page),
     "PutRecordsOutput": ("Answers", decode_answers),
 }
-"""By the name of the output's shape: the key of the whole answer in the client's result, and its reader."""
+"""For each output shape: the key under which the client's result holds the whole answer, and the function that reads it."""
 
 
 def check_sum(headers: dict[str, Any], body: bytes) -> None:
@@ -177,7 +177,7 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
 
 
 class PageParser:
-    """Reads the answers of GetRecords and PutRecords, and rows; checks that others are whole and leaves them to botocore's parser."""
+    """Reads the answers of GetRecords and PutRecords, and answers with rows. Checks that any other answer is whole and leaves it to botocore's parser."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
@@ -187,7 +187,7 @@ class PageParser:
         return getattr(self._parser, name)
 
     def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
-        """Return an answer as botocore's parser does; for GetRecords and PutRecords, all of it as one value.
+        """Return an answer as botocore's parser does; that of GetRecords or PutRecords is one value.
 
         Raises:
             ResponseParserError: The answer cannot be read, whatever is wrong with it.
@@ -256,7 +256,7 @@ def install_parser(session: Any) -> bool:
 
 
 def keep_milliseconds(client: Any) -> None:
-    """Make a client send starting moments in milliseconds; botocore sends whole seconds."""
+    """Make a client send starting timestamps with milliseconds; botocore sends whole seconds."""
     for operation in ("GetShardIterator", "ListShards", "SubscribeToShard", "CreateQueue"):
         client.meta.events.register(f"before-parameter-build.kinesis.{operation}", _keep_timestamp)
         client.meta.events.register(f"before-call.kinesis.{operation}", _restore_timestamp)
@@ -269,7 +269,7 @@ def _keep_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -
 
 
 def _holders(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the parts of a request that may have a moment."""
+    """Return the parts of a request that may hold a timestamp."""
     of_queue: Any = document.get("StreamConfigurationList") or ({},)
     return (
         document,
@@ -293,7 +293,7 @@ def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any
 
 
 class SignedAndHeld(Exception):  # noqa: N818 - no error: a request as it would have been sent
-    """A request that botocore has made and signed, and does not send.
+    """A request that botocore has made and signed, but does not send.
 
     Attributes:
         request: With its method, URL, headers and body.
@@ -305,7 +305,7 @@ class SignedAndHeld(Exception):  # noqa: N818 - no error: a request as it would 
 
 
 def hold_subscriptions(client: Any) -> None:
-    """Make a client hand its SubscribeToShard requests over instead of sending them: botocore has no HTTP/2."""
+    """Make a client raise `SignedAndHeld` with each SubscribeToShard request instead of sending it: botocore has no HTTP/2."""
     client.meta.events.register_last("before-send.kinesis.SubscribeToShard", _hold)
 
 

@@ -59,7 +59,7 @@ OPERATIONS: Final = {
         "scan": "Scan",
     },
 }
-"""By service: methods of a client, and the service's names of them."""
+"""For each service: the methods of a client and the names of their operations."""
 _OF_ONE_CALL: Final = frozenset(
     {
         "amz-sdk-invocation-id",
@@ -228,7 +228,7 @@ class _Operation:
         return parsed
 
     def _send(self, pattern: _Pattern, request: Any) -> Answer:
-        """Return a handler's answer if one has answered before the request is sent, else the service's."""
+        """Return the answer of a `before-send` handler if there is one; otherwise send the request and return the service's answer."""
         for _, given in self._events.emit(f"before-send.{self._event}", request=request):
             if given is not None:
                 headers = {str(name).lower(): value for name, value in given.headers.items()}
@@ -310,7 +310,7 @@ def _is_botocore_wrapped() -> bool:
     """Return whether tracing wraps botocore's functions: it would not see calls that bypass them."""
     for owner, name in _WRAPPED_BY_TRACING:
         function = owner.__dict__.get(name)
-        # A wrapper is no function, or one of another package, whatever name it bears.
+        # A wrapper is not a function, or it is a function of another package under the same name.
         if type(function) is not FunctionType or not function.__globals__["__name__"].startswith("botocore."):
             return True
     return False

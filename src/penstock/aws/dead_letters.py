@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from penstock.consumer.records import Batch, Record
 
 _RETRIED: Final = (*PASSING, UnknownOutcome, ResourceBusy)
-"""A letter may be written twice: a bucket replaces it, and a stream or a queue delivers at least once anyway."""
+"""After each of these a letter is written again. A second one does no harm: a bucket replaces the first, and a stream or a queue delivers at least once anyway."""
 _MESSAGE_BYTES_MAX: Final = 2**20
-"""Of SQS, since August 2025."""
+"""The limit of SQS since August 2025."""
 _REASON_CHARACTERS_MAX: Final = 2_000
 _KEY_CHARACTERS_MAX: Final = 256
 

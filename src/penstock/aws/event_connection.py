@@ -1,8 +1,8 @@
 """A connection of HTTP/2 that receives event streams: h2 keeps the protocol's state, asyncio the bytes.
 
-The connection's window is opened again at receipt, a stream's when its events are taken: a reader that takes nothing stops its
-own stream and no other. A requested event may be larger than the window, so while it is awaited the window of its
-received part is opened again too.
+Received bytes reopen the connection's flow-control window at once, but a stream's window only when its events are taken: a reader
+that takes nothing stops its own stream and no other. A requested event may be larger than the stream's window, so the window is
+reopened for the received part of that event too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Receiver:
 
     Args:
         request: To send.
-        report: Called with each outcome, until one that ends it.
+        report: Called with each outcome, up to the one that ends the request.
     """
 
     def __init__(self, request: SignedRequest, report: Callable[[Outcome], None]) -> None:
@@ -185,7 +185,7 @@ class Receiver:
             self.connection.drop(self)
 
     def _return_window(self) -> None:
-        # Unrequested events stay in the window.
+        # The bytes of events that were not requested keep their part of the window closed.
         kept_bytes = 0 if self._is_requested else len(self.frames)
         freed_bytes = self.unreturned_bytes - kept_bytes
         if self.connection is not None and (
@@ -199,10 +199,10 @@ class EventConnection(asyncio.Protocol):
     """One connection.
 
     Args:
-        loop: It lives on.
+        loop: The loop that it runs on.
         authority: Host, and port if it is not the scheme's own.
         scheme: http or https.
-        on_closed: Called when it takes no streams any more.
+        on_closed: Called when it stops taking new streams.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class EventConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.is_open = False
         self.lost_because: str | None = None
-        """Why it takes no streams any more."""
+        """Why the connection takes no new streams; None while it does."""
         self.ready: asyncio.Future[None] = loop.create_future()
         """Done when the service's settings are known; fails with an OSError if the connection ends before that."""
 
@@ -369,11 +369,11 @@ class EventConnection(asyncio.Protocol):
             self._flush()
 
     def server_ms(self, receiver: Receiver) -> int | None:
-        """Return the service's time now, by the date in the answer's head."""
+        """Return the service's current time, from the date in the answer's head."""
         return None if receiver.ahead_ms is None else int(self.loop.time() * 1000) + receiver.ahead_ms
 
     def close(self) -> None:
-        """Say farewell and close."""
+        """Close the connection in an orderly way."""
         self._close("the connection was closed here")
 
     # --- inside ---

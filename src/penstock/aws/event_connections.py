@@ -31,10 +31,10 @@ class Origin(Struct, frozen=True):
     """Where connections go.
 
     Args:
-        url: Of the endpoint: scheme, host and port count.
+        url: The endpoint, of which the scheme, host and port are used.
         ca_file: Certificates to trust; for https.
         proxy_url: Of an HTTP proxy, or None.
-        connect_timeout_s: Until a connection is ready for streams.
+        connect_timeout_s: Time in which a connection must be ready for streams.
     """
 
     url: str
@@ -54,17 +54,17 @@ class Origin(Struct, frozen=True):
 
     @property
     def port(self) -> int:
-        """Also if it is the scheme's own."""
+        """The port; the scheme's default if the URL has none."""
         return urlsplit(self.url).port or _DEFAULT_PORTS[self.scheme]
 
     @property
     def authority(self) -> str:
-        """As botocore signs it: without the scheme's own port."""
+        """Host and port as botocore signs them: without the scheme's default port."""
         return self.target.rpartition(":")[0] if self.port == _DEFAULT_PORTS[self.scheme] else self.target
 
     @property
     def target(self) -> str:
-        """As a proxy wants it: always with the port."""
+        """Host and port as a proxy expects them: always with the port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -104,7 +104,7 @@ class EventConnections:
             connection.send(receiver)
 
     async def _connection_to(self, origin: Origin) -> EventConnection:
-        # One at a time: those who wait for a connection share it.
+        # One connection is opened at a time; all requests that wait for it share it.
         async with self._dialing.setdefault(origin, asyncio.Lock()):
             for connection in self._open.get(origin, ()):
                 if connection.stream_count < min(STREAMS_PER_CONNECTION_MAX, connection.streams_max):
@@ -158,7 +158,7 @@ class OpenStream:
         self._loop.call_soon_threadsafe(self._receiver.request_event)
 
     def close(self) -> None:
-        """End it; nothing is reported any more."""
+        """End the stream; nothing is reported after this."""
         self._loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:

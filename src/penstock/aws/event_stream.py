@@ -25,7 +25,7 @@ _FRAME_BYTES_MAX: Final = 24 * 1024 * 1024 + 128 * 1024 + _OVERHEAD_BYTES  # the
 _HEADERS_KEPT_MAX: Final = 64
 _STRING: Final = 7
 _SIZED: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
-"""Bytes of a header's value by its type, where that is fixed."""
+"""Bytes of a header's value, for each type of fixed size."""
 _TEXTS: Final = frozenset({6, _STRING})  # preceded by their length
 
 
@@ -103,7 +103,7 @@ class FrameBuffer:
         return self._moments[0][1]
 
     def _read_headers(self, raw: bytes) -> dict[str, str]:
-        # Always the same few: read once.
+        # The same few headers repeat, so each is decoded once.
         found = self._headers.get(raw)
         if found is None:
             found = decode_headers(raw)

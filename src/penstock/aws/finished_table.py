@@ -98,7 +98,7 @@ class FinishedRecordsTable:
     # --- the port -------------------------------------------------------------------------------------
 
     def fetch_finished(self, record_ids: Sequence[str]) -> Collection[str]:
-        """Return those of at most a hundred records that are done.
+        """Return which of at most a hundred records are done.
 
         Raises:
             Throttled, Unavailable, AccessDenied, NotFound, Rejected: The table gave no answer in time, or none at all.
@@ -220,7 +220,7 @@ class FinishedRecordsTable:
                 TableName=self._table,
                 TimeToLiveSpecification={"Enabled": True, "AttributeName": _EXPIRES},
             ),
-            is_write=False,  # the same twice is the same
+            is_write=False,  # repeating the call changes nothing
         )
         _log.info("table %s is created, and its rows expire", self._table)
         return True

@@ -33,7 +33,7 @@ from penstock.ports.schema_registry import (
 _Word = TypeVar("_Word", bound=Enum)
 _RETRIED: Final = (*PASSING, UnknownOutcome, ResourceBusy)
 """Every call may be repeated: registering a definition a second time returns the version of the first time.
-Of producers that register at once, the registry refuses all but one (ConcurrentModificationException)."""
+If several producers register at once, the registry refuses all but one (ConcurrentModificationException)."""
 
 
 @dataclass(frozen=True)

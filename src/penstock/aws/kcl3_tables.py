@@ -54,7 +54,7 @@ class DynamoKcl3Tables:
 
     Args:
         lease_table: The lease table's name; the tables of KCL 3.0 to 3.4 are named after it.
-        take_description: Returns the lease table if it has just been described, once, which spares a call; else None.
+        take_description: Returns DynamoDB's description of the lease table if there is a new one, which saves a call; else None.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DynamoKcl3Tables:
     # --- reading ------------------------------------------------------------------------------------------
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Fetch the version, the leader's lock, and the metrics of the leader and of `workers`, or of all workers if that is None."""
+        """Fetch the version, the leader's lock, and the metrics of the leader and of `workers`; None means all workers."""
         status = self._index_status()
         if status is None:
             return Kcl3Rows()
@@ -203,7 +203,7 @@ class DynamoKcl3Tables:
         )
 
     def withdraw(self, worker: str) -> None:
-        """Delete a worker's metrics; a row that is something else stays."""
+        """Delete a worker's metrics, unless the row is of another kind."""
         place = self._metrics
         try:
             self._call(

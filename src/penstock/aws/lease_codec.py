@@ -178,8 +178,8 @@ def claim_attribute(worker: str) -> str:
 def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
     """Return the map that stores a claim; the attribute's name has the worker.
 
-    Places are written by their distance from a neighbouring one: in full the row would take more than the kilobyte
-    that DynamoDB bills as one write unit, at every claim and renewal.
+    Each position is written as its distance from a neighbouring one. Full positions would make the row larger than the
+    kilobyte that DynamoDB bills as one write unit, at every claim and renewal.
     """
     document: dict[str, dict[str, Any]] = {
         CLAIM_BATCH: {"N": str(claim.batch)},

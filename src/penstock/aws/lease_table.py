@@ -142,7 +142,7 @@ class DynamoLeaseTable:
         self._may_fetch_batches = True
         self._row_count = 0
         self._description: Any = None
-        """The latest answer of DescribeTable, until `take_description`."""
+        """The latest answer of DescribeTable; None after `take_description` has returned it."""
         self._first_call: _Described | None = None
 
     def __repr__(self) -> str:
@@ -270,7 +270,7 @@ class DynamoLeaseTable:
 
     @property
     def row_count(self) -> int:
-        """How many rows DynamoDB counted last, when the table was made ready; it counts every six hours."""
+        """The number of rows that DescribeTable returned when the table was made ready. DynamoDB counts every six hours."""
         return self._row_count
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:

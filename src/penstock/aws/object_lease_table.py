@@ -49,7 +49,7 @@ class ObjectLeaseTable:
 
     Args:
         store: Where the objects are.
-        retry_plan: When a write is tried again that lost against another one.
+        retry_plan: When a write that lost against another one is tried again.
     """
 
     def __init__(self, store: ObjectStore, retry_plan: RetryPlan) -> None:
@@ -76,7 +76,7 @@ class ObjectLeaseTable:
         return self._row_count
 
     def ensure_exists(self) -> bool:
-        """Make the folder, or see that the bucket can be used; True when no lease is there yet."""
+        """Create the folder, or check that the bucket can be used; return True if it holds nothing yet."""
         return self._store.prepare()
 
     # --- reading ------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class ObjectLeaseTable:
         )
 
     def _put(self, key: str, row: _Row | None, lease: Lease | None) -> bool:
-        """Write a lease in place of the row that was read, or delete it; return False if the row has changed since."""
+        """Write a lease over the row that was read, or delete that row if the lease is None; return False if the row has changed since."""
         name = _name_of(key)
         try:
             if lease is None:
@@ -240,7 +240,7 @@ def _no_json(value: Any) -> Any:
 
 
 def _no_row(name: str, stored: StoredObject, error: NotALease) -> _NoRow:
-    """Return the report of an object that is no row, under its lease's key or, if it has another name, under that name."""
+    """Return the report of an object that is not a row. It names the lease's key, or the object if its name is not a lease's."""
     key = _key_of(name)
     return _NoRow(SkippedRow(key if _name_of(key) == name else name, str(error)), stored.tag)
 
@@ -270,7 +270,7 @@ def _read(name: str, stored: StoredObject) -> _Row:
 
 
 def _with_bytes(value: Any) -> Any:
-    """Return a document with its binary attributes as bytes, which JSON has as base64."""
+    """Return a document with its binary attributes decoded: JSON holds them as Base64."""
     if isinstance(value, dict):
         if value.keys() == {"B"} and isinstance(value["B"], str):
             return {"B": base64.b64decode(value["B"], validate=True)}

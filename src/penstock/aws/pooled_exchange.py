@@ -1,4 +1,4 @@
-"""Sends requests that are ready over kept connections, and reads their answers.
+"""Sends finished requests over connections that stay open, and reads their answers.
 
 urllib3 opens and verifies the connections. Sending ready bytes and reading one answer without it takes a fifth of the CPU time.
 """
@@ -54,8 +54,8 @@ class PooledExchange:
     """Exchanges requests and answers with one address; safe to use from several threads.
 
     Args:
-        connect_timeout_s: For a connection to open.
-        read_timeout_s: Without a byte of the answer.
+        connect_timeout_s: Time for a connection to open.
+        read_timeout_s: Longest wait for the next byte of the answer.
         idle_max: Open connections that are kept for later requests.
         tls: Which certificates are trusted; for `https` only.
     """
@@ -253,7 +253,7 @@ class _Reader:
 
 
 def _read_answer(connection: socket.socket, time_s: float) -> tuple[Answer, bool]:
-    """Read an answer within a time; return whether the connection can be used again."""
+    """Read an answer within `time_s`; the second value is True if the connection can be used again."""
     reader = _Reader(connection, time_s)
     status = 100
     while 100 <= status < 200:  # another answer follows an interim one

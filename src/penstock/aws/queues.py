@@ -37,7 +37,7 @@ class AwsQueues:
     """Implements `penstock.ports.queues.Queues`; safe to use from several threads."""
 
     def __init__(self, options: AwsOptions) -> None:
-        # A receive may wait for 20 s, so an answer within the usual time cannot be asked of it.
+        # A receive may wait for 20 s for records, so it needs a longer timeout than the other calls.
         self._poll_options = dataclasses.replace(
             options, read_timeout_s=max(options.read_timeout_s, WAIT_S_MAX + _POLL_SLACK_S)
         )

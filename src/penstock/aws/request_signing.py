@@ -1,7 +1,7 @@
 """AWS Signature Version 4 for requests that differ only in body and time: their common part is made once.
 
-The signature of one request of botocore's is computed again. `Signing` signs later ones only if the two agree, so botocore keeps
-signing whatever is not known here: another signature version, other credentials, another path.
+The signature of one of botocore's requests is recomputed here, and `Signing` signs later requests only if the two agree. So botocore
+keeps signing everything that this module does not cover: another signature version, other credentials, another path.
 
 Source: AWS Signature Version 4, "Create a signed AWS API request".
 """
@@ -71,14 +71,14 @@ class Signing:
         self._key: tuple[str, str, bytes] | None = None  # of a secret and a day
 
     def fits(self, keys: Keys) -> bool:
-        """Return whether it can sign with these keys: it signs a session token, or none, and the keys must be alike."""
+        """Return whether it can sign with these keys: they must have a session token if the signed request had one, and none otherwise."""
         return self._has_token == bool(keys.token)
 
     def headers(self, body: bytes, keys: Keys, stamp: str | None = None) -> dict[str, str]:
         """Return the headers that a body's signature needs.
 
         Args:
-            keys: Who signs.
+            keys: The credentials to sign with.
             stamp: The moment as `X-Amz-Date` writes it; None: now.
         """
         if stamp is None:

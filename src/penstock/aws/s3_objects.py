@@ -19,7 +19,7 @@ _REFUSED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict",
 _MISSING: Final = frozenset({"NoSuchKey", "404"})
 _NOT_IMPLEMENTED: Final = frozenset({"NotImplemented", "501"})
 _RETRIED: Final = (Throttled, Unavailable)
-"""Some servers of S3's protocol answer without a code that an object is missing or has changed: no unknown refusal."""
+"""UnknownRefusal is not among them: some S3-compatible servers report a missing or changed object without an error code."""
 _Answer = TypeVar("_Answer")
 _PROBE: Final = "penstock-probe-"
 
@@ -67,13 +67,13 @@ class S3Objects:
             raise
 
     def prepare(self) -> bool:
-        """Make sure that the bucket exists and honours conditions; True when nothing is there yet.
+        """Make sure that the bucket exists and honours conditional writes; return True if it holds nothing under the prefix yet.
 
-        The probe runs whatever the prefix holds: leases that were written without conditions, or the folder marker of the S3
-        console, prove nothing.
+        The probe runs even if the prefix holds objects: they may be leases that were written without conditions, or the folder
+        marker of the S3 console.
 
         Raises:
-            OptionError: The server does not honour conditions.
+            OptionError: The server does not honour conditional writes.
         """
         # The console marks a folder by an object without a name. A probe stays behind if a start is cut off.
         is_new = not any(name and not name.startswith(_PROBE) for name in self._list())
@@ -89,7 +89,7 @@ class S3Objects:
         return is_new
 
     def _find_ignored_condition(self, name: str) -> str | None:
-        """Write and delete an object under each condition; return the first that is not honoured, and how it shows."""
+        """Write and delete a probe under each condition. Return a text that names the first condition that is not honoured and its effect; None if all are."""
         other_tag = '"00000000000000000000000000000000"'
         create, change = "PutObject with If-None-Match", "PutObject with If-Match"
         delete = "DeleteObject with If-Match"

@@ -66,7 +66,7 @@ _CLOCK_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _CLOCK_WORDS: Final = ("Signature expired", "Signature not yet current")
 _MESSAGE_CHARACTERS_MAX: Final = 2_000
 _WARNED_ATTEMPT: Final = 5
-"""At this attempt a refusal that may never pass is in the log, long before the deadline."""
+"""At this attempt a refusal that may be permanent is logged, long before the deadline."""
 TABLE_PAGING: Final = ("LastEvaluatedKey", "ExclusiveStartKey")
 """How DynamoDB leads from one page to the next, for `pages_of`."""
 _CREDENTIALS: Final = (

@@ -29,7 +29,7 @@ def when_caught_up(
     on_ended: Callable[[], None] = lambda: None,
     lag_max_ms: Callable[[], float] | None = None,
 ) -> Iterator[None]:
-    """Call `on_caught_up` once, on another thread, when all records are done that had arrived when the body began.
+    """Call `on_caught_up` once, on another thread, when every record that had arrived before the body began is done.
 
     Args:
         consumer: The only worker of its application.
@@ -79,12 +79,12 @@ def _is_caught_up(consumer: Consumer, table: LeaseTable, lag_max_ms: float) -> b
             shard.state != "stopped" and (shard.lag_ms is None or shard.lag_ms > lag_max_ms)
         ):
             return False
-    # Leases are created one after the other: all are there when they cover every key.
+    # Leases are created one after the other: all are there when they cover every hash key.
     spans = [row.hash_range for row in unfinished if row.hash_range is not None]
     return sum(span.size for span in spans) >= HASH_KEYS
 
 
 def _are_ended(table: LeaseTable, shard_ids: Collection[str]) -> bool:
-    """Whether shards are read to their ends, once all leases exist; the lease of an ended shard may be deleted."""
+    """Return whether the shards are read to their ends. All leases must have been created: a missing one is then that of an ended shard."""
     unfinished = {row.key for row in table.scan().leases if not row.is_ended}
     return unfinished.isdisjoint(shard_ids)

@@ -1,4 +1,4 @@
-"""A parser as people type: options before, between and after the arguments, and the nearest word for a mistyped one."""
+"""A parser for commands as people type them: options before, between and after the arguments, and a suggestion for a mistyped word."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CommandParser(argparse.ArgumentParser):
     _accepts_all = False
 
     def __init__(self, **settings: Any) -> None:
-        # An abbreviation changes its meaning with the next option that begins like it.
+        # An abbreviation would change its meaning as soon as another option began with the same letters.
         super().__init__(allow_abbrev=False, **settings)
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "Print the lines that let bash, zsh or fish complete commands and options."
 _WORDS: Final = "PENSTOCK_COMPLETE"
-"""Set by the shell while it asks: the words after `penstock`, one to a line; the last one is to be completed."""
-# As a file of zsh's fpath the lines are the body of a function that is called at the first Tab, and answer that Tab.
+"""The environment variable by which a shell requests completions: the words after `penstock`, one to a line. The last one is completed."""
+# In a file of zsh's fpath the lines are the body of a function, which zsh calls at the first Tab: they must answer that Tab.
 _SCRIPTS: Final = {
     "bash": r"""_penstock() {
     local IFS=$'\n'

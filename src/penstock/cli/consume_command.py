@@ -155,7 +155,7 @@ def _without_logs_of_broken_pipes() -> Iterator[None]:
 
 
 def _with_zone(start: StartingPosition) -> str | StartingPosition:
-    """Return a starting position for `ConsumerOptions`: a moment for all shards as text with its zone, which errors show."""
+    """Return a starting position for `ConsumerOptions`. One timestamp for all shards becomes a text with its time zone, which errors show."""
     from penstock.core.moments import describe_moment
 
     moment_ms = start.default.timestamp_ms

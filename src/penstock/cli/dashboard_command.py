@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM.
 
     Raises:
-        SystemExit: One of them, with 0.
+        SystemExit: At either signal, with status 0.
     """
     from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals
     from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate

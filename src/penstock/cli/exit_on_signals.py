@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 CLEAN_STOP: Final = {signal.SIGINT: 0, signal.SIGTERM: 0}
-"""Of a command that runs until it is stopped."""
+"""The exit statuses of a command that runs until it is stopped."""
 
 
 def shell_statuses(*signals: signal.Signals) -> dict[signal.Signals, int]:
-    """Return the exit status of each signal by the convention of shells: 128 and its number."""
+    """Return the exit status of each signal by the convention of shells: 128 plus its number."""
     return {each: 128 + each for each in signals}
 
 

@@ -27,13 +27,13 @@ _SCAN_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One lease, watched for a while.
+    """One lease, and the changes of its row between several scans.
 
     Args:
-        lease: As seen last.
+        lease: As last read.
         owner_state: The state of the owner: expired if the row did not change between the scans.
-        unmoved_s: Seconds in which the row did not change, up to the end of the watching.
-        has_moved: Whether the counter was seen to change: its owner lives.
+        unmoved_s: Seconds for which the row has not changed, up to the last scan.
+        has_moved: Whether the counter changed between scans, which shows that the owner is alive.
     """
 
     lease: Lease
@@ -43,9 +43,9 @@ class Sighting:
 
 
 def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sighting], LeaseScan]:
-    """Watch a table until every owned lease was seen to move, or the time is over.
+    """Scan a table until the counter of every owned lease has changed, or `observe_s` is over.
 
-    A counter's age cannot be read from one scan; it is a difference between two.
+    One scan does not show how old a counter is; the difference between two does.
     """
     view = LeaseView(observe_s)
     began_s = clock.monotonic_s()
@@ -103,7 +103,7 @@ def zone_name(worker: str) -> str:
 
 
 def shares(sightings: list[Sighting], name_of: Callable[[str], str]) -> dict[str, int]:
-    """Count unfinished leases by `name_of` of the worker that reads them; the largest count first."""
+    """Count the unfinished leases of each group of workers, the largest count first; `name_of` returns a worker's group."""
     counted = Counter(
         name_of(sighting.lease.reader)
         for sighting in sightings

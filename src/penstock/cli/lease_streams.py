@@ -1,4 +1,4 @@
-"""Which streams the leases of a table are of: one, or several that share it."""
+"""Finds the streams of a table's leases: one, or several that share the table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def choose_stream(leases: Sequence[Lease], named: str) -> tuple[str, tuple[Lease
         named: Name, ARN, or `account:stream:epoch`.
 
     Raises:
-        OptionError: Several streams share the table, and none of them or more than one is meant.
+        OptionError: Several streams share the table, and `named` matches none of them or more than one.
     """
     streams = streams_of(leases, named)
     if not any(streams):

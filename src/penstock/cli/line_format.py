@@ -30,18 +30,18 @@ STREAM_FIELDS: Final[_Fields] = {
     "o": lambda record: record.sequence_number.encode(),
     "t": lambda record: record.stream.encode(),
 }
-"""Of a `penstock.consumer.Record`."""
+"""Fields of a `penstock.consumer.Record`."""
 QUEUE_FIELDS: Final[_Fields] = {
     **_OF_BOTH,
     "o": lambda record: record.record_id.encode(),
     "t": lambda record: record.queue.encode(),
 }
-"""Of a `penstock.queues.QueueRecord`."""
+"""Fields of a `penstock.queues.QueueRecord`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """A format that was read.
+    """A parsed format.
 
     Args:
         parts: Literal bytes, and the letters of fields, in order.

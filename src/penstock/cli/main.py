@@ -84,7 +84,7 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
 
 
 def command_names() -> tuple[str, ...]:
-    """Return the names of the commands; the documentation is held against them."""
+    """Return the names of the commands; a check compares the documentation with them."""
     return tuple(_COMMANDS)
 
 
@@ -174,7 +174,7 @@ def _fail(args: argparse.Namespace, message: str, status: int, error: BaseExcept
 
 
 def _as_typed(message: str, flags: Mapping[str, str]) -> str:
-    """Return a message about fields of an options value in the words of the command line."""
+    """Return an error message with the command-line flag in place of each field of an options value."""
     for field, flag in flags.items():
         message = re.sub(rf"(?:option )?\b{field}\b", flag, message).replace(f"{flag}=", f"{flag} ")
     return message

@@ -43,7 +43,7 @@ class MachineZone(tzinfo):
 
 
 class ServiceNow:
-    """The moment by the clock of the service, by which records are dated; the first call asks the service.
+    """Returns the current time by the service's clock, which also dates the records. The first call asks the service.
 
     Args:
         stream: One of its streams.
@@ -54,7 +54,7 @@ class ServiceNow:
         self._clock: ServiceClock | None = None
 
     def __call__(self) -> int:
-        """Return it, in milliseconds since the epoch."""
+        """Return the service's time in milliseconds since the epoch."""
         from penstock.core.reading.service_clock import ServiceClock
 
         if self._clock is None:
@@ -80,14 +80,14 @@ def parse_position(text: str, option: str) -> StartingPosition:
 
 
 def parse_age_or_moment(text: str, option: str, now_ms: Callable[[], int]) -> int:
-    """Return the moment that was typed, or that was so long ago.
+    """Return the typed moment, or the moment that is the typed age before `now_ms()`.
 
     Args:
         text: `30s`, `10m`, `2h`, `1d` or a moment.
         now_ms: Returns the moment from which an age counts.
 
     Raises:
-        OptionError: It is neither.
+        OptionError: The text is neither an age nor a moment.
     """
     from penstock.core.moments import SERVICE_BEGAN_MS, parse_moment
 
@@ -101,7 +101,7 @@ def parse_age_or_moment(text: str, option: str, now_ms: Callable[[], int]) -> in
 
 
 def moments_of(start: StartingPosition) -> dict[str, int]:
-    """Return the moments in a position: by shard, under an empty name for all the others."""
+    """Return the moment of each shard that the position names; the moment of all other shards has an empty name."""
     positions = {"": start.default, **start.by_shard}
     return {name: at.timestamp_ms for name, at in positions.items() if at.timestamp_ms is not None}
 

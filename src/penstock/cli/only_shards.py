@@ -24,8 +24,8 @@ _UNREAD: Final = "not read: "
 class OnlyShards:
     """A Kinesis with the records of some shards; the others have only their place in the lineage.
 
-    A shard that is not read ends at once if it had ended when it was listed, so that its descendants can be read. Otherwise
-    its pages are empty. Neither costs a call.
+    A skipped shard that was closed when it was listed ends at its first read, so that its descendants can be read. Other skipped
+    shards return empty pages. Neither costs a call.
 
     Args:
         shard_ids: The shards to read.

@@ -22,10 +22,10 @@ def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading
     leases for a reader that left.
 
     Args:
-        request_stop: Called repeatedly on another thread, until the body has ended.
+        request_stop: Called on another thread once the reader has gone, and then repeatedly until the body has ended.
 
     Yields:
-        Set once the reader has gone. The caller decides whether that matters: everything may have been written.
+        An event that is set once the reader has gone. The caller decides whether that matters: everything may have been written.
     """
     has_ended = threading.Event()
     is_gone = threading.Event()

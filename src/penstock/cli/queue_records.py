@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
-    """Show records of a queue, then give them back or acknowledge them."""
+    """Show records of a queue, then make them visible again or acknowledge them."""
     if args.acknowledge:
         confirm(
             args,
@@ -93,7 +93,7 @@ def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescri
 def _sweep(
     queues: Queues, queue_arn: str, count_max: int | None, visibility_s: int, *, is_dead: bool
 ) -> Iterator[ReceivedRecord]:
-    """Yield visible records until there are none, or so many."""
+    """Yield visible records until there are no more, or `count_max` are yielded."""
     left = count_max
     while left is None or left > 0:
         limit = RECORDS_PER_CALL_MAX if left is None else min(RECORDS_PER_CALL_MAX, left)
@@ -153,7 +153,7 @@ def _in_tens(
 
 
 def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecord], *, is_dead: bool) -> None:
-    """Give records back at once. If that fails they are visible again later by themselves."""
+    """Make records visible again at once. If that fails, they become visible when their timeout ends."""
     try:
         _in_tens(
             records,
@@ -166,7 +166,7 @@ def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecor
 
 
 def _report(results: Sequence[tuple[str, EntryResult]], done: str) -> None:
-    """Say how many records an action reached.
+    """Print how many records an action reached.
 
     Raises:
         PenstockError: Some were not reached.

@@ -18,8 +18,8 @@ class RecordFilter:
     """A filter of the records to show; a field that is None matches all.
 
     Args:
-        pattern: Found somewhere in the data.
-        until_ms: Arrived before this moment.
+        pattern: Matches somewhere in the data.
+        until_ms: The record arrived before this moment.
     """
 
     shard_ids: frozenset[str] | None = None

@@ -89,7 +89,7 @@ class RecordPrinter:
     """Prints batches, one at a time, and counts.
 
     Args:
-        record_format: `columns` for people, `json` for one document per line, `data` for nothing else, or a format.
+        record_format: `columns` for people, `json` for one document per line, `data` for the data alone, or a format.
         count_max: Stop printing after so many; None prints all.
         record_filter: Which records are printed; None: all.
         names_streams: Whether each line names its stream, since there are several.

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no public name
 
 _PATIENCE_S: Final = 5.0
-"""A user waits for the answer: a service without an answer for so long is an error.
+"""A user is waiting, so a service that has not answered for so long is an error.
 
-A deadline alone bounds when the last attempt begins, so the attempt itself is bounded as well.
+The deadline bounds only the beginning of the last attempt, so each attempt is bounded as well.
 """
 
 
@@ -61,7 +61,7 @@ def open_kinesis(args: argparse.Namespace) -> Kinesis:
 
 
 def open_kinesis_to_put(args: argparse.Namespace) -> Kinesis:
-    """Open the stream service for large requests, which may take longer than an answer to a question: 10 MiB on a slow line."""
+    """Open the stream service with longer timeouts, for large requests: 10 MiB on a slow line."""
     from penstock import wiring
 
     return wiring.open_kinesis(wiring.AwsOptions(**connection_of(args), deadline_s=_PATIENCE_S))
@@ -89,14 +89,14 @@ def open_fan_out(args: argparse.Namespace) -> FanOut:
 
 
 def open_kcl3_tables(args: argparse.Namespace, name: str) -> Kcl3Tables | None:
-    """Open the tables of KCL 3 beside a lease table; None if the leases are not in DynamoDB, where Java workers read."""
+    """Open the tables of KCL 3 beside a lease table; None if the leases are not in DynamoDB, the only store of Java workers."""
     from penstock import wiring
 
     return wiring.open_kcl3_tables(name, _options(args))
 
 
 def open_lease_table(args: argparse.Namespace, name: str) -> LeaseTable:
-    """Open a lease table; it is not made."""
+    """Open a lease table; a missing one is not created."""
     from penstock import wiring
 
     return wiring.open_lease_table(name, _options(args))

@@ -166,7 +166,7 @@ def _say_range(table: PlannedTable, *, follows: bool) -> str:
 
 
 def _write(query: Query, name: str, output: str | None) -> None:
-    """Write the result; a file has its name only when it is whole."""
+    """Write the result; a file gets its name only when it is complete."""
     from penstock.cli.sql_output import open_writer, print_not_utf8
 
     path = None if output is None else Path(output)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "Print a stream's records as they arrive: no leases, no checkpoints, resharding followed."
 _LAG_ERROR_MS: Final = {"polling": 3_000, "fan-out": 8_000}
-"""The age of a lag, and the distance of this machine's clock from the service's, are together at most so much."""
+"""Upper bound of a lag's age plus the difference between this machine's clock and the service's."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -70,12 +70,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until SIGINT, SIGTERM, the count, the moment or the end that was asked for; return the exit status.
+    """Print until SIGINT or SIGTERM, or until the requested count, moment or end; return the exit status.
 
-    A signal ends it with 0 if it would run for ever; otherwise with 128 and its number.
+    After a signal that is 0 if there was no requested end, otherwise 128 plus the signal's number.
 
     Raises:
-        ShardsStopped: A shard stopped before that, so not everything is printed that was asked for.
+        ShardsStopped: A shard stopped before that, so some requested records are not printed.
     """
     from penstock.cli.caught_up import when_caught_up
     from penstock.cli.only_shards import only_shards

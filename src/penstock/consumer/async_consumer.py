@@ -65,7 +65,7 @@ class AsyncConsumer:
         handler: A coroutine function, called with an `AsyncBatch` of one shard's records. Not with `processor_factory`, and
             not when the consumer is iterated.
         processor_factory: Makes one `AsyncShardProcessor` per shard, which also learns of starts and ends. It is called on
-            the event loop, without arguments; of several streams, with the name or ARN of the shard's.
+            the event loop, without arguments; with several streams, with the name or ARN of the shard's stream.
         dead_letter: A coroutine function, called with records that failed for good and the last error; with
             `on_failure="dead_letter"`.
         options: How to work; `handler_threads` has no effect. Single options may also be given by name:
@@ -193,7 +193,7 @@ class AsyncConsumer:
 
         Raises:
             PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
-            UsageError: A handler calls it, which would wait for itself; or another event loop than the consumer's.
+            UsageError: A handler calls it and would wait for itself, or it is called on another event loop than the consumer's.
         """
         await self._run.stop()
 
@@ -255,7 +255,7 @@ class AsyncConsumer:
 def _make_processor(
     factory: Callable[..., AsyncShardProcessor], calls: EventLoopCalls, *stream: str
 ) -> EventLoopProcessor:
-    """Return the processor of a shard; with several streams the factory gets the name of the shard's."""
+    """Return the processor of a shard; with several streams the factory gets the name of the shard's stream."""
     return EventLoopProcessor(partial(factory, *stream), calls)
 
 

@@ -61,8 +61,8 @@ class Consumer:
 
     Make it in the process that runs it: after a fork the child is refused.
 
-    Every record is delivered at least once; records of one shard in order. The other workers replace one
-    that dies after `lease_duration_s`; one that stops gracefully, at once.
+    Every record is delivered at least once; records of one shard in order. When a worker dies,
+    the others take its shards after `lease_duration_s`; when it stops gracefully, at once.
 
     Args:
         stream: Name or ARN. Or several of them: a list, or a mapping to the starting position of each. Their leases then share
@@ -71,8 +71,8 @@ class Consumer:
         application: Names the lease table; all workers of the application give the same.
         handler: Called with a `Batch` of one shard's records. Not with `processor_factory`, and not when the
             consumer is iterated.
-        processor_factory: Makes one object per shard, which also learns of starts and ends. Called without arguments; of
-            several streams, with the name or ARN of the shard's.
+        processor_factory: Makes one object per shard, which also learns of starts and ends. Called without arguments;
+            with several streams, with the name or ARN of the shard's stream.
         dead_letter: Called with records that failed for good and the last error; with `on_failure="dead_letter"`.
         options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.
         metrics: Where metrics go. `penstock.metrics.PrometheusMetrics` serves `/health` and

@@ -51,7 +51,7 @@ from penstock.runtime.loop import Loop, Pool
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
 STOPPED_REPORT_S: Final = 60.0
-"""A shard that stopped for a failure is reported again so often, for as long as this worker holds it."""
+"""Time between two reports of a shard that stopped for a failure, for as long as this worker holds it."""
 
 
 _FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator has handled it
@@ -59,7 +59,7 @@ _FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator ha
 _WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
 STREAM_CHECK_S: Final = 300.0
-"""How often each worker asks how many open shards a stream has: for a metric, so rarely."""
+"""Time between two requests of a worker for the number of a stream's open shards. Only a metric needs it, so it is long."""
 
 
 _Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]  # a gauge's name and labels
@@ -234,7 +234,7 @@ class DeliveryLoop(Loop[ShardRun]):
     # --- the loop ---
 
     def handle_events(self, events: list[ShardRun], now_s: float) -> None:
-        """Advance every run that was touched or is due."""
+        """Advance every run that has an event or is due."""
         touched = dict.fromkeys(events)
         while self._timers and self._timers[0][0] <= now_s:
             due_s, _, run = heapq.heappop(self._timers)
@@ -273,7 +273,7 @@ class DeliveryLoop(Loop[ShardRun]):
         if plan.is_over:
             self._forget(run)
         elif plan.events:
-            self.post(run)  # an answer may call for a last call of user code
+            self.post(run)  # after an answer a last call of user code may be due
         self._schedule(run)
 
     def _schedule(self, run: ShardRun) -> None:
@@ -401,11 +401,11 @@ class DeliveryLoop(Loop[ShardRun]):
 
     @property
     def has_only_stopped(self) -> bool:
-        """Whether shards have stopped and none is read. Takes no lock: asked in a signal handler."""
+        """Whether shards have stopped and none is read. Takes no lock, since a signal handler calls it."""
         return bool(self.stopped) and all(run.is_reported for run in list(self._runs.values()))
 
     def runs(self) -> list[ShardRun]:
-        """Return every shard that is read or has stopped, as it is run."""
+        """Return the run of every shard that is read or has stopped."""
         with self._runs_lock:
             return [*self._runs.values(), *self.stopped.runs()]
 
@@ -459,7 +459,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
     @property
     def is_in_user_code(self) -> bool:
-        """Whether this is asked on a thread that runs a call of user code."""
+        """Return whether the current thread runs a call of user code."""
         return getattr(self._calling, "is_inside", False)
 
     def _call_user(self, run: ShardRun, call: Call[Record]) -> object:
@@ -482,7 +482,7 @@ class DeliveryLoop(Loop[ShardRun]):
                 return run.processor.on_lost()
 
     def make_batch(self, run: ShardRun, call: Call[Record], handle: RunHandle) -> Batch:
-        """Return a call's records as user code gets them."""
+        """Return the batch that passes a call's records to user code."""
         return Batch(
             run.shard_id,
             call.records,

@@ -176,7 +176,7 @@ class PushedFetcher:
             self._fetcher.fetch(run, fetch)
 
     def leave(self, run: ShardRun) -> None:
-        """End the subscription: before the lease is given away, so that the next owner is not refused for it."""
+        """End the subscription. Called before the lease is released: the service would refuse the next owner's while this one is open."""
         self._subscriptions.close((run.key, run.epoch))
 
     def on_page(self, run: ShardRun, page: RecordPage) -> None:
@@ -258,7 +258,7 @@ class AutoFetcher(PushedFetcher):
         self._chance = chance
         self._metrics = metrics
         self._call_pool = call_pool
-        # By key and epoch of a run, which has one step under way at a time.
+        # By key and epoch of the run. Needs no lock, since a run has only one step under way at a time.
         self._choices: dict[tuple[str, int], RetrievalChoice] = {}
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
@@ -279,13 +279,13 @@ class AutoFetcher(PushedFetcher):
         self._leave_lost(run)
 
     def _leave_lost(self, run: ShardRun) -> bool:
-        """Leave a run that was lost while a step of it waited for a thread, or was done; return whether it was."""
+        """Leave a run whose lease was lost while one of its steps waited for a thread or ran; return whether it was lost."""
         if run.is_lost:
             self.leave(run)
         return run.is_lost
 
     def leave(self, run: ShardRun) -> None:
-        """End the subscription if there is one: before the lease is given away."""
+        """End the subscription if there is one. Called before the lease is released."""
         super().leave(run)
         self._choices.pop((run.key, run.epoch), None)
 

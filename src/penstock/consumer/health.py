@@ -44,7 +44,7 @@ class Health:
         application: Names the lease table.
         worker_id: In the lease table.
         shards: Those whose leases it holds.
-        renewal_age_s: Time since the lease that was renewed longest ago was renewed; None when none is held.
+        renewal_age_s: Time since the oldest of the last renewals of the held leases; None when none is held.
         table_scan_age_s: Time since the lease table was last seen as a whole; None when it never was.
     """
 
@@ -76,16 +76,16 @@ class Health:
 
 
 class WorkerSnapshot(Struct, frozen=True):
-    """Reports of a running worker's parts; `judge` makes the worker's health of them.
+    """The reports of a running worker's parts, from which `judge` derives the worker's health.
 
     Args:
         failure: What ended or is ending the worker.
-        renewal_age_s: Of the lease that was renewed longest ago.
+        renewal_age_s: Time since the oldest of the last renewals of the held leases.
         table_scan_age_s: Since the last scan; None before the first one.
         running_s: Since the start.
         table_scan_due_s: A scan that is older than this is overdue.
         lease_duration_s: A renewal that is older than this is overdue.
-        failing: The calls about leases that keep failing, a sentence each.
+        failing: One sentence for each call about leases that keeps failing.
     """
 
     failure: BaseException | None

@@ -71,7 +71,7 @@ log: logging.Logger = logging.getLogger("penstock.consumer")
 READ_FAILURES_REPORTED: Final = 5
 """After so many failures of reads in a row a warning is logged."""
 LOST_GRACE_S: Final = 2.0
-"""How long a call under way may still acknowledge after the lease was lost, before the worker answers."""
+"""How long a call under way may still acknowledge after the lease was lost, before the run reports that it has ended."""
 
 
 class _Tally(Struct):
@@ -251,7 +251,7 @@ class ShardRun:
         return Deaggregate(), None, False
 
     def _unread_room_bytes(self, has_room: bool) -> int:
-        """Return how much may be taken apart; at least something while nothing else waits for delivery."""
+        """Return how many bytes of records may be deaggregated; above 0 while nothing else waits for delivery."""
         waiting_bytes = self._delivery.waiting_bytes
         room_bytes = self._reader.options.prefetch_bytes_max - waiting_bytes if has_room else 0
         return max(room_bytes, 0 if waiting_bytes else 1)
@@ -453,7 +453,7 @@ class ShardRun:
             self._is_fetching = False
 
     def on_source_changed(self, options: ReaderOptions) -> None:
-        """Read from another source instead of the call that was planned."""
+        """Change the source, polling or subscription, instead of making the planned call."""
         with self.lock:
             self._is_fetching = False
             self._reader.change_source(options, self._clock.monotonic_s())
@@ -533,7 +533,7 @@ class ShardRun:
             self._delivery.acknowledge_through(position, self._clock.monotonic_s(), ordinal)
 
     def request_checkpoint(self, timeout_s: float) -> tuple[PendingCheckpoint, Event | None]:
-        """Return the checkpoint that a caller may wait for, and the event that asks for it (None: it is durable).
+        """Return the checkpoint that a caller may wait for, and the event that requests it; None if it is durable already.
 
         Args:
             timeout_s: How long the caller may wait.
@@ -605,7 +605,7 @@ class ShardRun:
         return ReaderProgress(self.key, self.epoch, read_through, lag_ms, throughput_kbps, tip)
 
     def _tip(self) -> TipMark | None:
-        """Return the position up to which all is done, and when no record followed it; None while records wait."""
+        """Return the position up to which all is done, and the moment at which no record followed it; None while records wait."""
         done, tip_ms = self._delivery.low_water, self._reader.tip_ms
         is_all_done = done.is_record and done >= self._taken_through and not self._unread
         return TipMark(done, tip_ms) if is_all_done and not self._has_dropped and tip_ms is not None else None

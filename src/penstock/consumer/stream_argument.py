@@ -35,7 +35,7 @@ class NamedStream(Struct, frozen=True):
     Args:
         name: Name or ARN.
         start: Where its shards begin when they are read for the first time.
-        given: How the user wrote that, for messages.
+        given: The start as the user wrote it, for messages.
         kcl_id: The id that Java workers give it, if the user named it so; None: it follows from the stream itself.
     """
 
@@ -50,7 +50,7 @@ class ConsumedStreams(Struct, frozen=True):
 
     Args:
         streams: At least one.
-        are_several: Whether the lease table is one of several streams, though only one may be named now.
+        are_several: Whether the lease table has the form for several streams, even if only one is named now.
     """
 
     streams: tuple[NamedStream, ...]
@@ -69,7 +69,7 @@ class ConsumedStreams(Struct, frozen=True):
             fetch_shards: Lists the shards of a stream, and has the service's time.
 
         Raises:
-            PositionError: One does.
+            PositionError: A stream starts in the future.
         """
         for stream in self.streams:
             try:

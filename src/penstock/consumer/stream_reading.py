@@ -56,7 +56,7 @@ class ConsumedStream(Struct, frozen=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of figures about the whole stream: its name, unless that is a label of all that the consumer counts."""
+        """Labels of metrics about the whole stream: its name, unless all of the consumer's metrics have it as a label."""
         return {"stream": self.name} if self.stream_id else {}
 
 
@@ -150,7 +150,7 @@ class StreamReading:
         (self._pushed or self._fetcher).fetch(run, fetch)
 
     def leave(self, run: ShardRun) -> None:
-        """End a run's subscription if it has one: before the lease is given away."""
+        """End a run's subscription if it has one. Called before the lease is released."""
         if self._pushed is not None:
             self._pushed.leave(run)
 
@@ -168,7 +168,7 @@ class StreamReading:
         return replace(effect, position=position)
 
     def measure(self) -> None:
-        """Ask how many open shards the stream has, for a metric."""
+        """Request the number of the stream's open shards, and set the metric."""
         try:
             summary = self._parts.kinesis.fetch_summary(self.stream.name)
         except PenstockError as error:

@@ -63,7 +63,7 @@ class WorkerPorts(Struct, frozen=True):
 
 
 class Pools(Struct, frozen=True):
-    """Where work that waits is done."""
+    """The pools for work that may wait: calls to services, and user code."""
 
     renewal: Pool
     call: Pool
@@ -118,7 +118,7 @@ class ThreadDriver:
     def watch(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
-        """Return the user code as it is."""
+        """Return the user code unchanged."""
         return factory, dead_letter
 
     def start(self, worker: Worker) -> None:
@@ -140,7 +140,7 @@ class Worker:
         streams: Those whose shards are read: one, or several that share the lease table.
         pools: Where work is done.
         dead_letter: For records that failed for good.
-        is_lifecycle_called: Whether user code learns of more than records.
+        is_lifecycle_called: Whether user code is also called when a shard starts, ends, stops or is lost.
         home: The process whose threads these are; None: this one.
         on_checkpoint_begun: Called when user code is about to wait for a checkpoint.
     """
@@ -393,7 +393,7 @@ class Worker:
         self.finish()
 
     def _crash(self, error: BaseException) -> None:
-        # One loop without the other is a worker that holds leases and reads nothing, or reads without leases.
+        # With only one of the loops, the worker would hold leases and read nothing, or read without leases.
         if self.failure is None:
             self.failure = error
         self.delivery.abandon()

@@ -113,8 +113,8 @@ class RetryPlan(Struct, frozen=True):
             u: Drawn evenly from [0, 1).
 
         Returns:
-            `RetryAfter` with a delay that ends at the deadline at the latest, or `GiveUp` with the reason: the deadline
-            when both bounds are reached.
+            `RetryAfter` with a delay that ends at the deadline at the latest, or `GiveUp` with the bound that was reached.
+            If both were reached, that is the deadline.
         """
         if elapsed_s >= self.deadline_s:
             return GiveUp(Exhausted.DEADLINE)

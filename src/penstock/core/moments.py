@@ -86,7 +86,7 @@ def _iso(moment_ms: int, zone: tzinfo | None = UTC) -> str:
 
 
 def _in_zone(local: datetime, zone: tzinfo | None, shown: str) -> datetime:
-    """Return a moment with its zone; a change of the clocks leaves some local times out, and repeats others."""
+    """Return a local time with its time zone. Refuses a local time that a change of the clocks skips or repeats."""
     if zone is None:
         raise NoTimeZoneError(
             f"{shown} has no time zone: add Z or an offset, for instance -05:00 (a datetime: its tzinfo)"
@@ -98,7 +98,7 @@ def _in_zone(local: datetime, zone: tzinfo | None, shown: str) -> datetime:
 
 
 def _existing(moment: datetime, shown: str) -> datetime:
-    """Return a moment that has its zone; if its local time exists twice, its `fold` has chosen one."""
+    """Refuse a local time that a change of the clocks skips. If the local time exists twice, its `fold` selects one."""
     before, after, step = _both_folds(moment)
     if step > timedelta():
         raise _ambiguous(before, after, "does not exist", shown)
@@ -106,7 +106,7 @@ def _existing(moment: datetime, shown: str) -> datetime:
 
 
 def _both_folds(moment: datetime) -> tuple[datetime, datetime, timedelta]:
-    """Return a local time before and after a change of the clocks, and how far they are set forward there."""
+    """Return a local time with both values of `fold`, and by how much the clocks are set forward between the two."""
     before, after = (moment.replace(fold=fold) for fold in (0, 1))
     return before, after, (after.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
 

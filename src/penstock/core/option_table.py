@@ -38,7 +38,7 @@ class Option(Struct, frozen=True):
         kind: How a text becomes a value, with the name of the form for messages and the table.
         default: The value when it is not given.
         meaning: One or two sentences for the table.
-        scopes: Where it counts: `source`, `batch`, `sink`.
+        scopes: Where it applies: `source`, `batch`, `sink`.
         aliases: Other spellings; `name=unit` is the unit of a bare number there (`fetchIntervalMs=ms`).
         secret: The value never appears in messages.
     """
@@ -151,9 +151,9 @@ def parse_options(
 
     Args:
         given: Keys and texts; keys in any case.
-        scope: The options of this scope count.
+        scope: Only options of this scope apply.
         without_effect: Foreign keys that are accepted and do nothing, with the reason.
-        refused: Foreign keys that ask for something that is not there, with the way out. A key that ends with a dot is a
+        refused: Foreign keys for abilities that Penstock does not have, with the way out. A key that ends with a dot is a
             prefix.
 
     Returns:

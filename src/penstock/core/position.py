@@ -108,13 +108,13 @@ class Position(Struct, frozen=True, eq=False):
 
     @property
     def whole_record(self) -> Position:
-        """The same place, or the beginning of the record that it is in: the service has no place inside an aggregate."""
+        """This position, or the record's if it is inside an aggregate: the service has no positions inside aggregates."""
         return replace(self, sub_sequence_number=0) if self.is_record else self
 
     def _key(self) -> tuple[int, int, int]:
         if self.sequence_number is not None:
             return (_NUMBER_RANK, int(self.sequence_number), self.sub_sequence_number)
-        # No moment is another place than the moment 0, and is before every moment.
+        # A position without a moment differs from the moment 0, and is before every moment.
         return (_RANK[self.sentinel], -1 if self.timestamp_ms is None else self.timestamp_ms, 0)
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Text of objects from outside, such as exceptions of user code: it can always be made, and always be written."""
+"""Text of objects from outside, such as exceptions of user code: making it never raises, and it can always be written."""
 
 from __future__ import annotations
 

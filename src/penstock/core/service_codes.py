@@ -120,7 +120,7 @@ STALE_CREDENTIALS: Final = frozenset(
         "UnrecognizedClientException",
     }
 )
-"""The service does not accept these credentials, or no longer; others may have been issued since."""
+"""The service does not, or no longer, accept these credentials. Newer ones may have been issued since."""
 
 
 def kind_of(code: str) -> type[ServiceError] | None:

@@ -1,7 +1,7 @@
 """The lineage of a stream's shards, made of listings: parents, children, and the hash keys of each.
 
 A listing is paged, in no promised order, may name a shard twice, and misses parents that retention has removed. The
-graph takes all of that in; nothing here asks the service. Two values do the work:
+graph accepts all of that; nothing here asks the service. Two values do the work:
 
 - `ShardGraph`: parents, children, ancestors, holes and overlaps, the shards to begin with.
 - `HashRouter`: which open shard a record goes to; the only part that runs once per record.
@@ -61,14 +61,15 @@ def cover_of(ranges: Iterable[HashRange]) -> Cover:
 
 
 def covers(ranges: Iterable[HashRange], whole: HashRange) -> bool:
-    """Whether every hash key of a range is in one of some ranges."""
+    """Return whether each hash key of the range `whole` is in at least one of `ranges`."""
     return not any(hole.overlaps(whole) for hole in cover_of(ranges).holes)
 
 
 def find_children(childless: Iterable[str], listing: Iterable[Shard]) -> dict[str, tuple[ChildShard, ...]]:
     """Return the children of the shards for which a listing is complete.
 
-    A listing may lag. It counts if the children cover their parent, or if the parent has left the stream.
+    A listing may lag behind. It is complete for a shard if the listed children cover the shard's hash keys, or if the shard itself is
+    no longer listed.
 
     Args:
         childless: Ids of the ended shards.
@@ -97,7 +98,7 @@ class StartingShards(Struct, frozen=True):
 
     Args:
         shards: In the order of their hash ranges. If two overlap, one descends from the other and waits for it.
-        holes: Hash keys that none of them covers; the listing is not whole, and nothing should be begun from it.
+        holes: Hash keys that none of them covers. If there are any, the listing is incomplete: create no lease from it.
     """
 
     shards: tuple[Shard, ...]
@@ -111,8 +112,8 @@ class ShardGraph:
     """The shards of one stream and their lineage. Immutable.
 
     Args:
-        shards: Of one or several listings, in any order, doubled if they overlap. Two descriptions of a shard are joined: a
-            shard that any listing shows closed is closed, since no shard opens again.
+        shards: Of one or several listings, in any order. Several descriptions of a shard are joined: a shard that any listing
+            shows closed is closed, since no shard opens again.
 
     Raises:
         StreamChanged: Two listings contradict each other: they are of two streams of the same name.
@@ -237,7 +238,7 @@ class ShardGraph:
                 shards that together cover the hash-key space. If one of them had ended before the moment, reading it there
                 returns no record, and its children are read from their beginning. (A listing with the filter AT_TIMESTAMP or
                 FROM_TIMESTAMP has only the shards that were open then, or later; see `ShardFilter`.)
-            covered: Hash keys that other shards, chosen already, cover.
+            covered: Hash keys that shards chosen before cover.
             without: Shards that are not chosen whatever they cover.
 
         Raises:

@@ -153,7 +153,7 @@ def _parse_moment(given: Any, option: str, zone: tzinfo | None) -> Position:
 
 
 def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
-    """Make sure that no shard starts at a future moment: the service refuses such a moment each time that it is asked.
+    """Refuse a position with a future moment: the service would refuse every request for it.
 
     Args:
         now_ms: By this machine's clock.
@@ -171,10 +171,10 @@ def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
 
 
 def pin_latest(position: Position, now_ms: int) -> Position:
-    """Turn a LATEST into the moment that it means, once; every other position stays.
+    """Add the present moment to a LATEST that has none; return any other position unchanged.
 
     The sentinel stays LATEST, so that a Java KCL worker finds a known word in the lease table; the moment is
-    beside it.
+    stored beside it.
     """
     if position.sentinel is Sentinel.LATEST and position.timestamp_ms is None:
         return Position(sentinel=Sentinel.LATEST, timestamp_ms=now_ms)

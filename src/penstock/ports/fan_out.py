@@ -20,7 +20,7 @@ class StreamConsumer(Struct, frozen=True):
 
     Args:
         name: Unique within the stream.
-        arn: Another one when it is registered again under its name.
+        arn: It changes when the consumer is registered again under the same name.
         status: CREATING, ACTIVE or DELETING.
         created_ms: Milliseconds since the epoch.
     """
@@ -46,7 +46,7 @@ class Ended(Struct, frozen=True):
 
 
 class Broken(Struct, frozen=True):
-    """The subscription was refused, or its connection failed; events received and not asked for are dropped."""
+    """The subscription was refused, or its connection failed; events that were received but not requested are dropped."""
 
     error: ServiceError
 
@@ -58,10 +58,10 @@ class EventStream(Protocol):
     """One connection of a subscription. Safe to use from several threads; nothing waits."""
 
     def request(self) -> None:
-        """Request the next event, once. Without a request, a window's worth is received and no more."""
+        """Request the next event, once. Without a request, the service sends no more than one flow-control window."""
 
     def close(self) -> None:
-        """End it; nothing is reported any more."""
+        """End the connection; nothing is reported after this."""
 
 
 class FanOut(Protocol):
@@ -83,7 +83,7 @@ class FanOut(Protocol):
 
         Raises:
             UnknownOutcome: It was sent and not answered.
-            Throttled: Also when the stream has as many consumers as it may have.
+            Throttled: Also when the stream has its maximum of consumers already.
         """
 
     def deregister_consumer(self, stream_arn: str, name: str) -> None:

@@ -50,7 +50,7 @@ class LeaseTable(Protocol):
 
     @property
     def row_count(self) -> int:
-        """How many rows the table had when it was made ready, as far as that is known without reading them; else 0.
+        """The number of rows when the table was made ready, if that is known without reading them; otherwise 0.
 
         DynamoDB counts every six hours.
         """

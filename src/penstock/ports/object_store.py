@@ -45,7 +45,7 @@ class ObjectStore(Protocol):
         """Make the store usable; return True if it is new.
 
         Raises:
-            OptionError: It does not honour conditions, so that two writers could both believe that they have won.
+            OptionError: The store ignores the conditions of writes, so two writers of one object could both succeed.
         """
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:

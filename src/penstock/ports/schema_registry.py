@@ -85,7 +85,7 @@ class SchemaRegistry(Protocol):
     """
 
     def __hash__(self) -> int:
-        """Return the same for values that are equal: a process asks for a version once for all of them."""
+        """Return the same hash for equal registries: a process fetches each version once for all of them."""
 
     def __str__(self) -> str:
         """Return which registry this is, for messages."""

@@ -40,8 +40,8 @@ class StreamMetrics(Protocol):
 
         Args:
             queries: Name of a metric, and the id of a shard or None for the whole stream.
-            began_ms: A moment of the first period.
-            ended_ms: A moment of the last period.
+            began_ms: Any time in the first period.
+            ended_ms: Any time in the last period.
 
         Raises:
             ServiceError: A call failed.

@@ -31,7 +31,7 @@ _SETTLED_KEPT_MAX: Final = 1_000
 
 
 class _Flush:
-    """A flush that waits for `left` records, none of a higher number than `number_max`."""
+    """A flush under way: it waits for `left` more records, whose numbers are at most `number_max`."""
 
     __slots__ = ("left", "number_max")
 

@@ -25,7 +25,7 @@ class Placement(Struct, frozen=True):
         predicts: Whether a hash key determines the shard.
         record_bytes_max: The stream's limit on data and partition key of one record.
         shard_count: Open shards.
-        is_assumed: Whether the stream may not be described, so that the values that most streams have are assumed.
+        is_assumed: Whether these are the values of most streams, because the policy forbids describing this one.
     """
 
     may_aggregate: bool
@@ -36,7 +36,7 @@ class Placement(Struct, frozen=True):
 
 
 PLACED_BY_KEY: Final = Placement(may_aggregate=True, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX)
-"""What nearly every stream does; assumed where a mistake does no harm."""
+"""The placement of nearly every stream; assumed if a mistake does no harm."""
 
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED_COUNT_MAX: Final = 256
@@ -68,7 +68,7 @@ class PlacementCache:
         return placement
 
     def forget(self, kinesis: Kinesis, stream: str) -> None:
-        """Call `fetch_placement` the next time."""
+        """Drop the stream's placements, so that the next `fetch` asks the service again."""
         with self._lock:
             for key in [key for key in self._found if key[:2] == (kinesis, stream)]:
                 del self._found[key]

@@ -137,7 +137,7 @@ class _Terminations:
             threading.Thread(target=self._wake, args=(reading,), name="penstock-woken", daemon=True).start()
 
     def add(self) -> None:
-        """Called by a signal handler: this queue may be interrupted by itself, a lock or an event may not."""
+        """Add a signal. A signal handler calls this and may interrupt itself: the queue allows that, a lock or an event does not."""
         self._received.put(None)
 
     def _on_forked(self) -> None:
@@ -154,7 +154,7 @@ class _Terminations:
     def _wake(self, reading: int) -> None:
         """Interrupt the main thread until its handler has run.
 
-        The signal may come just before the main thread blocks, or on another thread; then nothing wakes the main thread.
+        The signal may come just before the main thread blocks, or on another thread; then nothing else wakes the main thread.
         """
         while os.read(reading, 1) != bytes([signal.SIGTERM]):
             pass

@@ -120,7 +120,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         return self._exception if self._state == FINISHED else super().exception(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[Acknowledgement]], object]) -> None:
-        """Call a function with this receipt when it is settled, at once if it is."""
+        """Call a function with this receipt when it is settled; at once if it is settled already."""
         callbacks = self._kept("callbacks", list)
         callbacks.append(fn)
         if self._state == FINISHED:

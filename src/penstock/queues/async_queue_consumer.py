@@ -147,7 +147,7 @@ class AsyncQueueConsumer:
 
         Raises:
             PenstockError: The consumer failed before; or it did not stop in time.
-            UsageError: A handler calls it, which would wait for itself; or another event loop than the consumer's.
+            UsageError: A handler calls it and would wait for itself, or it is called on another event loop than the consumer's.
         """
         await self._run.stop()
 

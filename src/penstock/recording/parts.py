@@ -146,7 +146,7 @@ class PartFolder:
 
         Args:
             make_metadata: Returns the metadata for the batches.
-            on_part: Called after each part that is copied with how many are copied and how many there are.
+            on_part: Called after each copied part, with the number of copied parts and the number of all parts.
         """
         with self._writing:
             writer = self._open_writer(on_part)

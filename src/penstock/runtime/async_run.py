@@ -1,4 +1,4 @@
-"""The run of a consumer for asyncio: the consumer on threads begins, stops and ends as its event loop wants it."""
+"""The run of a consumer for asyncio: starts and stops the consumer on threads from an event loop, and waits for its end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ThreadedConsumer(Protocol):
         """Begin a graceful stop."""
 
     def stop(self) -> None:
-        """Of an ended consumer: raise its failure."""
+        """Raise the failure of a consumer that has ended, if it has one."""
 
 
 class AsyncRun:
@@ -135,7 +135,7 @@ class AsyncRun:
 
         Raises:
             PenstockError: The consumer failed before; or it did not stop in time.
-            UsageError: A handler calls it, which would wait for itself; or another event loop than the consumer's.
+            UsageError: A handler calls it and would wait for itself, or it is called on another event loop than the consumer's.
         """
         if self._loop is None:
             return

@@ -60,7 +60,7 @@ class ConsumerRegistration:
     def find_ahead(self, pool: Pool) -> bool:
         """Return whether the consumer is known. If not, find or register it on the pool, without waiting.
 
-        There is one attempt at a time. After a failed one, the next call after some minutes begins another one.
+        There is one attempt at a time. After a failed attempt, calls within the next minutes begin no other one.
         """
         with self._ahead_lock:
             is_due = self._arn is None and self._clock.monotonic_s() >= self._not_ahead_before_s
@@ -86,7 +86,7 @@ class ConsumerRegistration:
         """Return the ARN of the consumer; find or register it first if it is not known.
 
         Raises:
-            Rejected: The stream has as many consumers as it may have.
+            Rejected: The stream has its maximum of consumers.
             ResourceBusy: It did not become ACTIVE in time, or another thread is finding it at the moment: waiting here would
                 delay the shards that are read without it.
             PenstockError: The service refuses.

@@ -48,7 +48,7 @@ class ConsumerRun(Generic[_R]):
         self._not_stopped = not_stopped
         self._start_lock = threading.Lock()  # held while the consumer starts
         self._iteration_lock = threading.Lock()  # of several threads that iterate, one starts the consumer
-        self._is_stop_wanted = False  # no lock: a signal handler sets it while `begin` holds that
+        self._is_stop_wanted = False  # no lock: a signal handler may set it while `begin` holds the lock
 
     @property
     def is_running(self) -> bool:

@@ -1,7 +1,7 @@
 """Checks that a name still means the same stream: streams can be deleted and created again under the same name.
 
-Calls to the service name a stream by its name or ARN, and a later stream has the same ones. It refuses a position in a shard
-of the earlier stream, but answers a listing and a starting position, with its own shards and records.
+Calls name a stream by its name or ARN, which a later stream may have too. The later stream refuses a position in a shard of the
+earlier one, but it answers listings and starting positions, with its own shards and records.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class LeaseLoop(Loop[Event]):
     """Owns the coordinator machine.
 
     Args:
-        stream: Name or ARN, for messages; several of them where they share the table.
+        stream: Name or ARN, for messages; several of them if they share the table.
         kinesis: For listings.
         renewal_pool: For renewals and nothing else.
         call_pool: For every other call.
@@ -196,8 +196,8 @@ class LeaseLoop(Loop[Event]):
         self.trace: Callable[[Event | Effect], None] | None = None
         """Called with every event before the machine gets it, and with every effect before it begins: a trace."""
         self.on_unusable_table: Callable[[PenstockError], None] | None = None
-        """Called if the table cannot be used: not a lease table, of another stream, denied before the first scan, or at a location that
-        cannot hold leases; or if another living process has the worker's id."""
+        """Called if the table cannot be used: it is no lease table, belongs to another stream, is denied before the first scan, or its
+        location cannot hold leases. Also called if another living process has the worker's id."""
 
     # --- the loop ---
 

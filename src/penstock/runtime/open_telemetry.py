@@ -76,7 +76,7 @@ class OpenTelemetryMetrics:
 
 
 class _Instruments(MetricsTally):
-    """The instruments of a provider whose names begin alike. A meter makes each once, and takes one callback for it."""
+    """The instruments of one provider and one prefix. A meter creates each instrument once, with one callback."""
 
     def __init__(self, provider: MeterProvider, prefix: str) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _Instruments(MetricsTally):
     def _observe_through(
         self, create: Callable[..., object], name: str, kind: Callable[[Snapshot], dict[Series, float]]
     ) -> None:
-        """Make the observable instrument of a name when it is first measured."""
+        """Create the observable instrument of a name at its first measurement; later calls do nothing."""
         with self._lock:
             if name in self._observed:
                 return

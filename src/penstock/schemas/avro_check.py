@@ -103,7 +103,7 @@ def _of_integer(kind: str, path: str, *, is_logical: bool) -> Check:
 
     def check(value: Any) -> None:
         if is_logical and not isinstance(value, Number):
-            return  # a moment, which fastavro makes a number of
+            return  # a timestamp, which fastavro converts to a number
         if isinstance(value, bool) or not isinstance(value, Integral) or not -end <= int(value) < end:
             _refuse(value, kind, path)
 

@@ -74,7 +74,7 @@ def has_decimals(schema: Any) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _end_of(digits: int) -> tuple[int, int]:
-    """Return the smallest number that has more digits than this, and the bytes of the largest number that has not."""
+    """Return the smallest number with more than `digits` digits, and the number of bytes that the largest smaller one takes."""
     end = 10**digits
     return end, end.bit_length() // 8 + 1
 
@@ -114,7 +114,7 @@ LOGICAL_READERS[f"fixed-{_DECIMAL}"] = _read_decimal
 
 
 class ValueBound:
-    """Finds payloads with too many values. Most schemas permit few values for each byte, and their payloads are not looked at.
+    """Finds payloads with too many values. Most schemas permit few values for each byte, so their payloads are not counted.
 
     Args:
         schema: Of the writer, as `parse_avro` returns it.
@@ -170,7 +170,7 @@ def _define(schema: Any, definitions: dict[str, Any]) -> None:
 
 
 class _Excess:
-    """How many more values a datum may have than `ratio` for each of its bytes. Items of arrays and maps are counted apart.
+    """Computes by how many values a datum may exceed `ratio` values per byte. Items of arrays and maps are counted separately.
 
     Args:
         ratio: Values for each byte.

@@ -20,7 +20,7 @@ from penstock.schemas.version_cache import VersionCache
 WithoutHeader = Literal["error", "pass"]
 PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 ANSWER_WITHIN_S: Final = 180.0
-"""For so long a thread waits for a version that another one fetches."""
+"""How long a thread waits for a version that another thread fetches."""
 
 
 class Decoded(NamedTuple):
@@ -56,7 +56,7 @@ class SchemaDecoder:
 
     Each version of a schema is fetched once and kept: versions never change. An error has the way out for the
     record. A `SchemaError` is raised whenever this record is decoded, so skip it or set it aside. A
-    `ServiceError` is about the registry (`Throttled`, `Unavailable`, `AccessDenied`) and not of the record.
+    `ServiceError` is about the registry (`Throttled`, `Unavailable`, `AccessDenied`) and not about the record.
 
     Args:
         reader_schema: Avro records are read into this schema, by Avro's rules, whatever version they were written with;

@@ -1,4 +1,4 @@
-"""Keywords of JSON Schema in a time that the value's size bounds. jsonschema's own compare each item of an array with each, and search with `re`."""
+"""Keywords of JSON Schema whose time is bounded by the value's size. jsonschema's own keywords compare every pair of an array's items, and search with `re`."""
 
 from __future__ import annotations
 

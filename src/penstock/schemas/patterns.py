@@ -1,4 +1,4 @@
-"""Regular expressions of a JSON Schema, matched in a time that the lengths of pattern and text bound.
+"""Regular expressions of a JSON Schema, matched in a time that is bounded by the lengths of pattern and text.
 
 Python's `re` tries one way after the other. With repeats in repeats (`(a+)+$`) the ways double with each character, and no other
 thread of the process runs meanwhile. Here such a pattern becomes a set of states that is moved along the text once.
@@ -53,7 +53,7 @@ def _is_costly(parsed: Any) -> bool:
 
 
 def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
-    """Return the number of long repeats that follow each other; too many if a repeat or a choice is inside a repeat."""
+    """Return the number of long repeats that follow each other; above the limit if a repeat or a choice is inside a repeat."""
     found = 0
     for code, argument in items:
         if code in _REPEATS:
@@ -134,7 +134,7 @@ class _States:
         return len(self._next) - 1
 
     def _sequence(self, items: Sequence[Any], end: int, flags: int) -> int:
-        """Add the states of items; return the first one, of which the last leads to the end."""
+        """Add the states of consecutive items, the last of which leads to `end`; return the first state."""
         for item in reversed(list(items)):
             end = self._item(item, end, flags)
         return end

@@ -19,7 +19,7 @@ def open_registry(
     endpoint_url: str | None,
     connection: dict[str, Any] | None,
 ) -> SchemaRegistry:
-    """Return the registry that is given, or the AWS Glue Schema Registry with this connection; nothing is asked yet.
+    """Return the registry that is given, or the AWS Glue Schema Registry with this connection. Makes no call yet.
 
     Raises:
         UsageError: A registry and a connection are given.

@@ -24,7 +24,7 @@ class VersionCache(Generic[_Key, _Value]):
         fetch: Fetches a missing version; called by one thread at a time for one key.
         count_max: Values that are kept, the ones used last; and as many refusals.
         refusal_kept_s: How long a `SchemaError` is raised again without asking.
-        wait_s: How long a thread waits for another one that asks for the same.
+        wait_s: How long a thread waits while another one fetches the same version.
         clock: Measures the age of a refusal.
     """
 

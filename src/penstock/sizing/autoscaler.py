@@ -91,7 +91,7 @@ class AutoscalePorts(Struct, frozen=True):
     Args:
         kinesis: Describes the stream and reads samples.
         control: Splits and merges.
-        turns: Has the lease row by which one autoscaler acts at a time.
+        turns: The table with the lease row that lets one autoscaler act at a time.
         readers: The lease tables of applications by name.
     """
 
@@ -128,7 +128,7 @@ class Autoscaler:
 
     Args:
         stream: Name or ARN.
-        options: How; or its fields as keywords.
+        options: How the size is kept; or its fields as keywords.
         readers: Names of applications (of their lease tables) that must not be behind in closed shards.
         lease_table: Where the lease is: the name of a DynamoDB table, `s3://bucket/prefix` or `file:///folder`.
         connection: Fields of the connection: `region`, `endpoint_url`, `profile` and others.

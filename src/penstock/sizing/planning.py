@@ -51,7 +51,7 @@ def plan_stream(
 
     Args:
         stream: Name or ARN.
-        since_ms: From when on CloudWatch is asked.
+        since_ms: Beginning of the figures that are fetched from CloudWatch.
         applications: Names of applications that poll the stream.
         limits: The bounds of the size.
 
@@ -98,7 +98,7 @@ def _window_s(
     created_ms: int,
     problems: list[str],
 ) -> float:
-    """Return the length of the sampled time; if possible, no reshard falls into it."""
+    """Return how many seconds to sample: if possible, seconds without a reshard."""
     found = choose_window_s(
         kinesis, stream, shards, now_ms=now_ms, created_ms=created_ms, windows_s=_SAMPLES_S
     )

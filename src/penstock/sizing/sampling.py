@@ -16,16 +16,16 @@ from penstock.runtime.threads import map_on_daemons
 _THREADS: Final = 32
 _PROBES: Final = 3
 _SLICE_MS: Final = (500.0, 1000.0)
-"""A slice that is read: the shortest, if there are many shards, and the longest."""
+"""The shortest and the longest slice of time that is read at a moment: the more shards, the shorter."""
 _FULL_SLICES: Final = 100
-"""So many shards are read with the longest slice."""
+"""Up to so many shards are read with the longest slice."""
 _LONG_READ: Final = 5
 _FIRST_PAGE_RECORDS: Final = 50
 _PAGE_RECORDS_MAX: Final = 1000
 _PAGE_BYTES: Final = 512 * KIB
 _PAGES_MAX: Final = 8
 _BYTES_PER_S: Final = MIB
-"""Half of a shard's read quota: the other readers keep theirs."""
+"""Half of a shard's read quota: the other half is left to its readers."""
 _THROTTLED_MAX: Final = 5
 
 
@@ -35,8 +35,8 @@ def sample_shards(
     """Sample every shard at some moments of the `window_s` seconds before `now_ms`, by the service's clock.
 
     Returns:
-        The samples, in the order of the shards; the shards that could not be read, or not at every moment because their
-        read quota was used up, a sentence each.
+        The samples, in the order of the shards; and one sentence for each shard that could not be read, or not at every
+        moment because its read quota was used up.
     """
     low_ms, high_ms = _SLICE_MS
     slice_ms = max(low_ms, min(high_ms, high_ms * _FULL_SLICES / max(1, len(shards))))
@@ -101,8 +101,8 @@ class _Probe:
             try:
                 found, is_at_tip = self._read(round(began_ms), began_ms + slice_ms)
             except Throttled as error:
-                # Other readers may use up the read quota for long. The moments before are whole, and a sample of fewer is
-                # far better than none, by which a full shard looks idle.
+                # Other readers may use up the read quota for long. The slices so far are complete, and a sample of
+                # fewer slices is far better than none: without one, a full shard would look idle.
                 if number == 0:
                     raise
                 problem = f"{self._shard.shard_id} was sampled at {number} of {_PROBES} moments: {error}"

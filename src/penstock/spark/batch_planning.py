@@ -1,4 +1,4 @@
-"""What a loop over batches needs of a stream, or of several: their planner, their offsets, and the reading of a task."""
+"""The interface of a loop over batches to one stream or several: their planner, their offsets, and the reading of a task."""
 
 from __future__ import annotations
 

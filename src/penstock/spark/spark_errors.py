@@ -62,7 +62,7 @@ def exit_on_termination() -> None:
     """Turn SIGTERM into an orderly end of this process, so that Spark's `stop` reaches the reader.
 
     Spark ends the process beside the driver with SIGTERM. Python's default handler would end it at once, with leases held
-    and threads running. Only if the signal has no other handler, and only from the main thread, as Python demands.
+    and threads running. This does nothing if the signal has another handler, or on another thread than the main one, as Python demands.
     """
     if (
         threading.current_thread() is threading.main_thread()

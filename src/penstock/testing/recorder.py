@@ -46,8 +46,8 @@ class Recorder:
     """Watches user code.
 
     Args:
-        before: Called with the number of a call with records, from 1, before user code is.
-        after: The same when it has ended.
+        before: Called before each call with records, with the call's number, from 1.
+        after: Called after it, with the same number.
     """
 
     def __init__(self, clock: Clock, before: Callable[[int], None], after: Callable[[int], None]) -> None:

@@ -97,7 +97,7 @@ class TaskQueue:
 class VirtualDriver:
     """Implements `penstock.consumer.worker.WorkerDriver` for a run over the records of one shard.
 
-    Calls of user code run one at a time, on the thread that drives, or as far as they return futures until those are done.
+    Calls of user code run one at a time on the thread that drives. A call that returns a future lasts until that is done.
     """
 
     def __init__(self, stream: MemoryStream, faults: Faults) -> None:
@@ -281,7 +281,7 @@ class VirtualDriver:
             self._must_lose_lease = True
 
     def lose_lease(self) -> None:
-        """Take the lease as another worker, until this one has noticed."""
+        """Take the lease as another worker, and run this worker until it has noticed."""
         self.is_lease_lost = True
         self.table.take_by_another(self.stream.shard_id)
         self._drive_until(lambda: all(run.is_lost for run in self.worker.delivery.runs()), _LIMIT_S)

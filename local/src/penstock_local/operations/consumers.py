@@ -70,7 +70,7 @@ def _require_room_in_creating(call: ServiceCall) -> None:
 
 
 def require_consumer_room(call: ServiceCall, stream: Stream) -> None:
-    """Refuse one more consumer with enhanced fan-out, or queue, if a stream has as many as it may have."""
+    """Refuse one more registered consumer or queue if the stream has its maximum."""
     has_advantage = stream.mode == "ON_DEMAND" and is_committed(call)
     most = quotas.COMMITTED_CONSUMERS_MAX if has_advantage else quotas.CONSUMERS_MAX
     queue_count = len(call.service.store.queues.of_stream(stream, call.now_ms))

@@ -116,7 +116,7 @@ def answer(call: ServiceCall, body: bytes) -> Answer:
     if operation is None:
         raise not_served(f"penstock-local does not serve {call.operation}.")
     request = request_model.checked(call.operation, call.wire.decode(body))
-    # those that are limited per stream count themselves
+    # operations with a limit per stream count their calls themselves
     if call.operation not in STREAM_CALLS_PER_S and not call.service.quotas.may_call(
         call.operation, call.now_ms, call.region
     ):

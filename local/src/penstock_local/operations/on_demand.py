@@ -9,7 +9,7 @@ from penstock_local.stream import CREATING, DELETING, Stream
 
 
 def require_on_demand(stream: Stream, what: str) -> None:
-    """Refuse to create something for on-demand streams on another one, or on one that is not there yet or any more."""
+    """Refuse a queue or channel on a stream that is not in on-demand mode, or is being created or deleted."""
     if stream.mode != "ON_DEMAND":
         raise validation(
             f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in {stream.mode} mode: "

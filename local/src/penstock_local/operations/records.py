@@ -247,7 +247,7 @@ def _hash_key(entry: Entry) -> int:
 
 
 def _check_ordering(stream: Stream, text: str) -> None:
-    """Refuse a number that this stream has not assigned; any other is lower than that of the next stored record."""
+    """Refuse a SequenceNumberForOrdering that this stream has not assigned. An assigned one is lower than the next record's anyway."""
     parts = sequence.decode(int(text))
     shard = None if parts is None else shard_by_index(stream, parts.shard_index)
     if (

@@ -63,7 +63,7 @@ def StartStreamEncryption(call: ServiceCall, request: Document) -> Document:
 
 
 def StopStreamEncryption(call: ServiceCall, request: Document) -> Document:
-    """Begin to encrypt a stream no more."""
+    """Begin to stop a stream's encryption."""
     stream = _encryption_change(call, request)
     recent = _recent(
         call, stream.settings.decrypted_ms, f"Encryption of stream {stream.name} has been stopped"

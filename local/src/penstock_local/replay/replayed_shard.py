@@ -108,13 +108,13 @@ class ReplayedShard(Shard):
         return None if self.closed_ms is None or number is None else int(number)
 
     def number_before(self, ordinal: int, at_ms: int) -> int:
-        """Return a number after the record before a position and before the record at it."""
+        """Return a sequence number between the record before a position and the record at it."""
         del at_ms
         before = min(ordinal, self.next_ordinal) - 1
         return self._number(before) + 1 if before else self.starting_number
 
     def ordinal_of(self, number: int, *, is_after: bool) -> int:
-        """Return the position of the first record with at least a number, or after it.
+        """Return the position of the first record whose number is at least `number`, or with `is_after` larger.
 
         Raises:
             RequestRefused: The number is of another shard, or of no record that has appeared.
@@ -174,7 +174,7 @@ class ReplayedShard(Shard):
         return self.next_number(arrival_ms)
 
     def trim(self, horizon_ms: int) -> int:
-        """Keep everything: a recording is there to be looked at."""
+        """Keep everything: a replay drops no records."""
         del horizon_ms
         return 0
 

@@ -49,10 +49,10 @@ def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
 
 
 def calm_text(snapshot: ApplicationSnapshot, well: str) -> str:
-    """Return the state of an application without shards in trouble.
+    """Return the state to show for an application that has no shard in trouble.
 
     Args:
-        well: Returned while it runs.
+        well: The text for an application that runs.
     """
     return well if snapshot.state == "running" else snapshot.state
 
@@ -105,7 +105,7 @@ def short_shard(key: str) -> str:
 
 
 def short_checkpoint(checkpoint: str) -> str:
-    """Return a checkpoint that fits on a line. Of a long number the end is kept, in which checkpoints differ."""
+    """Return a checkpoint that fits on a line. A long number is cut to its end, the part in which checkpoints differ."""
     number, _, sub = checkpoint.partition(".")
     return f"...{number[-12:]}.{sub}" if number.isdigit() and len(number) > 15 else checkpoint
 
@@ -123,7 +123,7 @@ def counted(count: int, word: str) -> str:
 
 
 def duration(lag_ms: int | None) -> str:
-    """Return a lag for people: two figures of it are enough."""
+    """Return a lag for people, rounded to tenths of a unit."""
     if lag_ms is None:
         return "-"
     seconds = lag_ms / 1000

@@ -68,8 +68,8 @@ class Contents:
         history: The lags of the snapshots so far.
         lag_limit_s: A shard that is further behind is in trouble.
         interval_s: Seconds between two snapshots.
-        fetch_stream_snapshot: Returns the newest snapshot of a stream, given it and its shards; None before the first.
-        fetch_next: Returns the records after a checkpoint, given a stream, a shard and the checkpoint.
+        fetch_stream_snapshot: Takes a stream and its shards; returns the stream's newest snapshot, or None before the first.
+        fetch_next: Takes a stream, a shard and a checkpoint; returns the records after the checkpoint.
         shows_records: Whether their keys and payloads are shown.
     """
 
@@ -184,8 +184,8 @@ class Gate:
     """Access control: decides which requests are answered.
 
     Args:
-        token: Required of every client. None: every program of this machine is answered, and no page of another
-            host in a browser of this machine.
+        token: Required of every client. None: every program of this machine is answered, except web pages
+            of other hosts in its browsers.
     """
 
     def __init__(self, token: str | None) -> None:
@@ -199,7 +199,7 @@ class Gate:
         Args:
             query: The parameters of its query string.
             headers: The request's, names in lower case.
-            port: Which is served. Browsers send a host's cookies to all its ports, so the cookie's name has it.
+            port: The served port. Browsers send a host's cookies to all of its ports, so the cookie's name contains the port.
         """
         if self._token is None:
             refusal = refusal_of(headers)

@@ -18,8 +18,8 @@ class Box:
     """The place of one shard.
 
     Args:
-        first: The column in which it begins: the one after the last column in which a parent begins, 0 without parents.
-        end: The column after its last one: where its first child begins; without children, the one after the last column of all.
+        first: Its first column: 0 without parents, otherwise one more than the largest `first` of its parents.
+        end: The column after its last one: the smallest `first` of its children, or the end of the drawing if it has none.
         top: Where its hash range begins, 0 to 1.
     """
 

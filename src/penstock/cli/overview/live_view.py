@@ -77,7 +77,7 @@ def run_live(snapshots: WatchThread, place: Place, fetch_stream_snapshot: FetchS
     """Show snapshots and handle keys until the user quits.
 
     Args:
-        fetch_stream_snapshot: Returns the newest snapshot of a stream, given it and its shards; None before the first.
+        fetch_stream_snapshot: Takes a stream and its shards; returns the stream's newest snapshot, or None before the first.
 
     Raises:
         ServiceError: The first snapshot failed.
@@ -161,7 +161,7 @@ def _table(
     selected: int,
     room: int,
 ) -> Table:
-    """Return the rows that there is room for; `draw` returns the cells and the style of one."""
+    """Return a table of at most `room` rows, the selected one among them; `draw` returns a row's cells and style."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for name in columns:
         is_long = name == "why"

@@ -76,8 +76,8 @@ class _ReadShard:
 class NextRecordReader:
     """Reads and caches the records after checkpoints: an open page asks for them at each reload. Thread-safe.
 
-    A shard is read when it is asked for first, and then only when its checkpoint has moved, at most once in five seconds.
-    One that gave fewer than `RECORDS_MAX` records, or an error, is read again after half a minute.
+    A shard is read at the first request for it, and again only after its checkpoint has moved, at most once in five seconds.
+    A shard that returned fewer than `RECORDS_MAX` records, or an error, is read again after half a minute.
     """
 
     def __init__(self, kinesis: Kinesis, clock: Clock) -> None:
@@ -138,7 +138,7 @@ def fetch_next_records(kinesis: Kinesis, stream: str, shard: str, checkpoint: st
     for _ in range(_PAGES_MAX):
         if iterator is None or len(found) >= RECORDS_MAX:
             break
-        # The first may be the checkpoint's own.
+        # The first record may be the checkpoint's own.
         page = kinesis.fetch_records(stream, iterator, RECORDS_MAX + 1)
         for record in page.records:
             found += _undone(record, position)

@@ -40,9 +40,9 @@ class QueueRow:
         in_flight: Received records that are not acknowledged and not visible.
         dead_letters: Visible dead letters.
         measured_ms: The minute of these three figures, milliseconds since the epoch.
-        received_per_min: Records received, in the mean of the last minutes.
-        acknowledged_per_min: Records acknowledged.
-        empty_per_min: Receives without records.
+        received_per_min: Records received per minute, on average over the last minutes.
+        acknowledged_per_min: Records acknowledged, likewise.
+        empty_per_min: Receives without records, likewise.
     """
 
     queue: str
@@ -102,8 +102,8 @@ def figures_of(sums: Mapping[str, Mapping[int, float] | None]) -> dict[str, Any]
     """Return the figures of a queue as fields of `QueueRow`.
 
     Args:
-        sums: By metric, the values of the last `FIGURE_MINUTES` by the beginning of their minutes, in milliseconds; None if the query
-            failed.
+        sums: For each metric its values of the last `FIGURE_MINUTES`, by the beginning of the minute in milliseconds; None if the
+            query failed.
     """
     figures: dict[str, Any] = {}
     for field, metric in zip(("visible", "in_flight", "dead_letters"), LEVEL_METRICS, strict=True):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.core.shard import Shard
 
 SHARD_QUOTAS: Final = tuple(quota for quota in QUOTAS if quota.shard_metric is not None)
-"""Those that a single shard is held against."""
+"""The quotas that CloudWatch also measures for a single shard."""
 STREAM_SHARD_COLUMNS: Final = (
     *("shard", "hash keys"),
     *(quota.name for quota in SHARD_QUOTAS),
@@ -35,7 +35,7 @@ def rate_text(quota: Quota, load: Load) -> str:
 
 
 def quota_text(quota: Quota, shard_count: int) -> str:
-    """Return a quota, as so many shards have it together; a dash if none is known."""
+    """Return the quota that `shard_count` shards have together; a dash if there are none."""
     return _per_s_text(quota, quota.per_s_max * shard_count) if shard_count else "-"
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 MINUTE_MS: Final = 60_000
 PEAK_MINUTES: Final = 15
-"""The busiest of so many minutes is held against the quotas: a mean over all of them would hide it."""
+"""How many of the last minutes count. The busiest of them is compared with the quotas, since a mean would hide it."""
 HOT: Final = 0.8
-"""A shard that uses more of a quota is hot: within a busy minute there are busier seconds."""
+"""A shard that uses more than this part of a quota is hot: within a busy minute there are busier seconds."""
 _FULL: Final = 0.7
-"""Where all shards together use more of a quota, splitting one of them does not help for long."""
+"""If all shards together use more than this part of a quota, splitting one of them does not help for long."""
 _SPLITS_SHOWN_MAX: Final = 3
 _RANGE_SPLIT_MIN: Final = 4
 """Hash keys that a shard must have to be split."""
@@ -64,7 +64,7 @@ _READ_BYTES: Final = Quota("read bytes", "GetRecords.Bytes", None, SHARD_READ_BY
 _READS: Final = Quota("reads", "GetRecords.Success", None, GET_RECORDS_PER_S_MAX)
 QUOTAS: Final = (_WRITTEN_BYTES, _WRITTEN_RECORDS, _READ_BYTES, _READS)
 SENT_BYTES: Final = "OutgoingBytes"
-"""The bytes that a shard sends to all readers. Fan-out, which has 2 MiB/s for each consumer, is in it, so no quota bounds it.
+"""The bytes that a shard sends to all readers. It includes fan-out, which has 2 MiB/s for each consumer, so no quota bounds it.
 
 Source:
     The developer guide's page on monitoring with CloudWatch: it includes GetRecords and SubscribeToShard.
@@ -98,7 +98,7 @@ class Load:
     sent_bytes_per_s: float | None = None
 
     def share(self, quota: Quota) -> float | None:
-        """Return which part of a quota is used; None when unknown, as that of a stream without known shards is."""
+        """Return which part of a quota is used; None when unknown, for instance if the stream's shards are unknown."""
         per_s = self.per_s.get(quota.name)
         return None if per_s is None or not self.shard_count else per_s / (quota.per_s_max * self.shard_count)
 
@@ -185,7 +185,7 @@ def load_of(sums: Mapping[str, Mapping[int, float]], now_ms: int, shard_count: i
     """Return the traffic of a stream or a shard.
 
     Args:
-        sums: By metric, and by the minute.
+        sums: By metric, then by the minute.
         now_ms: The figures of the running minute count too, though incomplete.
         shard_count: Of a stream; None for a shard.
     """
@@ -229,7 +229,7 @@ def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[Lo
 
 
 def lacking_metrics(stream: str, lacking: Sequence[str], connection: Sequence[str] = ()) -> Advice:
-    """Return the advice that turns on the metrics of single shards which CloudWatch lacks."""
+    """Return the advice to turn on the shard-level metrics that CloudWatch does not have."""
     named = "--stream-arn" if stream.startswith("arn:") else "--stream-name"
     what = (
         "single shards" if len(lacking) == len(SHARD_METRICS) else f"single shards' {' and '.join(lacking)}"

@@ -55,8 +55,8 @@ class StreamReader:
     """Reads streams while they are on display. Thread-safe.
 
     Args:
-        kinesis: Has the mode, and the metrics that CloudWatch has by shard.
-        cloudwatch: Has the figures, and bills each query.
+        kinesis: Returns the stream's mode, and which metrics CloudWatch has for each shard.
+        cloudwatch: Returns the figures; each query costs money.
         clock: For the pauses and the minutes.
         connection: The options by which a command that is advised reaches the same service.
     """
@@ -162,7 +162,7 @@ def fetch_stream(
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
         return replace(snapshot, shards=loads, problems=tuple(problems))
     problems += left_out
-    if summary is None:  # which metrics there are is only seen from those that have something
+    if summary is None:  # then only values show which metrics there are
         known = {name for name in asked if any(sums.get(name) for sums in of_shards)}
         of_shards = [{name: sums[name] for name in sums if name in known} for sums in of_shards]
     if of_stream and not any(of_stream.values()):
@@ -195,7 +195,7 @@ def _fetch_sums(
     shard_metrics: Sequence[str],
     now_ms: int,
 ) -> tuple[dict[str, Sums], list[dict[str, Sums]], list[str]]:
-    """Return the stream's sums of the last hour by metric, those of each shard of the last quarter of an hour, and the problems.
+    """Return the stream's sums of the last hour, each shard's sums of the last quarter of an hour, both by metric, and the problems.
 
     A metric whose query failed is left out.
     """

@@ -81,7 +81,7 @@ def _course(row: ShardRow) -> str:
 
 
 def are_all_given_back(rows: Iterable[ShardRow]) -> bool:
-    """Whether an application's workers are done, or have ended on purpose: a worker that dies leaves its name on its leases."""
+    """Return whether no unfinished lease has an owner: the workers are done or have stopped. A worker that died is still an owner."""
     return all(row.owner is None or row.state == "ended" for row in rows)
 
 
@@ -98,7 +98,7 @@ def judge(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ..
 
 
 def _place_of_row(row: ShardRow) -> tuple[int, bool, int, str]:
-    """Sort shards in trouble first, then those being read by lag, ended ones last."""
+    """Return a row's sort key: shards in trouble first, then those being read, the largest lag first, then ended ones."""
     return (row.trouble.rank, row.state == "ended", -(row.lag_ms or 0), row.shard)
 
 

@@ -58,8 +58,8 @@ class WatchOptions:
     Args:
         stream: The stream of applications whose leases do not name it.
         silent_after_s: An owner that has not renewed its lease for so long counts as silent.
-        lag_count_max: Shards of an application whose lag one snapshot fetches, at most; the others have
-            their turn in the next.
+        lag_count_max: One snapshot fetches the lags of at most so many shards of an application; the others
+            follow in the next.
         limits: Thresholds of problems.
     """
 
@@ -167,7 +167,7 @@ class ApplicationWatcher:
         )
 
     def _list_shards(self, streams: Mapping[str, str], leases: Sequence[Lease]) -> tuple[str, ...]:
-        """List the shards twice a minute, and at once when there are leases of new ones; return the problems."""
+        """List the shards if the listing is half a minute old or a lease is of an unlisted shard; return the problems."""
         now_s = self._clock.monotonic_s()
         unlisted = frozenset(lease.key for lease in leases if lease.key not in self._graph)
         is_recent = self._listed_s is not None and now_s - self._listed_s < _LIST_SHARDS_EVERY_S
@@ -276,7 +276,7 @@ class FleetWatcher:
         )
 
     def take_last_snapshot(self) -> Snapshot:
-        """Take the only snapshot: up to 64 tables are watched within the same seconds."""
+        """Take the only snapshot of a command that takes one: up to 64 tables are watched at the same time."""
         self._choose()
         if not self._names:
             self._take_queues(0.0)  # begins; the tables are watched meanwhile

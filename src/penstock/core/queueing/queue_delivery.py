@@ -535,7 +535,7 @@ class QueueDelivery:
             self._forget(held)
 
     def _drop_waiting(self, held: HeldRecord) -> None:
-        """Pass no more parts of a delivery to the handler; the parts that run go on."""
+        """Drop the user records of a delivery that wait for the handler; those that the handler has are finished."""
         if held.unsettled == held.running:
             return
         self._waiting_count -= held.unsettled - held.running

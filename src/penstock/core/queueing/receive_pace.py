@@ -49,7 +49,7 @@ class ReceivePace:
         return self._not_before_s
 
     def plan(self, room: int, *, is_starving: bool, target: int, now_s: float) -> list[tuple[int, int]]:
-        """Return the receives to begin now, each as (number, most records).
+        """Return the receives to begin now, each as its number and its maximum of records.
 
         Args:
             room: Number of records that may be fetched. The limits of open receives are not subtracted.

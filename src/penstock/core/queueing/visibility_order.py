@@ -11,7 +11,7 @@ from penstock.core.queueing.held_record import HeldRecord
 class VisibilityOrder:
     """The deliveries whose handles are valid, the oldest visibility first.
 
-    A renewal counts from its request, and its answer arrives later. Deliveries that arrive between the two stay after it.
+    A renewed visibility counts from the renewal's request. So deliveries that arrive before the renewal's answer began later, and stay after it.
     """
 
     def __init__(self) -> None:

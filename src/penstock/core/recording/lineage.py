@@ -84,8 +84,8 @@ def created_ms_hint(starting_sequence_number: str) -> int | None:
 def _opened_ms(shard: Shard, arrivals: Mapping[str, Arrivals], from_ms: int) -> int | None:
     """Estimate when a shard was opened; None if that was before the slice, or if nothing shows it.
 
-    The estimate is the second that the shard's first sequence number contains. Records contradict it if one of the parents is later, or
-    one of the shard is earlier. In that case, if the parents have records, the estimate is the arrival of the shard's first record. If
+    The estimate is the second that the shard's first sequence number contains. Records contradict it if a parent's record is later, or
+    a record of the shard is earlier. In that case, if the parents have records, the estimate is the arrival of the shard's first record. If
     the shard has none, it is the moment after the parents' last record.
     """
     if not shard.parents:

@@ -51,7 +51,7 @@ class RedactedRecord(Struct, frozen=True):
     """A record after redaction.
 
     Args:
-        dropped_count: Payloads that were dropped, because they are not JSON although fields of JSON were to be redacted.
+        dropped_count: Payloads that were dropped because they are not JSON and fields of JSON were to be redacted.
     """
 
     partition_key: str | None
@@ -102,7 +102,7 @@ def _parse_field(text: str) -> JsonField:
 
 
 def redact(redaction: Redaction, secret: bytes, partition_key: str | None, data: bytes) -> RedactedRecord:
-    """Return a record with its redactions; of an aggregate, every record in it.
+    """Return a record after its redaction; in an aggregate every user record is redacted.
 
     An aggregate is built again, without explicit hash keys if keys are hashed.
 

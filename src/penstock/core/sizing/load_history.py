@@ -10,7 +10,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.sizing.load_map import Cut, LoadMap
 
 PEAK_S: Final = 3600.0
-"""Shrinking counts by the highest load of so many seconds."""
+"""The number of shards shrinks only if the highest load of this time allows it."""
 _MAPS_MAX: Final = 70
 
 

@@ -47,7 +47,7 @@ _SMALL_RECORD: Final = PUT_UNIT_BYTES / 2
 _ON_DEMAND_START_MIBPS: Final = 4
 _WARM_HEADROOM: Final = 1.2
 _MERGE_SPAN_S: Final = 3600
-"""No merge is planned, and no following of the load, before so much of it is known."""
+"""Merges, and a number of shards that follows the load, are planned only if the load of this time is known."""
 
 
 class Traffic(Struct, frozen=True):
@@ -56,7 +56,7 @@ class Traffic(Struct, frozen=True):
     Args:
         period_s: Length of one.
         written_bytes: Sums of each period from the first with a figure, oldest first.
-        read_bytes: Read by polling, as well.
+        read_bytes: The same sums of the bytes read by polling.
         writes_refused: Records in all periods.
         reads_refused: Calls in all periods.
     """
@@ -88,7 +88,7 @@ class ReaderAdvice(Struct, frozen=True):
         name: The application or registered consumer.
         now: `polling` or `fan-out`.
         advised: `polling` or `fan-out`.
-        monthly: What fan-out costs for it.
+        monthly: The monthly cost of fan-out for it.
     """
 
     name: str
@@ -107,9 +107,9 @@ class SizingPlan(Struct, frozen=True):
         peak_use: The busiest period, in write quotas of one shard.
         shards_now: Open ones.
         shards_planned: After the actions.
-        shards_followed: On average if the number follows the load.
+        shards_followed: The mean number of shards if it follows the load.
         actions: Splits and merges, in order.
-        size_reason: Why, or why there is none.
+        size_reason: Why these actions are planned, or why none is.
         hot_keys: Shards that splitting cannot relieve.
         readers: Advice for each.
         lease_bills: DynamoDB and S3 for each application.

@@ -21,14 +21,14 @@ from penstock.core.sizing.load_map import Cut, LoadMap
 from penstock.errors import OptionError
 
 _WINDOW_MAX: Final = 8
-"""Neighbours whose load one goal shares anew."""
+"""Most neighbouring shards among which one goal redistributes the load."""
 _URGENT: Final = 0.97
 """A shard that uses more of its quota is split in halves at once: one action instead of several."""
 _GAIN_MIN: Final = 0.9
-"""A split that leaves one half with more of the shard's load does not help: a hot key."""
+"""If one half keeps more than this part of the shard's load, a split does not help: the shard has a hot key."""
 _ACTIONS_MAX: Final = 2000
 _FILL_MIN: Final = 0.7
-"""A window that leaves each shard with less is widened."""
+"""A wider window is tried while the shards of the best one so far would use less than this after the change."""
 
 
 class SizeLimits(Struct, frozen=True):
@@ -39,7 +39,7 @@ class SizeLimits(Struct, frozen=True):
         shards_max: Never more shards, also between two steps of one goal.
         target: Grow if the mean use of the shards' write quota is above it, 0.3 to 0.95.
         high: Split a shard that uses more of its quota.
-        low: Shrink if one shard less would still be used this much at most.
+        low: Shrink if the use with one shard less would be this much at most.
         boundary_age_s: A younger boundary between two shards is not removed.
 
     Raises:
@@ -65,7 +65,7 @@ class SizeLimits(Struct, frozen=True):
 
 
 def limits_for(shards_min: int, shards_max: int, target: float) -> SizeLimits:
-    """Return the limits around a target use.
+    """Return the limits for a target use of the shards' write quota.
 
     Raises:
         OptionError: The target is outside 0.3 to 0.9, or the counts contradict each other.
@@ -151,10 +151,10 @@ class StreamView(Struct, frozen=True):
 
 
 class _Goal(Struct, frozen=True):
-    """The boundaries that a part of the hash keys is to have.
+    """The planned boundaries of the shards in a part of the hash keys.
 
     Args:
-        starts: The first hash keys of its shards, ascending, with that of the part itself.
+        starts: The first hash keys of the planned shards, ascending; the first one is the start of the part.
     """
 
     whole: HashRange
@@ -166,7 +166,7 @@ class _ShardUses(Struct, frozen=True):
     """The use of a stream's shards.
 
     Args:
-        fit: The places of shards that have no hot key.
+        fit: Indexes of the shards that have no hot key.
         total: The use of these.
         mean: The mean use of these.
         summary: A sentence about it.
@@ -225,7 +225,7 @@ class Resharder:
         return step
 
     def forget_goal(self) -> None:
-        """Give up the goal under way: the stream was changed by others, or an action was refused."""
+        """Drop the goal under way. Called when others have changed the stream, or an action was refused."""
         self._goal = None
 
     # -- the steps of a goal --------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Resharder:
         return self._save(view, usage)
 
     def _relieve(self, view: StreamView, usage: _ShardUses, hottest: int) -> _Goal | Hold:
-        """Give the hottest shard room."""
+        """Plan to lower the use of the hottest shard, or return why that is not possible."""
         limits, count, use = self._limits, len(view.shards), usage.uses[hottest]
         why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {usage.summary}"
         if use <= _URGENT and usage.mean <= limits.target and count < limits.shards_max:
@@ -310,7 +310,7 @@ class Resharder:
         return _Goal(shard.hash_range, (shard.hash_range.start, cut.at), why)
 
     def _level(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | None:
-        """Share the load of the hottest shard with a neighbour or two, and keep the number of shards."""
+        """Plan to share the load of the hottest shard with one or two neighbours, without a further shard."""
         uses, fit = usage.uses, usage.fit
         for width in (2, 3):
             found: tuple[float, tuple[int, ...]] | None = None
@@ -328,7 +328,7 @@ class Resharder:
         return None
 
     def _grow(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | Hold:
-        """Share the load of the hottest shard and of some neighbours among them and one shard more."""
+        """Plan to distribute the load of the hottest shard and some neighbours over one shard more."""
         uses, fit = usage.uses, usage.fit
         found: tuple[tuple[int, ...], float] | None = None
         for width in range(1, _WINDOW_MAX + 1):
@@ -359,7 +359,7 @@ class Resharder:
         fill_max: float,
         why: str,
     ) -> _Goal | None:
-        """Share the load of neighbouring shards among one shard less: in the narrowest window, and of those the one with the least load."""
+        """Plan to distribute the load of neighbouring shards over one shard less: in the narrowest possible window, and there where the load is least."""
         for width in range(2, _WINDOW_MAX + 2):
             if width > 2 and len(view.shards) == self._limits.shards_max:
                 return None  # between two steps there is one shard more
@@ -389,7 +389,7 @@ class Resharder:
     def _shared(
         view: StreamView, window: Sequence[int], count: int, load: RangeLoad, why: str
     ) -> _Goal | None:
-        """Return the goal of equal loads in a window; None if its load cannot be divided so, as with a hot key."""
+        """Return the goal of equal loads in a window; None if its load cannot be divided equally, for instance because of a hot key."""
         whole = HashRange(view.shards[window[0]].hash_range.start, view.shards[window[-1]].hash_range.end)
         starts = [whole.start]
         for number in range(1, count):

@@ -18,7 +18,7 @@ _ROUNDED_BYTES: Final = 1024
 
 
 class SampledRecord(Protocol):
-    """The part of a record that is looked at."""
+    """The part of a record that a sample needs."""
 
     @property
     def data(self) -> bytes:

@@ -51,7 +51,7 @@ class Turn:
         return None
 
     def on_outcome(self, outcome: Outcome, sent_s: float) -> None:
-        """Note how a write ended that was sent at a moment."""
+        """Handle the outcome of a write that was sent at `sent_s`."""
         self._renewed_s = sent_s if isinstance(outcome, Applied) else None
         if self._renewed_s is not None:
             self.holder = self._worker
@@ -61,7 +61,7 @@ class Turn:
         return self._renewed_s is not None and now_s - self._renewed_s < self._duration_s * _SAFE_PART
 
     def release_of(self, row: Lease | None) -> Release | None:
-        """Return the write that gives the row back; None if it is not this autoscaler's."""
+        """Return the write that releases the row; None if another autoscaler holds it, or none."""
         if row is None or row.reader != self._worker:
             return None
         return Release(self.key, row.counter, self._worker)

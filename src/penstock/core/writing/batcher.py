@@ -8,7 +8,7 @@ request holds of each queue only records that the service may accept in any orde
 Refused entries return to the front, so later records of their keys stay after them. With `ordering="none"` neither
 rule holds.
 
-A changed shard map moves records to other queues. It is taken over only while nothing is in flight, and all pending
+A changed shard map moves records to other queues. It is applied only while nothing is in flight; all pending
 records are then distributed again in the order of arrival, so the order per key survives a reshard.
 
 Source:
@@ -47,14 +47,14 @@ from penstock.core.writing.shard_queue import ShardQueue
 from penstock.errors import ResourceBusy, Throttled, Unavailable
 
 _NO_ANSWER: Final = "NoAnswer"
-"""Stands for the code of an entry that was neither accepted nor refused."""
+"""Used as the error code of an entry that was neither accepted nor refused."""
 _RETRIED: Final = (Throttled, Unavailable, ResourceBusy)
 _UNKNOWN_CODES_MAX: Final = 8
-"""How often an entry is sent that is refused with unknown error codes; then the refusal is final."""
+"""An entry that is refused with unknown error codes is sent this often; then the refusal is final."""
 _UNPREDICTED: Final = ""
 _MISPLACED_COUNT_MAX: Final = 2
 _ROUTES_COUNT_MAX: Final = 16_384
-"""Keys whose shard is remembered, of each kind."""
+"""Most remembered partition keys, and most remembered explicit hash keys, each with the queue of its shard."""
 
 
 class Batcher:
@@ -92,7 +92,7 @@ class Batcher:
         self._hash_key_routes: dict[str, ShardQueue] = {}
         self._unrouted: deque[PendingRecord] = deque()
         self._misrouted: list[DeliveredEntry] = []
-        """Aggregates that another shard accepted than the predicted one; the next listing decides whether they are sent again."""
+        """Aggregates that were accepted by a shard other than the predicted one; the next listing decides whether they are sent again."""
         self._in_flight = 0
         self._number = 0
         self.waiting_count = 0
@@ -352,7 +352,7 @@ class Batcher:
         return result
 
     def drop_request(self, request: PutRequest) -> list[PendingRecord]:
-        """Handle a request that was refused finally; return its records, or none if its answers are known."""
+        """Handle a request that was refused finally; return its records, or none if its answers were handled before."""
         if request.is_settled:
             # Its answers were handled before its owner failed: its records have left the batcher, or they wait again.
             return []
@@ -385,10 +385,10 @@ class Batcher:
     def _sift(
         self, is_dropped: Callable[[PendingRecord], bool]
     ) -> tuple[list[PendingRecord], list[PendingRecord]]:
-        """Take records out of the queues; return those that stay and those that do not, in the order of arrival."""
+        """Drop records from the queues; return the remaining and the dropped records, each in the order of arrival."""
         kept: list[PendingRecord] = []
         dropped: list[PendingRecord] = []
-        # A shard is silent, and its records expire: those that stay must not get a new deadline by being placed again.
+        # If some records of a silent shard expire, the others are placed again: that must not give them a new deadline.
         failing = {shard_id: (queue.tried_s, queue.failed_s) for shard_id, queue in self._active.items()}
         waits_since_s = {shard_id: queue.waits_since_s for shard_id, queue in self._active.items()}
         for record in self._drain():
@@ -451,7 +451,7 @@ class Batcher:
         return by_shard
 
     def _on_misrouted(self, accepted: DeliveredEntry) -> bool:
-        """Handle an entry that another shard than the predicted one accepted; return whether it stays pending."""
+        """Handle an entry that was accepted by a shard other than the predicted one; return whether it stays pending."""
         entry, shard_id, _ = accepted
         if entry.is_aggregate or shard_id not in self._map.ranges:
             self._map.on_misrouted(shard_id, entry.shard_id)

@@ -32,8 +32,7 @@ BRIEF_DECREASE: Final = 0.75
 BRIEF_GROWTH_PER_S: Final = 2.0
 BRIEF_RATE_MIN: Final = 0.1
 """A brief writer, such as a Spark task of some seconds, has no time for the curve. After a refusal it goes on with `BRIEF_DECREASE`
-of the rate at which records were accepted lately, which is its share of the shard, at least with `BRIEF_RATE_MIN`, and its rate
-trebles within a second. Three to twelve such writers use their shards wholly, with up to a third of the records refused at first.
+of the rate at which its records were accepted lately, but at least with `BRIEF_RATE_MIN`. From there its rate trebles within a second. Three to twelve such writers use their shards wholly, with up to a third of the records refused at first.
 If more writers share a shard than that floor allows for, the growing pauses slow them down."""
 
 RATE_MIN: Final = 0.01
@@ -45,7 +44,7 @@ RECORD_WAIT_MAX_S: Final = 5.0
 a shard quiet for 100 seconds. The capacity of the shard, or the rate that was set in advance, is not exceeded."""
 
 FREE_RATE: Final = 1.5
-"""From this share on there is no limit any more: the shard itself accepts less."""
+"""A rate above this share is no limit any more, since the shard itself accepts less."""
 
 DECREASE_AGAIN_S: Final = 0.3
 """Refusals this soon after a decrease have the same cause: they only pause."""

@@ -207,7 +207,7 @@ def take_aggregate(
 ) -> PackedEntry | None:
     """Take as many records from the front as fit into one aggregate, in order, up to the first one with a key of `without_keys`.
 
-    A record that is larger than an aggregate may be, or that must be sent alone, becomes a plain entry. Return None if the
+    A record that is larger than the largest aggregate, or that must be sent alone, becomes a plain entry. Return None if the
     first record has a key of `without_keys`.
     """
     if waiting[0].partition_key in without_keys:

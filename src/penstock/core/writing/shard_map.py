@@ -23,7 +23,7 @@ class ShardMap:
     Args:
         predicts: Whether the shard of a record can be predicted; then the shards are listed before the first request.
         age_max_s: After so long the shards are listed again.
-        deadline_s: Without a listing that is needed, writing fails after so long.
+        deadline_s: Writing fails when a needed listing has failed for so long.
     """
 
     def __init__(self, *, predicts: bool, age_max_s: float, deadline_s: float) -> None:
@@ -74,7 +74,7 @@ class ShardMap:
         return self._due
 
     def on_misrouted(self, shard_id: str, predicted_id: str | None) -> None:
-        """Handle a record that another shard than the predicted one accepted: the shards are listed again."""
+        """Handle a record that was accepted by a shard other than the predicted one: the shards are listed again."""
         if self._due is None:
             self._due = FetchShards(
                 f"shard {shard_id} answered for {predicted_id or 'an unknown one'}", is_whole=True

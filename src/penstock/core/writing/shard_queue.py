@@ -238,7 +238,7 @@ class ShardQueue:
             yield entry
 
     def _aggregates(self, taken_keys: set[str]) -> Iterator[PackedEntry]:
-        """Yield one aggregate, and more of them while the rest fills one."""
+        """Yield one aggregate, and further ones as long as the remaining records fill one."""
         bytes_max, count_max = self._aggregate_bytes_max, self._aggregate_count_max
         while self._queue:
             entry = take_aggregate(self._queue, self.shard_id, bytes_max, count_max, taken_keys)

@@ -1,6 +1,6 @@
 """`from_glue_avro` and `from_glue_json`: columns of records that were written with the AWS Glue Schema Registry.
 
-The driver knows the schema of the column. The executors look at each record's header, fetch the version that it names once
+The driver knows the schema of the column. The executors read each record's header, fetch the version that it names once
 per Python worker, and read the record into the column's schema.
 """
 

@@ -27,7 +27,7 @@ _WAY_OUT: Final = "filter such rows out, give a value, or put them aside with on
 _STREAM: Final = re.compile(
     r"[a-zA-Z0-9_.-]{1,128}|arn:[^:]+:kinesis:[^:]*:[^:]*:stream/[a-zA-Z0-9_.-]{1,128}"
 )
-"""What names a stream (Kinesis API reference, StreamName and StreamARN)."""
+"""The form of a stream's name or ARN (Kinesis API reference, StreamName and StreamARN)."""
 
 
 class SinkTask:

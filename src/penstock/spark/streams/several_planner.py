@@ -43,7 +43,7 @@ class SeveralPorts(Struct, frozen=True):
     """Ports of the driver of a query of several streams.
 
     Args:
-        chance: Unique names.
+        chance: The source of unique names.
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
         open_metrics: Opens the metrics backend for a worker id.
     """

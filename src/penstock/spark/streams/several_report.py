@@ -11,7 +11,7 @@ _LEASES: Final = ("held", "lost", "taken", "total")
 
 
 def without_batch(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a stream's report with zeros for the figures of a batch: they are from an earlier one, as the last did not read it."""
+    """Return the report of a stream that the last batch did not read, with zeros in place of an earlier batch's figures."""
     idle = {**report, **dict.fromkeys(_SUMS, 0)}
     return {**idle, "pushed": {"records": 0, "ends": {}}} if "pushed" in report else idle
 
