@@ -77,7 +77,7 @@ def open_lease_table(
     """Return a lease table. Makes no call yet, and creates no table.
 
     Args:
-        name: Of a DynamoDB table; or `s3://bucket/prefix`, or `file:///folder` for processes of one machine.
+        name: Name of a DynamoDB table; or `s3://bucket/prefix`, or `file:///folder` for processes of one machine.
         table_options: How a DynamoDB table is made and read.
 
     Raises:

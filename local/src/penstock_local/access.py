@@ -23,7 +23,7 @@ class Access:
         allow_hosts: Host names to answer to beside those of loopback.
 
     Raises:
-        OptionError: One of them is no host name.
+        OptionError: A name is no host name.
     """
 
     def __init__(self, allow_hosts: Iterable[str] = ()) -> None:

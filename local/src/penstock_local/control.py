@@ -179,7 +179,7 @@ def check_stream(name: Any, shard_count: Any) -> tuple[str, int]:
     """Return a stream's name and number of shards if the service would accept them.
 
     Raises:
-        OptionError: It would refuse them.
+        OptionError: The service would refuse them.
     """
     if not isinstance(name, str):
         raise OptionError(f"the name of a stream is a text, not {type(name).__name__}")

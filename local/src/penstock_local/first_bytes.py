@@ -28,7 +28,7 @@ class FirstBytes(asyncio.Protocol):
         application: Answers requests.
         loop: The loop that the connection lives on.
         connections: The server's open connections, to which it adds itself.
-        tls: For the handshake; None speaks in the clear.
+        tls: The settings of the TLS handshake; None: no TLS.
     """
 
     waits_for_client = True

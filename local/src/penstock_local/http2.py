@@ -312,7 +312,7 @@ class Http2Protocol(asyncio.Protocol):
     # -- answers --------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Answer the requests that there is room for, send what can be sent."""
+        """Answer received requests as far as there is room, and send as much as the client takes."""
         refused, self._refused = self._refused, []
         for stream in refused:
             if stream.number in self._streams and stream.refusal is not None:

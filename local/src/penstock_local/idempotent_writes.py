@@ -38,7 +38,7 @@ class IdempotentWrites:
         """Return the answer of a transaction that was carried out before; None for a new one.
 
         Args:
-            region: The region that it is for.
+            region: The region of the request.
             document: The request.
             now_ms: Virtual time in milliseconds.
 

@@ -94,7 +94,7 @@ class MotoBridge:
 
     Args:
         region: Region to use for requests that are not signed.
-        metrics: Of the streams, for CloudWatch.
+        metrics: The streams' metrics, for CloudWatch.
         folder: Folder to keep DynamoDB tables in; None keeps nothing.
         now_ms: Reads the time by which tokens of transactions expire; None for the wall clock.
     """

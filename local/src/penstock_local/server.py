@@ -450,7 +450,7 @@ class LocalKinesisProcess(Handle):
         """Return the process id.
 
         Raises:
-            Unavailable: It does not run.
+            Unavailable: The process does not run.
         """
         if self._process is None:
             raise Unavailable("this embedded Kinesis does not run")
@@ -460,7 +460,7 @@ class LocalKinesisProcess(Handle):
         """Start the process; it answers on return.
 
         Raises:
-            Unavailable: It ended instead; the message has its output.
+            Unavailable: The process ended before it answered; the message has its output.
         """
         if self._process is not None:
             raise OptionError("this LocalKinesisProcess runs already")

@@ -93,7 +93,7 @@ class Subscriptions:
         store.on_change = self._changed
 
     def seat(self, stream: Stream, consumer: Consumer, shard: Shard) -> Seat:
-        """Return a consumer's place on a shard."""
+        """Return the seat of a consumer on a shard; create it at the first request."""
         key = (stream.uid, consumer.arn(stream.arn), shard.id)
         found = self._seats.get(key)
         if found is None:

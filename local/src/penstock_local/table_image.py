@@ -94,7 +94,7 @@ class Image:
         """Apply a change.
 
         Raises:
-            LookupError: It is about a table that does not exist.
+            LookupError: The change is about a table that does not exist.
         """
         region = self.regions.setdefault(delta.region, RegionImage())
         for name, raw in delta.tables.items():

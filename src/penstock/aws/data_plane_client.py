@@ -102,7 +102,7 @@ class DataPlaneClient:
 
     Args:
         client: boto3's.
-        credentials: Of the client's session; None if it has none.
+        credentials: The credentials of the client's session; None if it has none.
         exchange: Opens an exchange with an address; None for an address behind a proxy.
     """
 

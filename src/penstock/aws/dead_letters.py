@@ -196,7 +196,7 @@ class DeadLetterQueue(_Target):
     Args:
         queue_url: The queue's URL. It must exist.
         region: AWS region; None: as boto3 finds it.
-        endpoint_url: Of another server of SQS's protocol; None: as boto3 finds it.
+        endpoint_url: Endpoint of another SQS-compatible server; None: as boto3 finds it.
         connection: Further connection options (docs/api.md); `deadline_s` (60) bounds a call with its retries.
 
     Raises:

@@ -57,7 +57,7 @@ class Refusal(Struct, frozen=True):
     """An answer that is no event stream, or an exception in one.
 
     Args:
-        status: Of HTTP; 400 for an exception that the service names.
+        status: The HTTP status; 400 for an exception in the event stream.
         code: The service's, or an empty text.
     """
 
@@ -87,7 +87,7 @@ class Receiver:
     """One request and the events of its answer. Lives in the connection's loop.
 
     Args:
-        request: To send.
+        request: The request to send.
         report: Called with each outcome, up to the one that ends the request.
     """
 

@@ -33,7 +33,7 @@ class Origin(Struct, frozen=True):
     Args:
         url: The endpoint, of which the scheme, host and port are used.
         ca_file: Certificates to trust; for https.
-        proxy_url: Of an HTTP proxy, or None.
+        proxy_url: URL of an HTTP proxy, or None.
         connect_timeout_s: Time in which a connection must be ready for streams.
     """
 

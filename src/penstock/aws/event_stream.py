@@ -116,7 +116,7 @@ def decode_headers(raw: bytes) -> dict[str, str]:
     """Return a frame's headers whose values are texts.
 
     Raises:
-        BrokenFrameError: They cannot be read.
+        BrokenFrameError: The headers cannot be read.
     """
     found: dict[str, str] = {}
     place = 0

@@ -21,7 +21,7 @@ class FoundTables(Struct, frozen=True):
     """Tables that look like lease tables.
 
     Args:
-        names: In the order of their names.
+        names: The tables' names, sorted.
         refused_count: Tables that we may not describe.
     """
 

@@ -249,7 +249,7 @@ def _read(name: str, stored: StoredObject) -> _Row:
     """Read the row of a lease from the object with a name.
 
     Raises:
-        NotALease: It is no row, or that of another lease.
+        NotALease: The object is no row, or the row of another lease.
     """
     key = _key_of(name)
     if _name_of(key) != name:

@@ -182,7 +182,7 @@ class _Reader:
 
     Args:
         connection: With its timeout, which holds for each wait.
-        time_s: For the whole answer.
+        time_s: Time for the whole answer.
 
     Raises:
         TimeoutError: The answer was not whole in time.

@@ -55,7 +55,7 @@ class Signing:
     """Signs requests that have the address and the headers of one that botocore has signed.
 
     Args:
-        headers: Of the request, with names in lower case, without those of its signature.
+        headers: The request's headers with names in lower case, without those of its signature.
         signed: The names that are signed, in order.
     """
 

@@ -95,7 +95,7 @@ def pages_of(send: Callable[..., Any], token: str, passed_as: str, **arguments: 
         send: Makes one call with these arguments.
         token: The member of a page that leads to the next one; the last page has none.
         passed_as: The argument that takes it.
-        arguments: Of the first call, and of all that follow.
+        arguments: Arguments of the first call and of all that follow.
     """
     following: dict[str, Any] = {}
     while True:

@@ -22,8 +22,8 @@ def read_rows(body: bytes) -> dict[str, Any]:
     """Return the document of an answer with rows; raise a plain error if it has another form.
 
     Raises:
-        ValueError: It is no JSON, or bytes are no Base64.
-        TypeError: It has another form.
+        ValueError: The body is no JSON, or bytes are no Base64.
+        TypeError: The document has another form.
         AttributeError: The same.
         KeyError: The same.
     """

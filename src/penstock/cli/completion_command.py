@@ -80,7 +80,7 @@ def completions(parser: CommandParser, words: list[str]) -> list[str]:
     """Return the completions of the last word.
 
     Args:
-        parser: Of the command line.
+        parser: The parser of the command line.
         words: Those after the program's name; the last one may be empty.
     """
     *before, last = words

@@ -115,7 +115,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Return host and port of `PORT`, `HOST:PORT` or `[IPV6]:PORT`.
 
     Raises:
-        ArgumentTypeError: It is neither.
+        ArgumentTypeError: The text has none of these forms.
     """
     host, colon, port = text.rpartition(":")
     if colon and host.startswith("[") and host.endswith("]"):

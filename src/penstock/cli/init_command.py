@@ -86,7 +86,7 @@ def write_pipeline(folder: Path, name: str, stream: str) -> list[str]:
 
     Args:
         folder: Absolute; created if it does not exist.
-        name: Of the pipeline and its leases.
+        name: Name of the pipeline and of its leases.
         stream: Name of the stream that it reads.
     """
     state = folder / "state"

@@ -72,7 +72,7 @@ def write_backup(path: Path, table_name: str, moment: str, leases: tuple[Lease, 
 
     Raises:
         OptionError: The file exists.
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     document = {
         "format": _FORMAT,
@@ -92,8 +92,8 @@ def read_backup(path: Path, table_name: str) -> tuple[Lease, ...]:
     """Read a backup of this table.
 
     Raises:
-        OptionError: Not a backup, or one of another table.
-        OSError: It cannot be read.
+        OptionError: The file is not a backup, or a backup of another table.
+        OSError: The file cannot be read.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -66,7 +66,7 @@ def parse_format(text: str, fields: _Fields = STREAM_FIELDS) -> LineFormat:
         fields: The fields of the records.
 
     Raises:
-        OptionError: It has an unknown field or escape.
+        OptionError: The format has an unknown field or escape.
     """
     parts: list[bytes | str] = []
     for match in _PART.finditer(text):

@@ -46,7 +46,7 @@ class ServiceNow:
     """Returns the current time by the service's clock, which also dates the records. The first call asks the service.
 
     Args:
-        stream: One of its streams.
+        stream: A stream of the service, for the call.
     """
 
     def __init__(self, kinesis: Kinesis, stream: str) -> None:
@@ -72,7 +72,7 @@ def parse_position(text: str, option: str) -> StartingPosition:
     """Return a starting position as it was typed.
 
     Raises:
-        PositionError: It cannot be parsed.
+        PositionError: The text cannot be parsed.
     """
     from penstock.core.starting import parse_starting
 

@@ -124,7 +124,7 @@ def _check_files(names: list[str]) -> None:
     """Make sure that every file can be read, before anything is written.
 
     Raises:
-        UsageError: One cannot.
+        UsageError: A file cannot be read.
     """
     # The files are not opened: if the pipe of a `<(...)` were opened and closed, its program would lose its reader.
     for name in names:
@@ -142,7 +142,7 @@ def _check_reachable(kinesis: Kinesis, stream: str) -> None:
     """Check before the first record that the stream can be reached; the writer itself would wait for a minute.
 
     Raises:
-        Unavailable, NotFound: It cannot.
+        Unavailable, NotFound: The stream cannot be reached.
     """
     # A user who may write need not be allowed to describe.
     with contextlib.suppress(AccessDenied, Throttled):

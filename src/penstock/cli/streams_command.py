@@ -237,7 +237,7 @@ def _wait(args: argparse.Namespace) -> None:
     """Wait until the stream is active, or gone after a deletion.
 
     Raises:
-        PenstockError: It takes too long.
+        PenstockError: The change takes too long.
     """
     from penstock.errors import NotFound
 

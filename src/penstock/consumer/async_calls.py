@@ -153,7 +153,7 @@ def awaitable(result: object, user_code: object) -> Awaitable[object]:
     """Return the awaitable that a call of user code returned.
 
     Raises:
-        UnusableHandlerError: It returned something else.
+        UnusableHandlerError: The call returned something else.
     """
     if inspect.isawaitable(result):
         return result

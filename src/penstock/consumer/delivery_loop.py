@@ -76,15 +76,15 @@ class DeliveryLoop(Loop[ShardRun]):
     Args:
         open_streams: Returns the way in which each stream is read.
         leases: The loop that owns the coordinator; it gets the events.
-        delivery_options: For every shard.
+        delivery_options: The options of each shard's delivery.
         processor_factory: Makes the user code of one shard.
         dead_letter: Called with records that failed for good, if that is the policy.
-        buffer_bytes_max: For all shards together.
+        buffer_bytes_max: Memory for the records of all shards together.
         progress_interval_s: Time between two reports to the coordinator's watchdog; also the longest time that
             a checkpoint waits for a renewal.
         checkpoint_timeout_s: How long `batch.checkpoint` waits.
-        read_pool: For calls to the stream.
-        handler_pool: For user code.
+        read_pool: The threads that call the stream.
+        handler_pool: The threads that call user code.
         on_worker_failure: Called when a failure must stop the whole worker.
         on_standstill: Called when no held lease could progress in two checks, `standstill_after_s` apart; None: never.
         standstill_after_s: Longer than a round, in which the worker may get other leases.
@@ -515,7 +515,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
         Raises:
             LeaseLost: The shard is another worker's now.
-            Unavailable: No answer in time; it is stored later.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored later.
         """
         pending = self.begin_checkpoint(run)
         if not self._wait_for(pending.outcome):

@@ -42,7 +42,7 @@ class Health:
         problems: What keeps it from being healthy; empty when it is.
         stream: Name or ARN.
         application: Names the lease table.
-        worker_id: In the lease table.
+        worker_id: The worker's name in the lease table.
         shards: Those whose leases it holds.
         renewal_age_s: Time since the oldest of the last renewals of the held leases; None when none is held.
         table_scan_age_s: Time since the lease table was last seen as a whole; None when it never was.

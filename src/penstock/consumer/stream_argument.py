@@ -167,10 +167,10 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
     Args:
         given: A name or ARN; several of them; or several with a starting position for each. One of several may also be
             named by the id that Java workers give it, `account:stream:epoch`.
-        starting_position: Of streams without their own.
+        starting_position: The position of streams that have none of their own.
 
     Raises:
-        UsageError: None is named, or one twice.
+        UsageError: No stream is named, or one is named twice.
         OptionError: A starting position is invalid, or names shards for several streams at once.
     """
     if not isinstance(given, Collection):

@@ -74,7 +74,7 @@ class ReadingParts(Struct, frozen=True):
         drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
         has_room: Whether the process as a whole may hold more.
         on_answered: Called when a run gets an answer after `fetch` has returned.
-        call_pool: For calls that have to do with no shard.
+        call_pool: The threads for calls that are about no single shard.
     """
 
     kinesis: Kinesis
@@ -92,7 +92,7 @@ class StreamReading:
 
     Args:
         parts: Shared with other streams.
-        options: For every shard, as it begins.
+        options: Options of each shard's reader when it begins.
         subscriptions: Bring the pages, by enhanced fan-out; None: GetRecords is polled.
         auto: When a shard changes between the two; None: never, `subscriptions` alone decides.
     """

@@ -63,8 +63,8 @@ class DeaggregatedPage(NamedTuple):
     """The user records of some Kinesis records.
 
     Args:
-        records: Of all of them.
-        counts: How many each of them held.
+        records: The user records of all of them.
+        counts: The number of user records in each.
         failure: Why the next one could not be deaggregated now.
         skipped_through: The end of the Kinesis records without user records that follow the last user record; None if there are none.
     """
@@ -84,16 +84,16 @@ def deaggregate_page(
     *,
     stream: str = "",
 ) -> DeaggregatedPage:
-    """Deaggregate Kinesis records as far as there is room: one at least.
+    """Deaggregate Kinesis records until their user records fill the room, and at least one.
 
     Args:
-        unread: In order.
-        room_bytes: For records; the last one may go beyond it.
-        shard_id: For the records.
+        unread: The Kinesis records, in order.
+        room_bytes: Memory for the user records; those of the last Kinesis record may exceed it.
+        shard_id: The shard that they were read from.
         counts: Counters to add to.
-        rule: Which misplaced aggregates are left out; None leaves out none. It may have to ask the service; if that
-            fails, the record stays as it is.
-        stream: For the records.
+        rule: Which misplaced aggregates are left out; None leaves out none. It may need a call to the service; if that
+            fails, the record stays unread.
+        stream: Name or ARN of its stream.
     """
     whole = _all_plain(unread, room_bytes, shard_id, stream)
     if whole is not None:

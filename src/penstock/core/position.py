@@ -201,7 +201,7 @@ def parse_position(text: str) -> Position:
     """Parse the `str` of a position.
 
     Raises:
-        PositionError: Anything else.
+        PositionError: The text is not that of a position.
     """
     name, colon, moment = text.partition(":")
     if colon:

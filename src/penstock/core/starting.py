@@ -45,8 +45,8 @@ class StartingPosition(Struct, frozen=True):
     """Where each shard starts.
 
     Args:
-        default: For shards that are not named.
-        by_shard: For the shards that are.
+        default: Position of the shards that are not named.
+        by_shard: Position of each named shard.
     """
 
     default: Position = LATEST
@@ -187,7 +187,7 @@ def with_moment(position: Position, configured: Position) -> Position:
     The KCL keeps the moment in its configuration, not in the lease table.
 
     Args:
-        position: From a lease.
+        position: The position in a lease.
         configured: The position that the user has set for this shard.
 
     Returns:

@@ -14,11 +14,11 @@ def check_consumer_name(name: str, option: str) -> None:
     """Refuse a name that no registered consumer can have.
 
     Args:
-        name: To be checked.
+        name: The name to check.
         option: The option that named it, for the message.
 
     Raises:
-        OptionError: It cannot be one.
+        OptionError: The name is empty, too long, or has characters that are not allowed.
 
     Source:
         Kinesis API reference, RegisterStreamConsumer.

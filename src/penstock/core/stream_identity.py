@@ -34,7 +34,7 @@ def parse_identity(text: str) -> StreamIdentity:
     """Parse the text of an identity, as `str` shows it.
 
     Raises:
-        ValueError: Something else.
+        ValueError: The text is not that of an identity.
     """
     arn, found, created = text.rpartition("@")
     if not (found and arn and created.isascii() and created.isdigit()):

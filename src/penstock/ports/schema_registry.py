@@ -46,7 +46,7 @@ class SchemaVersion:
     """One version of a schema.
 
     Args:
-        version_id: Of this version, and of no other in any registry.
+        version_id: Id of this version, and of no other in any registry.
         schema_name: The schema that it is a version of.
         data_format: The language of its definition.
         definition: The schema's text.
@@ -65,7 +65,7 @@ class RegisteredVersion:
     """The registry's answer about a definition that it has.
 
     Args:
-        version_id: Of the version with this definition.
+        version_id: Id of the version with this definition.
         status: How far the registry is with it.
         data_format: The language of the schema's definitions; None if the call does not return it.
     """

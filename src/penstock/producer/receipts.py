@@ -29,7 +29,7 @@ class Acknowledgement(NamedTuple):
 
     Args:
         shard_id: The shard that took it.
-        sequence_number: Of the Kinesis record, as the service's text.
+        sequence_number: Sequence number of the Kinesis record, as the service's text.
         sub_sequence_number: Its place inside an aggregate; 0 for a plain record.
         is_aggregated: Whether other user records share the Kinesis record.
     """

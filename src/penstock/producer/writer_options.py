@@ -39,7 +39,7 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
     """Check that a number lies in a range, both ends included.
 
     Raises:
-        OptionError: It does not.
+        OptionError: The number is outside the range.
     """
     if not low <= value <= high:
         raise OptionError(f"{name} is {value}; {low} to {high} are allowed")

@@ -145,7 +145,7 @@ class Recording:
         """Check the checksum of every batch.
 
         Raises:
-            DamagedRecording: One is wrong.
+            DamagedRecording: A checksum is wrong.
         """
         for index, batch in enumerate(self.metadata.batches):
             self._check(index, batch)

@@ -30,7 +30,7 @@ class AsyncPull(Generic[_T]):
         """Pass an item to a task that iterates, and wait until it is done. This is the consumer's handler.
 
         Raises:
-            Exception: Of `unfinished` or `refusal`: the iteration ended first, or the item may not be taken.
+            Exception: The failure from `unfinished` or `refusal`: the iteration ended first, or the item may not be taken.
         """
         if self._is_closed:
             raise self._unfinished()

@@ -43,7 +43,7 @@ class AsyncRun:
     Args:
         pull: Passes items to tasks that iterate; None if there is a handler.
         not_stopped: Returns the error of a consumer that has not stopped in time.
-        name: Of the public class, for messages.
+        name: Name of the public class, for messages.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ def _count_processors(listed: str) -> int:
     """Return how many processors a list such as `0-3,8` names.
 
     Raises:
-        ValueError: It names none.
+        ValueError: The list names no processor.
     """
     count = 0
     for part in listed.strip().split(","):

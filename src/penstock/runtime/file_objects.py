@@ -156,7 +156,7 @@ class FileObjects:
         """Check that the path still leads to the opened folder, which may have been removed and created again.
 
         Raises:
-            OSError: It does not.
+            OSError: Another folder, or none, is at the path.
         """
         if not os.path.samestat(os.fstat(folder), self._folder.stat()):
             raise OSError(errno.ESTALE, "another folder was put in its place")

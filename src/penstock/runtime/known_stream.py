@@ -49,7 +49,7 @@ class KnownStream:
         """Check that the name means the same stream, unless that was done a moment ago.
 
         Raises:
-            StreamChanged: It means another one now.
+            StreamChanged: Another stream has the name now.
             PenstockError: The service did not answer, or knows no stream of this name.
         """
         now_s = self._now_s()

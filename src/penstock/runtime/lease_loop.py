@@ -144,9 +144,9 @@ class LeaseLoop(Loop[Event]):
 
     Args:
         stream: Name or ARN, for messages; several of them if they share the table.
-        kinesis: For listings.
-        renewal_pool: For renewals and nothing else.
-        call_pool: For every other call.
+        kinesis: The service that lists shards.
+        renewal_pool: The threads for renewals and nothing else.
+        call_pool: The threads for every other call.
         table_option: The user's option that names the lease table.
         condition: Its thread waits on it; a new one by default.
         kcl3: The rows that KCL 3 workers keep beside the leases; needed if the coordinator reads them.

@@ -51,7 +51,7 @@ class ShardLag:
     """How far behind one checkpoint is.
 
     Args:
-        key: Of the shard's lease.
+        key: Key of the shard's lease.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when unknown.
         why_unknown: The service's error instead of a lag.
         refused_count: Reads that the service refused: the shard is read as often as it may be.
@@ -74,7 +74,7 @@ def measure_lags(
 
     Args:
         streams: Names or ARNs by stream id, which is the prefix of a lease's key.
-        leases: Of one table.
+        leases: Leases of one table.
         effort: The reads that the lag of one lease may cost.
     """
 

@@ -57,7 +57,7 @@ class ThreadPull(Generic[_T]):
         """Pass an item to a thread that iterates, and wait until it is done. This is the consumer's handler.
 
         Raises:
-            Exception: Of `unfinished` or `refusal`: the iteration ended first, or the item may not be taken.
+            Exception: The failure from `unfinished` or `refusal`: the iteration ended first, or the item may not be taken.
         """
         offer = _Offer(item)
         with self._lock:

@@ -20,7 +20,7 @@ def check_are_callable(**given: object) -> None:
     """Refuse arguments that cannot be called; None is no user code.
 
     Raises:
-        UsageError: One cannot be called.
+        UsageError: An argument cannot be called.
     """
     for name, code in given.items():
         if code is not None and not callable(code):

@@ -81,7 +81,7 @@ class AvroCodec:
     """Reads and writes payloads of one schema.
 
     Args:
-        schema: Of the writer, as `parse_avro` returns it.
+        schema: The writer's schema, as `parse_avro` returns it.
         what: The payloads' owner, for messages.
         reader_schema: The schema that a payload is read into, by Avro's rules of resolution; without it the writer's.
         names_branches: Whether a value of a union that has a named type is read as the pair of name and value.

@@ -130,7 +130,7 @@ def check_exponents(value: Any) -> None:
     """Refuse a decimal of a large exponent anywhere in a value: fastavro would write all of its zeros first.
 
     Raises:
-        ValueError: There is one.
+        ValueError: The value has such a decimal.
     """
     if isinstance(value, Decimal):
         exponent = value.as_tuple().exponent

@@ -117,7 +117,7 @@ class ValueBound:
     """Finds payloads with too many values. Most schemas permit few values for each byte, so their payloads are not counted.
 
     Args:
-        schema: Of the writer, as `parse_avro` returns it.
+        schema: The writer's schema, as `parse_avro` returns it.
         contains_itself: Whether a datum may be nested without a bound; each payload is counted then.
         count_max: Values that a payload may have.
     """
@@ -132,7 +132,7 @@ class ValueBound:
         """Count the values of a payload, if it may have too many.
 
         Raises:
-            TooManyValuesError: It has too many.
+            TooManyValuesError: The payload has too many values.
             EOFError, ValueError, IndexError, RecursionError: It does not fit the schema.
         """
         if len(payload) <= self._uncounted_bytes_max:

@@ -164,7 +164,7 @@ def fetch_version(registry: SchemaRegistry, version_id: UUID) -> SchemaVersion:
     """Fetch a version that records can be read with.
 
     Raises:
-        UnknownSchema: There is none with this id.
+        UnknownSchema: The registry has no version with this id.
         UnsupportedSchema: Its schema is of a format that is not supported.
     """
     version = registry.fetch_version(version_id)

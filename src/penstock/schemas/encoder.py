@@ -45,7 +45,7 @@ class SchemaEncoder:
     The id of the schema's version is looked up by the definition when the first value is encoded, and kept.
 
     Args:
-        schema_name: Of the schema in the registry.
+        schema_name: Name of the schema in the registry.
         definition: The schema, as text or as JSON values.
         data_format: AVRO or JSON (JSON Schema).
         register: Whether a definition that the registry does not have is added to it: to the schema of this name, or as a

@@ -78,7 +78,7 @@ class _States:
     """A pattern as states. Each has a test, of a character or of a place, and the states that follow.
 
     Raises:
-        _NotSupportedError: It cannot be made.
+        _NotSupportedError: States cannot do what the pattern needs.
     """
 
     def __init__(self, parsed: Any) -> None:

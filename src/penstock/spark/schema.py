@@ -23,7 +23,7 @@ def check_schema(simple: str) -> None:
         simple: Spark's `simpleString()` of the requested schema.
 
     Raises:
-        OptionError: It is another one.
+        OptionError: The requested schema is another one.
     """
     columns = [column.split() for column in SCHEMA_DDL.split(", ")]
     own = f"struct<{','.join(f'{name}:{kind.lower()}' for name, kind in columns)}>"

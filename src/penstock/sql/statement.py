@@ -23,8 +23,8 @@ def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple
     """Return the tables of a SELECT that are not its own CTEs, in order: each with its schema, if the statement has one.
 
     Raises:
-        StatementError: It cannot be parsed.
-        OptionError: It is no single SELECT.
+        StatementError: The statement cannot be parsed.
+        OptionError: The statement is no single SELECT.
     """
     import duckdb
 

@@ -163,7 +163,7 @@ def open_stream_rows(kinesis: Kinesis, stream: str) -> StreamRows:
     """Describe a stream and list its shards.
 
     Raises:
-        NotFound: It does not exist.
+        NotFound: The stream does not exist.
     """
     summary = kinesis.fetch_summary(stream)
     # The moment first: a shard that is made after it has no record from before it.

@@ -42,7 +42,7 @@ class Tables:
 
         Raises:
             NotFound: There is no stream of this name; the message has the nearest one.
-            OptionError: It cannot be the name of a stream.
+            OptionError: The name cannot be that of a stream.
         """
         if name in self._recordings or name.endswith(_RECORDING_SUFFIX):
             from penstock.sql.recording_rows import RecordingRows

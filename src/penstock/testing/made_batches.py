@@ -48,7 +48,7 @@ B = TypeVar("B", bound=Made)
 
 
 def batch(records: Sequence[Record], *, attempt: int = 1, millis_behind_latest: int = 0) -> MadeBatch:
-    """Make a batch, as a handler of `Consumer` is given it. Its checkpoints and acknowledgements are the consumer's own.
+    """Make the batch that a handler of `Consumer` would get. Checkpoints and acknowledgements are the consumer's own code.
 
     Args:
         records: 1 to 10,000, from `penstock.testing.records` and `aggregate`.
@@ -56,7 +56,7 @@ def batch(records: Sequence[Record], *, attempt: int = 1, millis_behind_latest: 
         millis_behind_latest: How far reading is behind the tip of the shard.
 
     Raises:
-        UsageError: There are none, or too many.
+        UsageError: There are no records, or too many.
     """
     return _make(MadeBatch, records, attempt, millis_behind_latest)
 
@@ -64,7 +64,7 @@ def batch(records: Sequence[Record], *, attempt: int = 1, millis_behind_latest: 
 def async_batch(
     records: Sequence[Record], *, attempt: int = 1, millis_behind_latest: int = 0
 ) -> MadeAsyncBatch:
-    """Make a batch, as a handler of `AsyncConsumer` is given it; as `batch`.
+    """Make the batch that a handler of `AsyncConsumer` would get; otherwise like `batch`.
 
     Args:
         records: As for `batch`.

@@ -119,7 +119,7 @@ def records(
     Args:
         payloads: One for each record: bytes, text, or a mapping that becomes JSON.
         partition_key: Of all of them; `{n}` is replaced by the place of each. None: the stream manages keys by itself.
-        sequence_number: Of the first one; the others follow it. None: by its place, from 1.
+        sequence_number: Sequence number of the first record; the others follow it. None: the record's place, from 1.
         arrival: When the service took them in. None: the seconds after the beginning of 2026.
         shard_id: Where they are read.
         stream: Name or ARN of the stream.
@@ -147,7 +147,7 @@ def aggregate(
         payloads: Two or more; a producer sends a single record as it is.
         partition_key: Of all of them; `{n}` is replaced by the place of each.
         explicit_hash_key: As the producer set it.
-        sequence_number: Of the aggregate. None: by its place.
+        sequence_number: Sequence number of the aggregate. None: its place.
         arrival: When the service took it in. None: as for `records`.
         shard_id: Where it is read.
         stream: Name or ARN of the stream.

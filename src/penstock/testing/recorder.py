@@ -30,7 +30,7 @@ class Call:
         records: Its records.
         attempt: 1, or more when a call with these records failed before.
         wait_s: Pause since that call failed; 0 for a first attempt.
-        reason: Of a dead letter: the error of the last attempt.
+        reason: Why the records became dead letters: the error of the last attempt.
         error: The error that the call raised; None if it returned.
     """
 

@@ -151,7 +151,7 @@ def run_processor(
     options: ConsumerOptions | None = None,
     **single_options: Unpack[ConsumerKeywords],
 ) -> Run:
-    """Run a processor over records, as `run`; the shard's start and end are reported to it, too.
+    """Run a processor over records, as `run` does with a handler. The shard's start and end are reported to it, too.
 
     Args:
         processor_factory: As for `Consumer`.

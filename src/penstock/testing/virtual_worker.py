@@ -260,7 +260,7 @@ class VirtualDriver:
         """Check that the handler was called often enough for each fault that names a call.
 
         Raises:
-            UsageError: One was not.
+            UsageError: A call that a fault names was not made.
         """
         count = sum(call.kind == "records" for call in self.recorder.calls)
         for name in ("lease_lost_after", "lease_lost_during", "stop_during"):

@@ -24,7 +24,7 @@ class ReplayedShard(Shard):
         now_ms: Reads the clock.
 
     Raises:
-        OptionError: It has another id than the service gives.
+        OptionError: Its id differs from those that the service gives.
     """
 
     __slots__ = ("_file", "_first_ordinals", "_indexes", "_last_numbers", "_now_ms", "recorded")

@@ -35,7 +35,7 @@ class NextRecord:
         place: Its sequence number, then a point and its place in the aggregate.
         partition_key: None if the service places records.
         data: The beginning of the payload.
-        byte_count: Of the whole payload.
+        byte_count: Bytes of the whole payload.
     """
 
     place: str
@@ -55,7 +55,7 @@ class Following:
     """Records after a checkpoint.
 
     Args:
-        checkpoint: Which one; the application may have moved on since.
+        checkpoint: The checkpoint that they follow; the application may have moved it since.
         records: In their order, at most `RECORDS_MAX`.
     """
 

@@ -33,7 +33,7 @@ class QueueReader:
     """Reads the queues while a view shows them. Thread-safe.
 
     Args:
-        clock: For the pauses and the minutes.
+        clock: The clock for pauses, and for the minutes of the figures.
     """
 
     def __init__(self, queues: Queues, cloudwatch: CloudWatchQueries, clock: Clock) -> None:

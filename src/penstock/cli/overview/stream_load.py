@@ -44,7 +44,7 @@ class Quota:
     Args:
         stream_metric: CloudWatch's metric of the whole stream.
         shard_metric: CloudWatch's metric of a shard; None if there is none for this quantity alone.
-        per_s_max: Of one shard.
+        per_s_max: The quota of one shard.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Load:
         writes_refused: Records in all minutes; None when unknown.
         reads_refused: Calls in all minutes; None when unknown.
         shard_count: How many shards' quotas it has.
-        sent_bytes_per_s: Of a shard: bytes sent by polling and fan-out together; None when unknown.
+        sent_bytes_per_s: Bytes that a shard sends by polling and fan-out together; None when unknown.
     """
 
     per_s: Mapping[str, float]
@@ -151,9 +151,9 @@ class StreamSnapshot:
     Args:
         stream: Name or ARN.
         on_demand: Whether the service makes its shards; None when unknown.
-        load: Of the whole stream; None if CloudWatch was not queried.
+        load: Traffic of the whole stream; None if CloudWatch was not queried.
         shards: The open ones, by hash key.
-        history: Of the last hour, oldest first; empty before the first whole minute.
+        history: The minutes of the last hour, oldest first; empty before the first whole minute.
         problems: Failures to read, a sentence each.
         advice: Next steps.
     """
@@ -187,7 +187,7 @@ def load_of(sums: Mapping[str, Mapping[int, float]], now_ms: int, shard_count: i
     Args:
         sums: By metric, then by the minute.
         now_ms: The figures of the running minute count too, though incomplete.
-        shard_count: Of a stream; None for a shard.
+        shard_count: Number of a stream's shards; None for the traffic of a shard.
     """
     since_ms = now_ms - PEAK_MINUTES * MINUTE_MS
     late = {
@@ -258,8 +258,8 @@ def advise(
 
     Args:
         stream: Name or ARN.
-        load: Of the whole stream.
-        shards: The open ones.
+        load: Traffic of the whole stream.
+        shards: The open shards.
         on_demand: Whether the service makes them.
         connection: The options by which the command reaches the same service.
     """

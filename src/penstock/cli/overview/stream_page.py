@@ -53,7 +53,7 @@ def page_of_stream(
     """Return the page of one stream.
 
     Args:
-        snapshot: Of it; None while the first one is under way.
+        snapshot: The stream's snapshot; None while the first one is under way.
         stream: Name or ARN.
         applications: Those that read it.
         interval_s: Seconds between two snapshots.

@@ -57,7 +57,7 @@ class StreamReader:
     Args:
         kinesis: Returns the stream's mode, and which metrics CloudWatch has for each shard.
         cloudwatch: Returns the figures; each query costs money.
-        clock: For the pauses and the minutes.
+        clock: The clock for pauses, and for the minutes of the figures.
         connection: The options by which a command that is advised reaches the same service.
     """
 

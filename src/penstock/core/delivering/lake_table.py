@@ -139,7 +139,7 @@ def check_partitions(table: str, wanted: Sequence[PartitionColumn], found: Seque
         found: Partition columns of the table, or its expressions.
 
     Raises:
-        OptionError: They differ.
+        OptionError: The partition columns differ.
     """
     names = [each.name.lower() for each in wanted]
     if names and names != [each.lower() for each in found]:
@@ -165,7 +165,7 @@ def check_owner(table: str, delivery: Delivery, found: str | None, own: str | No
         own: Id of this delivery; None before its first run.
 
     Raises:
-        DeliveryFailed: They differ.
+        DeliveryFailed: The ids differ.
     """
     if found is not None and found != own:
         raise DeliveryFailed(

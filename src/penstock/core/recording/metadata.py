@@ -45,8 +45,8 @@ class RecordedBatch(Struct, frozen=True):
 
     Args:
         record_bytes: Bytes of their data and partition keys.
-        first_sequence_number: Of the first row.
-        last_sequence_number: Of the last row.
+        first_sequence_number: Sequence number of the first row.
+        last_sequence_number: Sequence number of the last row.
         offset: Where its bytes begin in the file.
         crc32: Their CRC-32.
     """

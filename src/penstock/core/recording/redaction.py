@@ -63,7 +63,7 @@ def parse_redaction(expressions: Sequence[str]) -> Redaction:
     """Parse expressions.
 
     Raises:
-        OptionError: One cannot be parsed.
+        OptionError: An expression cannot be parsed.
     """
     hashes_keys = drops_data = False
     fields: list[JsonField] = []

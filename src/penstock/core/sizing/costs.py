@@ -22,7 +22,7 @@ class Sum(Struct, frozen=True):
     """One item of a bill.
 
     Args:
-        item: Which.
+        item: Its name.
         terms: The sum as it is shown, for instance two shards times 730 hours times a price.
         amount: Its value, a month.
     """
@@ -68,7 +68,7 @@ class Bill(Struct, frozen=True):
     """A month in one mode.
 
     Args:
-        mode: In a few words.
+        mode: The mode, in a few words.
         note: A condition of the sums; empty if there is none.
     """
 
@@ -83,7 +83,7 @@ class Bill(Struct, frozen=True):
 
 
 def provisioned_bill(usage: Usage, shards: float, prices: Prices, mode: str = "provisioned") -> Bill:
-    """Return the bill of a provisioned stream with a number of shards, on average."""
+    """Return the bill of a provisioned stream; `shards` is the mean number of its shards over the month."""
     hours, seconds = HOURS_PER_MONTH, 3600
     sums = [
         sum_of("shards", shards, hours, prices.shard_hour),

@@ -143,7 +143,7 @@ class PlanInput(Struct, frozen=True):
 
     Args:
         shards: Open ones.
-        traffic: From CloudWatch; without periods if it has none.
+        traffic: CloudWatch's figures; without periods if it has none.
         consumers: Names of registered consumers.
         applications: Names of applications that poll.
         limits: The bounds of the size.

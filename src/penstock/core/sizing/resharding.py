@@ -108,9 +108,9 @@ class HotKey(Struct, frozen=True):
     """A shard that splitting cannot relieve.
 
     Args:
-        hash_key: Of the partition key.
+        hash_key: The hash of the hot partition key.
         use: Which part of a shard's write quota the key alone uses.
-        shard_use: Which part the shard uses.
+        shard_use: Which part the whole shard uses.
     """
 
     shard_id: str

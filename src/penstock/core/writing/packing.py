@@ -158,7 +158,7 @@ def check_record(
     """Refuse a record that the service can never accept.
 
     Raises:
-        RecordError: Key, hash key or size; names the values and the way out.
+        RecordError: The key, the hash key or the size is not allowed; the message has the values and the way out.
     """
     key_chars = len(partition_key)
     if not PARTITION_KEY_CHARS_MIN <= key_chars <= PARTITION_KEY_CHARS_MAX:

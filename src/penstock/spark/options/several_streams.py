@@ -235,7 +235,7 @@ def _given_texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, 
         options: Names of the options.
 
     Raises:
-        OptionError: One is set twice.
+        OptionError: An option is set twice.
     """
     wanted = frozenset(options)
     spelt = {

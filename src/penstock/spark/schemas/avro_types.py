@@ -30,7 +30,7 @@ class SparkAvro(NamedTuple):
     """A type and its values.
 
     Args:
-        type: In Spark.
+        type: Spark's type.
         convert: Makes Spark's value of one that fastavro has read without logical types.
     """
 

@@ -36,7 +36,7 @@ class DeadLetters:
 
     Args:
         options: The sink's options, with a folder or a stream for dead letters.
-        memory: Of the task, for letters to another stream.
+        memory: The task's memory, for letters to another stream.
     """
 
     def __init__(self, options: SinkOptions, ports: SinkPorts, memory: TaskMemory) -> None:
@@ -157,8 +157,8 @@ def file_name(query: str | None, batch: str | None, write_id: str | None, partit
 
     Args:
         query: Spark's id of the streaming query; None in a batch job.
-        batch: Its number of the micro-batch.
-        write_id: Of the batch write; None in a streaming query's sink, which writes each of its batches once.
+        batch: The query's number of the micro-batch.
+        write_id: Id of the batch write; None in a streaming query's sink, which writes each of its batches once.
     """
     parts = [] if query is None else [f"{query}-batch-{batch}"]
     if write_id is not None:

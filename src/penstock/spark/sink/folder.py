@@ -138,7 +138,7 @@ def _refuse_planted(path: Path) -> None:
     """Refuse a folder that is another user's symbolic link: it may lead anywhere.
 
     Raises:
-        PermissionError: It is such a link.
+        PermissionError: The folder is such a link.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):

@@ -123,7 +123,7 @@ class _Router:
         self.overruled_count = 0
         """Rows whose column names another stream than the option."""
         self.overruled_stream = ""
-        """One of the streams that it names."""
+        """One of these other streams, for the warning."""
 
     def stream_of(self, named: Text, row_number: int) -> str:
         """Return the stream of a row whose column has this value.

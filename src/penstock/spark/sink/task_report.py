@@ -22,7 +22,7 @@ class TaskReport(Struct, frozen=True):
         reports: Its writes by stream.
         dead_letter_count: Rows that became dead letters.
         overruled_count: Rows whose column streamName names another stream than the option, which decides.
-        overruled_stream: One of the streams that it names, as text for messages.
+        overruled_stream: One of these other streams, as text for messages.
     """
 
     reports: dict[str, WriteReport] = field(default_factory=dict)

@@ -48,7 +48,7 @@ class _StreamMetrics:
     """Adds the label `stream`, and leaves the shared metrics open. Figures of several streams never mix.
 
     Args:
-        metrics: Of the whole query.
+        metrics: The metrics of the whole query.
     """
 
     def __init__(self, metrics: ClosableMetrics, stream: str) -> None:
