@@ -46,7 +46,7 @@ def to_arrow(records: Iterable[Record]) -> pa.Table:
     """
     rows = list(records)
     columns = [
-        [record.stream.rpartition("/")[2] or None for record in rows],  # of an ARN its name, as in Spark
+        [record.stream.rpartition("/")[2] or None for record in rows],  # the name in an ARN, as in Spark
         [record.shard_id for record in rows],
         [record.sequence_number for record in rows],
         [record.sub_sequence_number for record in rows],

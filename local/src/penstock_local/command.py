@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="bytes of records kept at most; more is refused (default: 4 GiB)",
     )
-    # for a parent that starts it and may die without a word: its end of the pipe closes
+    # for a parent process that may die without stopping the server: its end of the pipe closes then
     parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate made at the start")
     parser.add_argument(

@@ -201,7 +201,7 @@ class StreamMetrics:
             The results by the queries' ids, and the queries that are about other namespaces.
 
         Raises:
-            RequestRefused: There are too many queries, or something of them is not served.
+            RequestRefused: There are too many queries, or a query asks for something that is not served.
         """
         queries: list[dict[str, Any]] = document["MetricDataQueries"]
         if len(queries) > QUERIES_MAX:

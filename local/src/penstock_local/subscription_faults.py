@@ -46,7 +46,7 @@ async def _stop_if_due(due: dict[str, Fault]) -> None:
     if "reset" in due or "goaway" in due:
         raise BreakOff(in_order="reset" not in due)
     if "silence" in due:
-        # until the connection ends
+        # wait until the connection ends
         await asyncio.get_running_loop().create_future()
 
 

@@ -65,7 +65,7 @@ _VARIABLES: Final = (
 
 _lock = threading.Lock()
 _clients: Final[dict[tuple[str, AwsOptions, int], Any]] = {}
-"""By service, options and a hash of the environment: a program that changes its environment, as tests do, gets another client."""
+"""The clients by service, options and a hash of the environment: a program that changes its environment, as tests do, gets another one."""
 _renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
 """How often credentials were fetched again, and when they were last."""
 

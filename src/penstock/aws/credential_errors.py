@@ -15,7 +15,7 @@ _OF_CREDENTIALS: Final = "botocore.credentials"
 _OF_SIGNING: Final = "botocore.auth"
 _OF_THE_SDK: Final = (sdk.BotoCoreError, sdk.ClientError, ResponseParserError)
 _STILL_EXPIRED: Final = "refreshed credentials are still expired"
-"""Of botocore's plain RuntimeError."""
+"""The text of botocore's RuntimeError, which has no class of its own."""
 _OTHER_VERSION: Final = "Unsupported version"
 _FETCHED_EXPIRED: Final = (
     "Check what issues them (credential_process, role, instance), and this machine's clock"

@@ -88,7 +88,7 @@ _WRAPPED_BY_TRACING: Final = (
     (Endpoint, "prepare_request"),
     (URLLib3Session, "send"),
 )
-"""Where OpenTelemetry, X-Ray, Sentry and others put functions of their own to see each call."""
+"""The functions that OpenTelemetry, X-Ray, Sentry and others wrap to see each call."""
 _ADDRESSES_MAX: Final = 8
 _QUEUES_MAX: Final = 64
 _LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME"
@@ -157,7 +157,7 @@ class _Operation:
         self._exchange = exchange
         self._parser = PageParser(create_parser("json"))
         self._model = client.meta.service_model.operation_model(operation)
-        # By the queue's ARN, on which the address may depend; None without one.
+        # The key is the ARN of a call's queue, on which the address may depend; None without a queue.
         self._patterns: dict[str | None, _Pattern] = {}
         self._events.register_first(f"before-send.{self._event}", self._on_request)
 
@@ -260,7 +260,7 @@ class _Operation:
                 return {"Page": decode_page(answer.body), "ResponseMetadata": _metadata(answer)}
             if self._name == _PUT_RECORDS:
                 return {"Answers": decode_answers(answer.body), "ResponseMetadata": _metadata(answer)}
-            if not _BINARY.search(answer.body):  # which botocore decodes
+            if not _BINARY.search(answer.body):  # botocore decodes binary values
                 found = {name: value for name, value in _decode(answer.body).items() if value is not None}
                 return {**found, "ResponseMetadata": _metadata(answer)}
         response = {
@@ -302,7 +302,7 @@ def _body_of(arguments: Mapping[str, Any]) -> bytes:
 def _request_of(pattern: _Pattern, body: bytes, signed: Mapping[str, str]) -> Any:
     headers: Any = HeadersDict({**pattern.headers, **_trace(), **signed, "Content-Length": str(len(body))})
     request: Any = AWSPreparedRequest("POST", pattern.url, headers, body, False)
-    request.context = dict(pattern.context)  # as newer versions of botocore have it
+    request.context = dict(pattern.context)  # newer versions of botocore read it
     return request
 
 

@@ -38,7 +38,7 @@ log = logging.getLogger("penstock.aws")
 
 STREAM_WINDOW_BYTES: Final = 512 * 1024
 _CONNECTION_WINDOW_BYTES: Final = 16 * 1024 * 1024
-_FIRST_WINDOW_BYTES: Final = 65_535  # of a connection: RFC 9113, 6.9.2
+_FIRST_WINDOW_BYTES: Final = 65_535  # a connection's first window: RFC 9113, 6.9.2
 _FRAME_BYTES_MAX: Final = 256 * 1024
 _HTTP1: Final = b"HTTP/1."
 _STATUS_BYTES_MAX: Final = 100

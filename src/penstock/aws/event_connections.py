@@ -28,7 +28,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Origin(Struct, frozen=True):
-    """Where connections go.
+    """The endpoint of connections, and how they get there.
 
     Args:
         url: The endpoint, of which the scheme, host and port are used.

@@ -70,7 +70,7 @@ STOPPED: Final = "penstockStopped"
 TERM: Final = "penstockTerm"
 RUN: Final = "penstockRun"
 LEASE_ENTITY: Final = "LEASE"
-_SHOWN_MAX: Final = 300  # of an attribute in an error: a row has up to 400 KB, and is skipped in every scan
+_SHOWN_MAX: Final = 300  # characters of an attribute in an error: a row may have 400 KB
 METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
 KCL3_ENTITIES: Final = frozenset(
     {"STREAM", "LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", METRICS_ENTITY}

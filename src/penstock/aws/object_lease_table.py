@@ -56,9 +56,9 @@ class ObjectLeaseTable:
         self._store = store
         self._retry_plan = retry_plan
         self._lock = threading.Lock()
-        # As they were read or written last; another worker may have changed them.
+        # The rows as last read or written; another worker may have changed them since.
         self._rows: dict[str, _Row] = {}
-        self._no_rows: dict[str, _NoRow] = {}  # by the object's name, as the last scan found them
+        self._no_rows: dict[str, _NoRow] = {}  # the unreadable objects of the last scan, by name
         self._row_count = 0
 
     def __repr__(self) -> str:

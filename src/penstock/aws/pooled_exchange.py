@@ -154,7 +154,7 @@ def _error_of(error: BaseException, url: str) -> sdk.BotoCoreError | None:
     """Return botocore's error for a connection that could not be opened; None if it has none."""
     if isinstance(error, pool_errors.SSLError | ssl.SSLError | ValueError):  # a name that does not match
         return sdk.SSLError(endpoint_url=url, error=error)
-    if isinstance(error, pool_errors.NewConnectionError):  # in urllib3 a kind of timeout
+    if isinstance(error, pool_errors.NewConnectionError):  # urllib3 derives it from a timeout
         return sdk.EndpointConnectionError(endpoint_url=url, error=error)
     if isinstance(error, pool_errors.ConnectTimeoutError | TimeoutError):
         return sdk.ConnectTimeoutError(endpoint_url=url, error=error)

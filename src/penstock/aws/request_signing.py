@@ -68,7 +68,7 @@ class Signing:
         self._has_token = _TOKEN.lower() in signed
         self._region = region
         self._service = service
-        self._key: tuple[str, str, bytes] | None = None  # of a secret and a day
+        self._key: tuple[str, str, bytes] | None = None  # secret, day, and their signing key
 
     def fits(self, keys: Keys) -> bool:
         """Return whether it can sign with these keys: they must have a session token if the signed request had one, and none otherwise."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseTable
 
 _OBSERVE_S: Final = 4.0
-_BUCKET_LEASE_S: Final = 60.0  # of a query, unless an option says otherwise
+_BUCKET_LEASE_S: Final = 60.0  # default lease duration of a query with leases in a bucket
 DESCRIPTION = (
     "Show an application's leases, the shares of its workers and who assigns them, or reset its checkpoints."
 )

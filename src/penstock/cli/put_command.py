@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
             report = writer.finish()
     except DeliveryFailed as error:
         raise DeliveryFailed(f"{error}; {_acknowledged(writer)} acknowledged before") from error
-    except OSError as error:  # of a file: the service's are Penstock's own
+    except OSError as error:  # a file failed: errors of the service are Penstock's own classes
         writer.finish()
         raise PenstockError(f"{error}; {_acknowledged(writer)} acknowledged before") from error
     except (KeyboardInterrupt, SystemExit):

@@ -108,7 +108,7 @@ class KclpyRecord:
 
     @property
     def partition_key(self) -> str | None:
-        """As the producer gave it."""
+        """The key that the producer set."""
         return self._record.partition_key
 
     @property

@@ -75,7 +75,7 @@ LOST_GRACE_S: Final = 2.0
 
 
 class _Tally(Struct):
-    # Since the last `take_progress`.
+    # Figures since the last `take_progress`.
     bytes: int = 0
     since_s: float = field(default=0.0)
 
@@ -137,7 +137,7 @@ class ShardRun:
         self._arrivals = ArrivalMarks()
         self._read_error: PenstockError | None = None
         self._service_clock = ServiceClock()
-        self._lost_arrival_s: float | None = None  # of the first record after a loss
+        self._lost_arrival_s: float | None = None  # arrival of the first record after a loss
         self._stop_why: StopWhy | None = None
         self._grace_until_s: float | None = None
         self._is_answered = False

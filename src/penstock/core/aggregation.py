@@ -227,7 +227,7 @@ def _resolve(
     columns = UserColumns(
         list(map(keys.__getitem__, map(_key_index_of, records))), None, list(map(_data_of, records))
     )
-    if True not in map(has_field, records, repeat(_HASH_KEY_INDEX)):  # as in most aggregates
+    if True not in map(has_field, records, repeat(_HASH_KEY_INDEX)):  # most aggregates have no hash keys
         return columns
     return columns._replace(
         explicit_hash_keys=[

@@ -26,7 +26,7 @@ from penstock.core.position import Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
 from penstock.errors import StreamChanged
 
-_UNKNOWN_START: Final = "0"  # of a Shard that was not made from a listing
+_UNKNOWN_START: Final = "0"  # starting number of a Shard that was not made from a listing
 
 
 # --- coverage ---------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ _UNHEEDED_S: Final = 5.0
 _WAKE_S: Final = 0.5
 _WAKES_MAX: Final = 10
 _ending = threading.Event()
-"""Set once a hook has begun to close: a signal must not break that off."""
+"""Set once a hook has begun to close: a signal must not interrupt it."""
 
 
 class EndHook:

@@ -25,7 +25,7 @@ from penstock.recording.arrow import SCHEMA, pa, pq
 _MAGIC: Final = b"PAR1"
 _TAIL_BYTES: Final = 8  # the footer's length and the magic
 _READ_BYTES: Final = 1 << 20
-_SOURCE_COLUMNS: Final = ("sequenceNumber", "partitionKey", "data")  # by which aggregates are taken apart
+_SOURCE_COLUMNS: Final = ("sequenceNumber", "partitionKey", "data")  # needed to take aggregates apart
 
 
 def open_recording(path: str | os.PathLike[str]) -> Recording:

@@ -55,7 +55,7 @@ class AsyncPull(Generic[_T]):
         while True:
             offer = await self._offers.get()
             if offer is None:
-                self._offers.put_nowait(None)  # for the other iterating tasks
+                self._offers.put_nowait(None)  # ends the other iterating tasks too
                 return
             item, settled = offer
             if settled.done():

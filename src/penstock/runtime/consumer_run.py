@@ -47,7 +47,7 @@ class ConsumerRun(Generic[_R]):
         self._stop_within_s = shutdown_timeout_s + STOP_SLACK_S
         self._not_stopped = not_stopped
         self._start_lock = threading.Lock()  # held while the consumer starts
-        self._iteration_lock = threading.Lock()  # of several threads that iterate, one starts the consumer
+        self._iteration_lock = threading.Lock()  # one of the iterating threads starts the consumer
         self._is_stop_wanted = False  # no lock: a signal handler may set it while `begin` holds the lock
 
     @property

@@ -21,7 +21,7 @@ class MemoryLeaseTable:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The table's name, for messages."""
         return self._name
 
     def ensure_exists(self) -> bool:

@@ -103,7 +103,7 @@ class _Instruments(MetricsTally):
         super().observe(name, value, labels)
         with self._lock:
             if (name, labels_of(labels)) not in self._now.distributions:
-                return  # for lack of room
+                return  # it was dropped for lack of room
             histogram = self._histograms.get(name)
             if histogram is None:
                 histogram = self._meter.create_histogram(self._prefix + name, unit=_unit_of(name))

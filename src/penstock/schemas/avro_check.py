@@ -12,7 +12,7 @@ from penstock.schemas.avro_cost import DECIMAL_DIGITS_MAX
 Check: TypeAlias = Callable[[Any], None]
 
 INTEGER_ENDS: Final[Mapping[str, int]] = {"int": 1 << 31, "long": 1 << 63}
-"""By type: the first number that is too large; the smallest one that fits is its negative."""
+"""The first number that is too large, by type; its negative is the smallest one that fits."""
 
 
 _ALONE: Final[Mapping[type, tuple[str, ...]]] = {

@@ -79,7 +79,7 @@ class JsonCodec:
         except (msgspec.EncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SchemaMismatch(f"the value for {self._what} cannot be written as JSON: {error}") from error
         if self._check is not None:
-            self._check(msgspec.json.decode(payload))  # as written: a tuple is an array now
+            self._check(msgspec.json.decode(payload))  # the value as written: a tuple has become an array
         return payload
 
 
@@ -108,7 +108,7 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
             raise TypeError(f"a {type(schema).__name__}, expected an object")  # noqa: TRY301 - one sentence for all
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
         kind.check_schema(schema)
-    except (ValueError, TypeError, AttributeError) as error:  # for instance a $schema that is no text
+    except (ValueError, TypeError, AttributeError) as error:  # such as a $schema that is no text
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error}") from error
     except jsonschema.SchemaError as error:
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error.json_path}: {error.message}") from error

@@ -23,7 +23,7 @@ _PLACES: Final = (_constants.AT, _constants.ASSERT, _constants.ASSERT_NOT)
 _MANY: Final = 10
 """A repeat of more rounds counts as one without an end."""
 _LONG_REPEATS_MAX: Final = 2
-"""With more of them in a row, the time of `re` grows with more than the third power of a text's length."""
+"""If more of them follow each other, the time of `re` grows with more than the third power of a text's length."""
 _STATE_COUNT_MAX: Final = 10_000
 
 

@@ -38,7 +38,7 @@ def explained(call: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
 
 def explained_rows(call: Callable[_Args, Iterator[_Item]]) -> Callable[_Args, Iterator[_Item]]:
-    """As `explained`, for a generator."""
+    """Do the same as `explained` for a generator."""
 
     @functools.wraps(call)
     def with_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[_Item]:

@@ -45,7 +45,7 @@ class WatchedLeaseTable:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The table's name, for messages."""
         return self._table.name
 
     @property

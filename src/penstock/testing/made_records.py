@@ -18,7 +18,7 @@ from penstock.core.position import parse_sequence_number
 from penstock.errors import UsageError
 
 Moment: TypeAlias = datetime | str | int
-"""With its time zone: a `datetime`, ISO 8601, or milliseconds since 1970."""
+"""A moment with its time zone: a `datetime`, ISO 8601, or milliseconds since 1970."""
 Payload: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, object]
 """Bytes as they are, text as UTF-8, a mapping as JSON."""
 

@@ -23,7 +23,7 @@ _FORMAT: Final = "penstock recording"
 _DOCUMENT, _CHECKSUM = b"penstock.recording", b"penstock.recording.crc32"
 _READ_BYTES: Final = 1 << 20
 _CACHE_BYTES_MAX: Final = 256 * 1024 * 1024
-_NUMBER_DIGITS: Final = 56  # of every sequence number: the stored form of a record relies on it
+_NUMBER_DIGITS: Final = 56  # digits of every sequence number: the stored form of a record relies on them
 
 
 class RecordedShard(msgspec.Struct, frozen=True):

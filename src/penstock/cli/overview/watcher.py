@@ -48,7 +48,7 @@ _LIST_SHARDS_EVERY_S: Final = 30.0
 _FIND_TABLES_EVERY_S: Final = 60.0
 _APPLICATIONS_AT_ONCE: Final = 4
 _LAST_QUEUES_S: Final = 60.0  # the calls have deadlines of their own
-_WATCHED_AT_ONCE: Final = 64  # as many as there are connections
+_WATCHED_AT_ONCE: Final = 64  # the number of connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ class ApplicationWatcher:
         self._clock = clock
         self._options = options
         self._view = LeaseView(options.silent_after_s)
-        # With the moment at which each was seen first.
+        # By lease: the last read checkpoint, and when it was first read.
         self._checkpoints: dict[str, tuple[Position, float]] = {}
         self._lags: dict[str, tuple[float, KnownLag]] = {}
         self._graph = ShardGraph()
-        self._shards: dict[str, tuple[Shard, ...]] = {}  # by the prefix of their stream's keys
+        self._shards: dict[str, tuple[Shard, ...]] = {}  # shards by the prefix of their stream's lease keys
         self._listed_s: float | None = None
         self._unlisted: frozenset[str] = frozenset()  # leases whose shards the last listing lacked
-        self._listing_problems: tuple[str, ...] = ()  # of the last listing
+        self._listing_problems: tuple[str, ...] = ()  # problems of the last listing
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._before: ApplicationSnapshot | None = None
 

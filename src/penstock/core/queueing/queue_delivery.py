@@ -84,7 +84,7 @@ class QueueDelivery:
         self._user_calls: dict[int, _UserCall] = {}
         self._running_parts = 0
         self._sent: dict[int, _SentCall] = {}
-        self._acknowledgements: deque[tuple[float, int]] = deque()  # when it was queued, delivery
+        self._acknowledgements: deque[tuple[float, int]] = deque()  # (queued at, number of the delivery)
         self._returns: deque[int] = deque()
         self._retries: list[tuple[float, int]] = []
         self._valid = VisibilityOrder()

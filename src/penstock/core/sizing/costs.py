@@ -12,9 +12,9 @@ from penstock.core.sizing.prices import HOURS_PER_MONTH, Prices
 
 GB: Final = 1_000_000_000
 _RENEWALS_PER_HOUR: Final = 1200
-"""Of one lease: every 3 s with the default lease duration of 10 s."""
+"""Renewals of one lease: every 3 s with the default lease duration of 10 s."""
 _S3_RENEWALS_PER_HOUR: Final = 200
-"""Of one lease: every 18 s with the default duration of 60 s in a bucket."""
+"""Renewals of one lease in a bucket: every 18 s with the default duration of 60 s."""
 _SCANS_PER_HOUR: Final = 450
 
 
@@ -83,7 +83,7 @@ class Bill(Struct, frozen=True):
 
 
 def provisioned_bill(usage: Usage, shards: float, prices: Prices, mode: str = "provisioned") -> Bill:
-    """Return the bill of a provisioned stream; `shards` is the mean number of its shards over the month."""
+    """Return the bill of a provisioned stream that has `shards` shards on average."""
     hours, seconds = HOURS_PER_MONTH, 3600
     sums = [
         sum_of("shards", shards, hours, prices.shard_hour),

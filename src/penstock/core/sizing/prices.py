@@ -68,7 +68,7 @@ def parse_prices(document: Mapping[str, Any], where: str) -> Prices:
     """Return the prices of a document.
 
     Args:
-        document: The names of `Prices` with their values; all of them.
+        document: The value of every field of `Prices`, by name.
         where: Its source, for messages.
 
     Raises:

@@ -275,7 +275,7 @@ class Batcher:
         return PutRequest(entries)
 
     def _would_fill(self, now_s: float) -> bool | None:
-        """Return whether the shards that may be written now fill a request; None if no shard pauses."""
+        """Return True if the shards that may be written now fill a request. Otherwise return False if a shard pauses, and None if none does."""
         settings = self.settings
         count = size_bytes = 0.0
         has_pause = False

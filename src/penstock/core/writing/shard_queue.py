@@ -121,7 +121,7 @@ class ShardQueue:
 
     @property
     def waits_since_s(self) -> float:
-        """When the oldest record that the next request may take for the first time was put; minus infinity if there is none."""
+        """Put time of the oldest unsent record that the next request may take; minus infinity if there is none."""
         if self._waits_since_s is None:
             if self._queue:
                 self._waits_since_s = self._queue[0].put_s

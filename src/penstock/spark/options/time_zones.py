@@ -9,7 +9,7 @@ from typing import Final
 from penstock.core.option_table import Kind
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII)
-_HOURS_MAX: Final = 18  # as in Java
+_HOURS_MAX: Final = 18  # Java's limit
 
 
 def read_time_zone(text: str) -> tzinfo:

@@ -65,7 +65,7 @@ def spark_avro(schema: Any) -> SparkAvro:
 
 
 def spark_avro_of_expanded(schema: Any) -> SparkAvro:
-    """As `spark_avro`, for a schema with each definition in the place of its name."""
+    """Return the same as `spark_avro` for a schema in which each name is replaced by its definition."""
     return _of(schema, "")
 
 

@@ -145,5 +145,5 @@ PROMISES: tuple[Promise, ...] = (
     COMMIT,
     ANY_PROCESS,
 )
-"""In the order in which they are tried: a source that breaks an early one can often not be asked for a later one."""
+"""The promises in the order of trial: if a source breaks an early one, later ones can often not be tried."""
 PROMISE_NAMES: tuple[str, ...] = tuple(each.name for each in PROMISES)
