@@ -171,12 +171,12 @@ class Quotas:
         return found
 
     def may_call(self, operation: str, now_ms: int, of: int | str) -> bool:
-        """Take one call of an operation.
+        """Count one call of an operation against its rate; return False if the rate is used up.
 
         Args:
             operation: Its name.
             now_ms: Virtual time in milliseconds.
-            of: The owner of the limit: the region, for those of `STREAM_CALLS_PER_S` the stream's uid.
+            of: The owner of the rate: the stream's uid for operations in `STREAM_CALLS_PER_S`, otherwise the region.
         """
         if not self.enforced:
             return True

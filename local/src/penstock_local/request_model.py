@@ -103,7 +103,7 @@ def _fields(structure: Shape) -> list[tuple[str, str, Shape, bool]]:
 
 
 def checked(operation: str, document: Any, *, apart: Collection[str] = ()) -> dict[str, Any]:
-    """Return the members of a request that its operation knows, in their inner form.
+    """Return the members of a request that its operation knows, converted to the types that the operations use.
 
     Args:
         operation: One of `operations`.
@@ -120,7 +120,7 @@ def checked(operation: str, document: Any, *, apart: Collection[str] = ()) -> di
 
 
 def check(expected: Shape | str, value: Any, path: str, problems: list[str]) -> Any:
-    """Return a value in its inner form; add a sentence for each constraint that it violates.
+    """Return a value converted to the type that the operations use; add a sentence for each constraint that it violates.
 
     Args:
         expected: A shape, or the name of one of the model.
