@@ -72,7 +72,7 @@ class Control:
         if route is None:
             known = ", ".join(f"{method} {PREFIX}{name}" for method, name in self._routes)
             return _reply({"error": f"no {request.method} {path[:200]}; there are {known}"}, 404)
-        # a page in a browser sends any other type without asking first
+        # a web page in a browser may send any other content type without a preflight request
         if request.method == "POST" and _media_type(request) != _JSON:
             return _reply({"error": f"POST {path} needs the header Content-Type: {_JSON}"}, 415)
         try:

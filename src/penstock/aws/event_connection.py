@@ -57,7 +57,7 @@ class Refusal(Struct, frozen=True):
     """An answer that is no event stream, or an exception in one.
 
     Args:
-        status: The HTTP status; 400 for an exception in the event stream.
+        status: The HTTP status; 400 for an exception in the event stream, 500 for an error in it.
         code: The service's, or an empty text.
     """
 

@@ -48,7 +48,7 @@ B = TypeVar("B", bound=Made)
 
 
 def batch(records: Sequence[Record], *, attempt: int = 1, millis_behind_latest: int = 0) -> MadeBatch:
-    """Make the batch that a handler of `Consumer` would get. Checkpoints and acknowledgements are the consumer's own code.
+    """Make the batch that a handler of `Consumer` would get. Checkpoints and acknowledgements run the consumer's own code.
 
     Args:
         records: 1 to 10,000, from `penstock.testing.records` and `aggregate`.

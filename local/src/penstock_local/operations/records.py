@@ -182,7 +182,7 @@ def _check_entries(entries: Sequence[Entry], path: str, call: ServiceCall, reque
     """Check each entry by the model; a violation is worded as the service words it."""
     needs_keys = any(entry.partition_key is None for entry in entries) and not _is_auto(call, request)
     problems: list[str] = []
-    # most entries are right: only the others are worded by the model
+    # most entries are valid: only the messages for the others come from the model
     hash_key = re.compile(request_model.shape("HashKey").pattern or "", re.ASCII)
     data_bytes_max, key_chars_max = (request_model.shape(n).max or 0 for n in ("Data", "PartitionKey"))
     for i, (data, size, key, explicit) in enumerate(entries, 1):
