@@ -225,6 +225,7 @@ class _FrameReader:
         self._file.seek(0)
 
     def frames(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield position, kind and payload of each frame. An incomplete last frame ends the file and is left out."""
         with self._file:
             begin = self._file.read(len(_MAGIC))
             if begin != _MAGIC:

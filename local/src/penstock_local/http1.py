@@ -230,6 +230,7 @@ class Http1Protocol(asyncio.Protocol):
     async def _finish(
         self, request: Request, response: Response | asyncio.Task[Response], keep_alive: bool
     ) -> None:
+        """Send an answer that takes time, then go on with the next request."""
         try:
             if request.may_wait and not isinstance(response, Response):
                 self._is_read_on = True

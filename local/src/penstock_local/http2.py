@@ -248,6 +248,7 @@ class Http2Protocol(asyncio.Protocol):
     # -- requests -------------------------------------------------------------------------------------------
 
     def _begin(self, event: RequestReceived) -> None:
+        """Read the head of a new request; refuse one that is too large."""
         self.is_new = False
         assert event.stream_id is not None
         stream = _Stream(event.stream_id, self.since_s)

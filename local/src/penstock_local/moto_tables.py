@@ -225,6 +225,7 @@ def _value(document: Any) -> Any:
 
 
 def _held(document: dict[str, Any]) -> dict[str, Any]:
+    """Return an attribute value as moto holds it: binary values decoded."""
     ((kind, value),) = document.items()
     match kind:
         case "B":

@@ -405,6 +405,7 @@ class EventConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def _close(self, reason: str) -> None:
+        """Take no more streams, fail those that are open, and close the transport."""
         if self._timer is not None:
             self._timer.cancel()
         was_open, self.is_open = self.is_open, False

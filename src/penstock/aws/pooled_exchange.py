@@ -138,6 +138,7 @@ class PooledExchange:
         return answer, is_usable and is_sent
 
     def _open(self) -> HTTPConnection:
+        """Open a connection; raise botocore's error if that fails."""
         connection = self._make()
         try:
             connection.connect()

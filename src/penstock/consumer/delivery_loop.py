@@ -305,6 +305,7 @@ class DeliveryLoop(Loop[ShardRun]):
         return False
 
     def _report(self, run: ShardRun, event: Event) -> None:
+        """Post an event of a run to the coordinator. Unless it requests a checkpoint, it is the run's last one: end its subscription first."""
         if not isinstance(event, CheckpointRequested):
             self._reading_of(run.key).leave(run)
         self._leases.post(event)

@@ -78,6 +78,7 @@ class ShardFetcher:
             return failure
 
     def _do(self, run: ShardRun, fetch: Fetch) -> UnreadPage | None:
+        """Do one step of reading; return the page if the step was a read."""
         if isinstance(fetch, FetchIterator):
             if not fetch.position.is_record:
                 self._check_stream()  # another stream would refuse a record's position, but not a starting point
@@ -120,6 +121,7 @@ class ShardFetcher:
         self._report(run.key, counts)
 
     def _report(self, key: str, counts: DecodeCounts) -> None:
+        """Count and log records that were not deaggregated or were dropped as misplaced."""
         for reason, number in counts.undecodable.items():
             self._metrics.count("undecodable_aggregates", number, {"reason": reason.name.lower()})
         if counts.misplaced_records:
@@ -325,6 +327,7 @@ class AutoFetcher(PushedFetcher):
         return change.to is Retrieval.POLLING or self._registration.find_ahead(self._call_pool)
 
     def _make(self, run: ShardRun, choice: RetrievalChoice, change: Change) -> None:
+        """Change a run between polling and fan-out; the run plans its next step with the new source."""
         if change.to is Retrieval.POLLING:
             super().leave(run)
         choice.on_changed(change, self._clock.monotonic_s(), self._chance.random())

@@ -145,6 +145,7 @@ class _PutQueue:
         return asyncio.wrap_future(self._producer.put(*record, timeout_s=0), loop=self._loop)
 
     async def _open(self) -> None:
+        """Open the producer on a thread, then accept the waiting puts; fail all of them if it cannot be opened."""
         try:
             await _in_thread(self._producer.open)
         except Exception as error:  # noqa: BLE001 - each waiting put raises it

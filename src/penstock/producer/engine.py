@@ -315,6 +315,7 @@ class Engine:
         return None
 
     def _take_expired(self, now_s: float) -> _Expired | None:
+        """Drop the records whose time to live is over, if that is due; None if there is nothing to do."""
         ttl_s = self._record_ttl_s
         if ttl_s is None or now_s < self._expiry_due_s:
             return None
@@ -322,6 +323,7 @@ class Engine:
         return _Expired(self._batcher.drop_expired(now_s - ttl_s)) if self._batcher.waiting_count else None
 
     def _do(self, step: PutRequest | FetchShards | Stuck | _Expired) -> None:
+        """Carry out one step, without the lock."""
         match step:
             case PutRequest():
                 self._send(step)
@@ -355,6 +357,7 @@ class Engine:
     # --- outcomes -----------------------------------------------------------------------------------------
 
     def _settle(self, result: PutResult) -> None:
+        """Resolve the futures of acknowledged records, and fail those of refused ones."""
         now_s = self._ports.clock.monotonic_s()
         settled: list[Any] = []  # `put` made them: each is a receipt
         new = tuple.__new__  # a third of what Acknowledgement(...) costs, and this is done for every record
@@ -407,6 +410,7 @@ class Engine:
         self._fail(records, failure)
 
     def _fail(self, records: list[PendingRecord], error: BaseException) -> None:
+        """Fail the futures of records with one error, and count the records as settled."""
         if not records:
             return
         with self._lock:

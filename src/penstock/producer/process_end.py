@@ -124,6 +124,7 @@ class _Terminations:
         return self._process_id == os.getpid()
 
     def watch(self) -> None:
+        """Start, once per process, the threads that act after SIGTERM."""
         if not self.are_watched:
             self._process_id = os.getpid()
             self._received = SimpleQueue()
@@ -166,6 +167,7 @@ class _Terminations:
                 signal.pthread_kill(main, signal.SIGTERM)
 
     def _run(self) -> None:
+        """Wait for SIGTERM. If no hook has begun to close the producers in time, close them here and end the process."""
         self._received.get()
         self._has_run.set()
         if not _ending.wait(_UNHEEDED_S):
@@ -185,6 +187,7 @@ def _end_in_order_when_terminated() -> None:
 
 
 def _exit_in_order(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM by raising SystemExit, so that the finalizers run."""
     del frame
     if not _terminations.are_watched:  # forked from such a child, and without a producer
         signal.signal(number, signal.SIG_DFL)

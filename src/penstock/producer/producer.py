@@ -320,6 +320,7 @@ class Producer:
             )
 
     def _open(self) -> Engine:
+        """Return the engine; at the first call describe the stream and create it."""
         self._check_process()
         with self._lock:
             if self._is_closed:

@@ -219,6 +219,7 @@ class TaskWriter:
     # --- opening -------------------------------------------------------------------------------------------
 
     def _open(self) -> Sender:
+        """Create the batcher and its sender; with aggregation this describes the stream first."""
         options = self._options
         # Thousands of tasks share 20 calls of DescribeStreamSummary per second. Without aggregation none is needed.
         placement = self._fetch_placement() if options.aggregation else PLACED_BY_KEY

@@ -158,6 +158,7 @@ class Recording:
             raise DamagedRecording(f"{self._place(index, batch)} cannot be read: {error}") from error
 
     def _check(self, index: int, batch: RecordedBatch) -> None:
+        """Compare the checksum of a batch with its bytes in the file."""
         crc, left = 0, batch.length
         self._file.seek(batch.offset)
         while left:

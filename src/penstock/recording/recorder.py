@@ -384,6 +384,7 @@ class Recorder:
         return is_at_tip and asked_ms >= until_ms
 
     def _keep(self, recording: _ShardRecording, rows: Iterable[RawRecord]) -> None:
+        """Filter and redact the rows of a page, and keep them for the shard's next part."""
         from_ms, until_ms = self._recorded.from_ms, self._recorded.until_ms
         kept: list[tuple[str, str | None, int, bytes]] = []
         dropped = 0

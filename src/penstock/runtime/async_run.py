@@ -161,6 +161,7 @@ class AsyncRun:
         self._consumer.stop()
 
     async def _finish(self) -> None:
+        """Stop the consumer, wait for its end, then cancel the calls that still run."""
         self._is_finishing = True
         self._consumer.request_stop()
         if self._pull is not None:

@@ -231,6 +231,7 @@ class LeaseLoop(Loop[Event]):
         return self._coordinator.next_wake_s
 
     def _handle(self, event: Event) -> None:
+        """Feed one event to the machine, and begin the effects that it returns."""
         if isinstance(event, _READER_ENDS):
             self._unhandled_ends.discard((event.key, event.epoch))
         is_audit = False
@@ -258,6 +259,7 @@ class LeaseLoop(Loop[Event]):
         super().post(event)
 
     def _begin(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one case per effect
+        """Begin an effect: a call on a pool, a command to the readers, or a report."""
         match effect:
             case AuditReaders():
                 raise AssertionError("an audit is answered at once, by the caller")

@@ -80,6 +80,7 @@ class EventLoopTasks:
     def _end(
         self, on_end: Callable[[BaseException | None], None], task: asyncio.Task[BaseException | None]
     ) -> None:
+        """Report the end of a task to its caller."""
         self._tasks.discard(task)
         if task.cancelled():
             on_end(asyncio.CancelledError("the task of the call was cancelled"))

@@ -192,6 +192,7 @@ class Subscriptions(Loop[_Event]):
         return None if is_stale else entry
 
     def _handle(self, event: _Event, now_s: float) -> None:
+        """Feed one event to the machine of its key, and run the effects."""
         entry = self._entry_of(event)
         if entry is None:
             if isinstance(event, _Connected):
@@ -224,6 +225,7 @@ class Subscriptions(Loop[_Event]):
                 return machine.on_failed(event.number, error, now_s, self._chance.random())
 
     def _do(self, key: Hashable, entry: _Entry, effects: list[Effect[RecordPage]]) -> None:
+        """Run the effects of a machine, and schedule its next timer."""
         for effect in effects:
             match effect:
                 case Connect(number, start):

@@ -110,6 +110,7 @@ class MicroBatches:
             self._running.release()
 
     def _run(self, planner: AnyPlanner, write: Write, *, available_now: bool) -> None:
+        """Repeat the last batch if it is not done, then plan and run batches until the stop or the end."""
         source = self._source
         number, offset, is_done = -1, source.initial, True
         last = self._log.last()

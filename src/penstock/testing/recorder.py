@@ -110,6 +110,7 @@ class Recorder:
     def _end(
         self, call: Call, places: Sequence[Position | CallKind], number: int, error: BaseException | None
     ) -> None:
+        """Store the result of a call, and run the script that follows it."""
         call.error = error
         if error is not None:
             now_s = self._clock.monotonic_s()

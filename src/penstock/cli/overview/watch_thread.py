@@ -75,6 +75,7 @@ class WatchThread:
         self._thread.start()
 
     def _run(self) -> None:
+        """Take snapshots until `close`, or until one raises."""
         while True:
             try:
                 snapshot = self._watcher.take_snapshot()

@@ -328,6 +328,7 @@ class FleetWatcher:
         return Snapshot(self._clock.wall_ms(), sort_applications(snapshots), self._problems, queues)
 
     def _find(self) -> tuple[str, ...]:
+        """Return the names of the lease tables in the region; find them again if the last result is old."""
         now_s = self._clock.monotonic_s()
         if self._found_s is not None and now_s - self._found_s < _FIND_TABLES_EVERY_S:
             return self._found

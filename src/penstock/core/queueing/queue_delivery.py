@@ -251,6 +251,7 @@ class QueueDelivery:
             self._settle(part, rest, now_s, u)
 
     def _settle(self, part: Part, settled: Settled, now_s: float, u: float) -> None:
+        """Store the result of one user record; conclude its delivery if it was the last one."""
         held = self._held[part.delivery]
         held.running -= 1
         held.unsettled -= 1
@@ -504,6 +505,7 @@ class QueueDelivery:
                 self._end(held, End.VOID, now_s)
 
     def _end(self, held: HeldRecord, end: End, now_s: float) -> None:
+        """End the use of a delivery's handle, and drop user records that wait for the handler."""
         if held.phase is Phase.ENDED:
             return
         assert held.call is None, "a delivery in a call ends by its answer"

@@ -180,6 +180,7 @@ def reader_of(registry: SchemaRegistry, definition: str | None) -> ColumnReader:
 def _apply(
     column: str | Column, registry: SchemaRegistry, definition: str | None, mode: str, kind: DataType
 ) -> Column:
+    """Return the column of a function that reads each record in the executors."""
     from pyspark.sql import functions as f
 
     is_permissive = mode == "PERMISSIVE"
