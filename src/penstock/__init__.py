@@ -1,8 +1,9 @@
 """Amazon Kinesis Data Streams for Python and PySpark.
 
-`Consumer` reads a stream with leases that Java KCL workers can share, `Producer` writes one with aggregation, order and
-flow control, `QueueConsumer` consumes a queue, `AsyncConsumer`, `AsyncProducer` and `AsyncQueueConsumer` do the same for asyncio, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock_local` the embedded
-Kinesis, `penstock.testing` what tests of handlers need, `penstock.errors` everything that can go wrong.
+`Consumer` reads a stream with leases that Java KCL workers can share. `Producer` writes a stream with aggregation, order and
+flow control. `QueueConsumer` consumes a queue. `AsyncConsumer`, `AsyncProducer` and `AsyncQueueConsumer` do the same for asyncio.
+`penstock.spark` has the Spark source and sink (`format("kinesis")`), `penstock_local` the embedded Kinesis, `penstock.testing`
+the tools to test handlers, and `penstock.errors` all errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Frames of `application/vnd.amazon.eventstream`, the encoding of streamed answers.
 
-A frame is its length and that of its headers (4 bytes each), the CRC-32 of these, the headers, the payload, and the
-CRC-32 of all before. Source: the Smithy specification, Amazon Event Stream.
+A frame begins with its own length and the length of its headers (4 bytes each) and the CRC-32 of these 8 bytes. The
+headers, the payload and the CRC-32 of all bytes before it follow. Source: the Smithy specification, Amazon Event Stream.
 """
 
 from __future__ import annotations

@@ -336,7 +336,7 @@ class Stream:
     def _close(self, shards: tuple[Shard, ...], at_ms: int) -> int:
         """Close shards together; returns the last millisecond of all of them.
 
-        The child opens in the next one, so that at any moment each hash key has exactly one shard, also when
+        The child opens in the next millisecond, so at any time each hash key has exactly one shard. This holds also when
         a rescale makes a shard and closes it in one step.
         """
         closed_ms = max(at_ms, *(shard.opened_ms for shard in shards))

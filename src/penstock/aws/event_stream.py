@@ -1,7 +1,7 @@
 """The frames of an event stream, and the events of SubscribeToShard in them. Pure: bytes in, values out.
 
-A frame is its length and its headers' length (4 bytes each, big-endian), a checksum of these eight, the headers, the payload,
-and a checksum of all before it. Both checksums are CRC-32.
+A frame begins with its own length and the length of its headers (4 bytes each, big-endian) and a checksum of these 8 bytes. The
+headers, the payload and a checksum of all bytes before it follow. Both checksums are CRC-32.
 
 Source:
     AWS event stream encoding (`vnd.amazon.eventstream`), as botocore's `botocore.eventstream` reads it.

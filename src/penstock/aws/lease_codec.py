@@ -1,8 +1,8 @@
 """Read and write rows of the lease table exactly as KCL 2.x does, and tolerate the additions of KCL 3.x.
 
 Rows have Penstock's attributes (`penstock...`) beside the KCL's. Java workers leave them alone, as Penstock leaves unknown
-attributes alone. If several streams share the table, parents and children are bare shard ids in a row and lease keys in a
-`Lease`, and the row names its stream and its shard beside the key. AT_TIMESTAMP and a pinned LATEST keep their moment in
+attributes alone. If several streams share the table, a row also has its stream and its shard id beside the key. A row names
+parents and children by shard ids, a `Lease` by lease keys. AT_TIMESTAMP and a pinned LATEST keep their moment in
 `penstockStartMillis`, so that Java sees a plain sentinel. Each query has an attribute for its claim, the map
 `penstockClaim:<worker>`.
 

@@ -1,7 +1,7 @@
 """Reads the positions of a stopped query of awslabs' connector (`format("aws-kinesis")`).
 
-Its checkpoint location has Spark's log, whose offsets have the start of each batch, and a folder for each batch with a file
-for each shard, which has the end of the batch in the shard. Spark reads the files, from any location that it can read.
+The starts of a batch are in Spark's log of offsets in the checkpoint location. The ends are in a folder for each batch, with a
+file for each shard. Spark reads the files, from any location that it can read.
 
 Source:
     awslabs/spark-sql-kinesis-connector 2.1: KinesisV2SourceOffset, HDFSMetadataCommitter.

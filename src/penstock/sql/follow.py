@@ -1,7 +1,7 @@
 """A query that goes on: new records of its streams change its result.
 
-A query whose rows each depend on one record (conditions and expressions, no aggregate, join, `order by` or `limit`) is run over
-each batch of new records alone. Every other query is run again over all records that were read, at an interval. DuckDB keeps these
+If each row of the result depends on one record (no aggregate, join, `order by` or `limit`), the query is run over each batch of
+new records alone. Every other query is run again over all records that were read, at an interval. DuckDB keeps these
 records in memory and in its temporary folder. When the query's lower bound of the arrival moves on, as `now() - INTERVAL 5 MINUTES`
 does, the records before it are removed.
 """

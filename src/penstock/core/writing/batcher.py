@@ -3,8 +3,8 @@
 A batcher serves one stream. It is fed records, listings of the shards and answers, and plans the next step: send this
 request, list the shards, wait. It does nothing itself; time and chance are arguments.
 
-Records wait in one queue per predicted shard. With `ordering="key"` a queue has at most one request in flight, and a
-request holds of each queue only records that the service may accept in any order: one aggregate, or one record of each key.
+Records wait in one queue per predicted shard. With `ordering="key"` a queue has at most one request in flight. A
+request takes from a queue only records that the service may accept in any order: one aggregate, or one record of each key.
 Refused entries return to the front, so later records of their keys stay after them. With `ordering="none"` neither
 rule holds.
 

@@ -4,8 +4,8 @@ A shard accepts 1,000 records and 1 MiB per second from all writers together, an
 are. So each finds its rate by trying, as TCP does. The cost of a record is one number: how many seconds of the shard's
 whole capacity it uses, by bytes or by records, whichever is more. A rate is then a share of the shard: 1.0 is all of
 it. After a refusal the rate falls by a fixed factor and recovers along a cubic curve. The curve is flat around the rate
-that was refused, so many writers stay there with few refusals, and steep beyond it, so a writer that is alone again
-soon has no limit. Pure: time and chance are arguments.
+that was refused, so many writers stay there with few refusals. Beyond it the curve is steep, so a writer that is alone
+again soon has no limit. Pure: time and chance are arguments.
 
 Source:
     RFC 9438, CUBIC: the curve, and the room made for newcomers (section 4.7). "Exponential Backoff And Jitter" (AWS
