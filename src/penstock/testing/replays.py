@@ -63,7 +63,7 @@ class Replay:
 
     @property
     def not_reached(self) -> list[Verdict]:
-        """The verdicts of records behind a failure."""
+        """The verdicts of records after a failure."""
         return self._with("not_reached")
 
     @property
