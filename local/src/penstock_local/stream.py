@@ -364,7 +364,7 @@ class Stream:
         self._starts = [shard.hash_start for shard in self.open_shards]
 
     def restore(self, shards: list[Shard], next_index: int) -> None:
-        """Put the shards in place that were loaded from a state folder."""
+        """Replace the stream's shards by those that were loaded from a state folder."""
         self.shards = {shard.id: shard for shard in shards}
         self.next_index = next_index
         self._reindex()

@@ -302,7 +302,7 @@ def _stream(
     fetch_stream_snapshot: FetchStreamSnapshot,
     height: int,
 ) -> list[RenderableType]:
-    """Return the stream of the selected shard."""
+    """Return the page of the selected shard's stream."""
     stream_id = "" if selected is None else stream_id_of(selected.shard)
     stream = application.streams.get(stream_id, application.stream)
     if stream is None:
