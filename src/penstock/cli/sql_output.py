@@ -236,7 +236,7 @@ class _ParquetWriter:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return a column's values. Arrow would import pandas for moments, which takes half a second, and refuses infinite ones."""
+    """Return a column's values. Timestamps are converted here: Arrow would import pandas for them (half a second), and refuses infinite ones."""
     kind = column.type
     if not hasattr(kind, "tz") or kind.unit != "us":
         return list(column.to_pylist())

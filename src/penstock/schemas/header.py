@@ -43,7 +43,7 @@ def add_header(version_id: bytes, payload: bytes, *, compress: bool) -> bytes:
 
     Args:
         version_id: The 16 bytes of the schema version's id.
-        payload: Plain.
+        payload: The payload, not compressed.
         compress: Whether the payload is compressed with zlib.
     """
     assert len(version_id) == 16

@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def load(worker_module: str) -> None:
-    """Import the modules of a kind of worker.
+    """Import the modules that one kind of worker needs.
 
     Nothing here may start a thread of Python, since the process forks. The threads that pyarrow and numpy start in their
     libraries are prepared for a fork.

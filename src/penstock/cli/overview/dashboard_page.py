@@ -153,7 +153,7 @@ def _payload(record: NextRecord) -> str:
     """Return the beginning of a payload: as text if it is UTF-8, as Base64 otherwise."""
     more = " ..." if record.is_cut else ""
     try:
-        # A character that the cut has halved is no reason to take the text for bytes.
+        # The cut may have split the last character: the rest is text all the same.
         text = codecs.getincrementaldecoder("utf-8")().decode(record.data, final=not record.is_cut)
     except UnicodeDecodeError:
         return f"base64:{base64.b64encode(record.data).decode()}{more}"
