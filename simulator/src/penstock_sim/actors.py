@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock_sim.events.base import Subscriber
+from penstock_sim.process import SimProcess
 
 if TYPE_CHECKING:
-    from penstock_sim.process import SimProcess
     from penstock_sim.world import World
 
 

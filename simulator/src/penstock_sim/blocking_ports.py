@@ -16,7 +16,7 @@ from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, WorkerStats
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
-from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_record, at_timestamp
+from penstock.core.position import Position, at_record
 from penstock.core.put_entry import PutAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import StreamSummary
@@ -28,7 +28,7 @@ from penstock.runtime.settled_writes import write_settled
 from penstock_sim.events.processes import CallMade, CallRetried
 from penstock_sim.events.queries import TipProbed
 from penstock_sim.process import SimProcess, scan_name
-from penstock_sim.stream import ListPage, SimBlob, SimRecord, SimStream
+from penstock_sim.stream import SimStream, position_of
 
 RETRIES: Final = RetryPlan(Backoff(0.1, 2.0), attempts_max=20, deadline_s=15.0)
 _LOST_ANSWER_MAX_S: Final = 3.0
@@ -337,39 +337,24 @@ class SimKinesis:
         """Read a page."""
         del stream
         key = iterator.partition(":")[0]
-        page: ListPage[SimRecord] = self._caller.call(
+        page: RecordPage = self._caller.call(
             "read", lambda: self._world.serve_page(iterator, record_count_max), key, retried=False
         )
         if (
             self._caller.prefix == _PROBE
             and page.next_iterator
             and not (page.records or page.millis_behind_latest)
-            and page.service_ms is not None
+            and page.server_ms is not None
         ):
-            self._world.record(TipProbed(self.process.who, key, page.service_ms))
-        return RecordPage(
-            [self.raw(key, record) for record in page.records],
-            page.next_iterator,
-            page.millis_behind_latest,
-            page.children,
-            page.service_ms,
-        )
-
-    def raw(self, key: str, record: SimRecord) -> SimBlob:
-        """Return a record as GetRecords and subscriptions give it."""
-        blob = self._stream.blob(self._stream.shards[key], record.sequence_number)
-        return blob if blob.data else blob._replace(data=record.sequence_number.encode())
+            self._world.record(TipProbed(self.process.who, key, page.server_ms))
+        return page
 
     def position_of(self, key: str, start: IteratorStart) -> Position:
         """Return the position at which an iterator begins, as `SimStream.seek` has it."""
-        if start.sequence_number is not None:
+        if start.type is IteratorType.AFTER_SEQUENCE_NUMBER and start.sequence_number is not None:
             number = int(start.sequence_number)
-            if start.type is IteratorType.AFTER_SEQUENCE_NUMBER:
-                number += self._stream.count_in(key, number)
-            return at_record(str(number))
-        if start.timestamp_ms is not None:
-            return at_timestamp(start.timestamp_ms)
-        return TRIM_HORIZON if start.type is IteratorType.TRIM_HORIZON else LATEST
+            return at_record(str(number + self._stream.count_in(key, number)))
+        return position_of(start)
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
         """Refuse: this port does not write to the stream."""

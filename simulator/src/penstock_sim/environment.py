@@ -12,7 +12,7 @@ import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from penstock.core.aggregation import DecodeCounts
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import Applied, LeaseWrite
-from penstock.core.position import Position, at_record
+from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import ListedShard, find_listed
 from penstock.core.shard import Shard
@@ -33,10 +33,12 @@ from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.fibers import Fibers
 from penstock_sim.kcl3_rows import SimKcl3Rows
 from penstock_sim.plan import EPOCH_MS, FaultPlan, Scenario
-from penstock_sim.stream import ListPage, SimRecord, SimShard, SimStream
+from penstock_sim.stream import SimStream
 from penstock_sim.table import Fate, SimTable, TableCall
 
-_RECORD_BYTES: Final = 200
+if TYPE_CHECKING:
+    from penstock_sim.stream_set import StreamSet
+
 _MISTAKES_APART_S: Final = 10.0
 _LISTINGS_APART_S: Final = 30.0
 """A worker that lists again because a listing lacked a shard does so within this time."""
@@ -62,22 +64,6 @@ class AcceptedSubscription(NamedTuple):
     take_over: Callable[[], None]
 
 
-class Streams(Protocol):
-    """The streams of a world as its services see them; implemented by `StreamSet`."""
-
-    def open(self) -> SimStream:
-        """Create the streams of the beginning; return the first."""
-
-    def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
-        """Find the shard that a call or an iterator names, and its stream."""
-
-    def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:
-        """Return why the service takes no such position, or None."""
-
-    def iterator_life_s(self) -> float:
-        """Return how long an iterator is valid."""
-
-
 class Environment:
     """The services and the time of one run.
 
@@ -86,7 +72,7 @@ class Environment:
         listener: Called with every history entry.
     """
 
-    streams: Streams
+    streams: StreamSet
     """Set before the environment is made."""
 
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
@@ -417,12 +403,16 @@ class Environment:
         """Return the error of a shard that the stream does not have."""
         return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
 
+    def listing_error(self, problem: Problem) -> PenstockError:
+        """Return the error by which a caller of ListShards sees a problem."""
+        if problem is Problem.REFUSED:
+            return AccessDenied("access is denied", code=self.denial)
+        return Throttled("throttled")
+
     def serve_listing_of(self, place: str) -> ListedShard | PenstockError:
         """Answer a reader's question about its own shard: a whole listing, perhaps incomplete."""
         answer = self.serve_listing(None, None)
-        if answer is Problem.REFUSED:
-            return AccessDenied("access is denied", code=self.denial)
-        return Throttled("throttled") if isinstance(answer, Problem) else find_listed(place, answer[0])
+        return self.listing_error(answer) if isinstance(answer, Problem) else find_listed(place, answer[0])
 
     def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
         """Answer GetShardIterator."""
@@ -439,19 +429,7 @@ class Environment:
         key = stream.key_of(shard.shard_id)
         return refused or f"{key}:{stream.seek(shard, position)}:{self.now:.3f}"
 
-    def serve_raw_page(self, iterator: str, record_count_max: int) -> RecordPage | PenstockError:
-        """Answer GetRecords with records as they lie in the stream, and the service's time in whole seconds."""
-        page = self.serve_page(iterator, record_count_max)
-        if isinstance(page, PenstockError):
-            return page
-        found = self.streams.locate(iterator.rsplit(":", 2)[0])
-        assert not isinstance(found, PenstockError), f"a page of {iterator}, which is gone"
-        stream, shard = found
-        blobs = [stream.blob(shard, record.sequence_number) for record in page.records]
-        server_ms = self.now_ms() // 1000 * 1000
-        return RecordPage(blobs, page.next_iterator, page.millis_behind_latest, page.children, server_ms)
-
-    def serve_page(self, iterator: str, record_count_max: int) -> ListPage[SimRecord] | PenstockError:
+    def serve_page(self, iterator: str, record_count_max: int) -> RecordPage | PenstockError:
         """Answer GetRecords."""
         error = self._stream_error()
         if error is not None:
@@ -481,13 +459,10 @@ class Environment:
                 behind_ms = 0
                 self.record(TipReportedEarly(key))
         is_cut_off = self._is_mistaken("lost_iterator", key)
-        return ListPage(
-            records=records,
-            first_sequence_number=records[0].sequence_number if records else None,
-            last=at_record(records[-1].sequence_number) if records else None,
-            read_bytes=len(records) * _RECORD_BYTES,
-            next_iterator=None if is_end or is_cut_off else f"{key}:{after}:{self.now:.3f}",
-            millis_behind_latest=behind_ms,
-            children=stream.children_of(shard) if is_end and not is_cut_off else (),
-            service_ms=self.now_ms(),
+        return RecordPage(
+            records,
+            None if is_end or is_cut_off else f"{key}:{after}:{self.now:.3f}",
+            behind_ms,
+            stream.children_of(shard) if is_end and not is_cut_off else (),
+            self.now_ms(),
         )

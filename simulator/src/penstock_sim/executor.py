@@ -23,6 +23,7 @@ from penstock.spark.tasks.shard_opening import ReadingProcess
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock.spark.tasks.task_reading import read_shard
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
+from penstock_sim.environment import Environment
 from penstock_sim.events.queries import (
     BatchRead,
     BatchReadInPart,
@@ -38,8 +39,6 @@ from penstock_sim.virtual_threads import VirtualThreads
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from penstock_sim.environment import Environment
 
 
 class ShardRows(Struct, frozen=True):

@@ -175,7 +175,7 @@ class SimSubscription:
         if after < len(self._shard.sequences):
             behind_ms = max(1, world.now_ms() - self._shard.arrivals_ms[after])
         page = RecordPage(
-            [self._kinesis.raw(self._key[1], record) for record in records],
+            records,
             None if is_last else "continuation",
             behind_ms,
             self._stream.children_of(self._shard) if is_last else (),

@@ -13,7 +13,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock_sim.process import SimProcess
 
 
 class ProcessEnded(BaseException):
@@ -149,29 +152,6 @@ class Fibers:
         self._idle.clear()
 
 
-class FiberProcess(Protocol):
-    """The process of a fiber; implemented by `SimProcess`."""
-
-    who: str
-    is_alive: bool
-
-    @property
-    def fibers(self) -> Fibers:
-        """The fibers of its world."""
-
-    def local_s(self) -> float:
-        """Return this process's monotonic clock."""
-
-    def world_s_in(self, duration_s: float) -> float:
-        """Return the world's time when a duration has passed on this process's clock."""
-
-    def at(self, moment_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Run an action at a moment of the world's time, unless the process has ended by then."""
-
-    def later(self, delay_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Run an action after a delay, unless the process has ended by then."""
-
-
 class Fiber:
     """One thread of a simulated process.
 
@@ -179,7 +159,7 @@ class Fiber:
         process: The process that owns it. It decides whether and when the fiber goes on.
     """
 
-    def __init__(self, process: FiberProcess, body: Callable[[], None]) -> None:
+    def __init__(self, process: SimProcess, body: Callable[[], None]) -> None:
         self.process = process
         self.carrier: _Carrier | None = None
         self.failure: BaseException | None = None

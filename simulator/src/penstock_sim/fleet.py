@@ -74,13 +74,11 @@ class FleetCosts(Struct):
     writes: dict[int, float] = field(default_factory=dict)
     moves: list[float] = field(default_factory=list)
     gaps: list[tuple[float, float, str]] = field(default_factory=list)
-    calls: dict[str, float] = field(default_factory=dict)
 
-    def read(self, now_s: float, units: float, what: str) -> None:
+    def read(self, now_s: float, units: float) -> None:
         """Count read units."""
         second = int(now_s)
         self.reads[second] = self.reads.get(second, 0.0) + units
-        self.calls[what] = self.calls.get(what, 0.0) + units
 
     def write(self, now_s: float, units: float) -> None:
         """Count write units."""
@@ -246,16 +244,12 @@ class Fleet:
         keys = self._keys(part)
         size = sum(map(self._bytes.__getitem__, keys))
         is_consistent = part is None and self.options.policy is not BalancePolicy.KCL2  # Java's scans are not
-        self.costs.read(
-            self.now,
-            scan_units(size, is_consistent=is_consistent),
-            "scan" if part is None or part.is_whole else "part",
-        )
+        self.costs.read(self.now, scan_units(size, is_consistent=is_consistent))
         return tuple(map(self.rows.__getitem__, keys))
 
-    def fetch(self, key: str, what: str = "fetch") -> Lease | None:
+    def fetch(self, key: str) -> Lease | None:
         """Read one row."""
-        self.costs.read(self.now, get_units(self._bytes.get(key, 0)), what)
+        self.costs.read(self.now, get_units(self._bytes.get(key, 0)))
         return self.rows.get(key)
 
     def write(self, write: LeaseWrite) -> Outcome:
@@ -263,7 +257,7 @@ class Fleet:
         key = write.key
         before = self.rows.get(key)
         if isinstance(write, Take):
-            self.fetch(key, "take")  # the adapter reads the row before a take, to get its owner
+            self.fetch(key)  # the adapter reads the row before a take, to get its owner
         outcome = apply_write(before, write)
         size = self._bytes.get(key, 0)
         if isinstance(outcome, Applied):

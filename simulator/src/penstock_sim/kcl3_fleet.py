@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock_sim.actors import Actors
 from penstock_sim.events.kcl3 import FleetUnready, VersionChanged
 from penstock_sim.kcl3_worker import Kcl3Worker
 from penstock_sim.plan import UPGRADING, WITH_LEADER, Kcl3Plan
-
-if TYPE_CHECKING:
-    from penstock_sim.world import World
+from penstock_sim.world import World
 
 _CHECK_S: Final = 5.0
 """The KCL checks every minute whether its fleet is ready, and waits until it has been so for ten."""

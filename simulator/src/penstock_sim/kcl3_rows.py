@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from random import Random
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core.leases.coordinator_events import Problem, WriteOutcome
+from penstock.core.leases.coordinator_events import Problem
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import LeaseWrite, RequestHandover, Take
-from penstock_sim.table import SimTable
+from penstock.core.leases.lease_writes import RequestHandover, Take
+
+if TYPE_CHECKING:
+    from penstock_sim.environment import Environment
 
 _Answer = TypeVar("_Answer")
-
-
-class LeaseService(Protocol):
-    """The lease table's service and its faults; implemented by `Environment`."""
-
-    table: SimTable
-    now: float
-    chance: Random
-
-    def table_problem(self) -> Problem | None:
-        """Draw why a call to the lease table fails, or None."""
-
-    def luck(self, fault: str) -> bool:
-        """Draw whether a fault happens now, by the name of its rate."""
-
-    def serve_write(self, who: str, write: LeaseWrite) -> WriteOutcome:
-        """Do a write, or fail on the way there or back."""
 
 
 class SimKcl3Rows:
@@ -42,7 +26,7 @@ class SimKcl3Rows:
         version: The state of the fleet's migration, or None if there never was a KCL 3 worker.
     """
 
-    def __init__(self, world: LeaseService, version: str | None) -> None:
+    def __init__(self, world: Environment, version: str | None) -> None:
         self._world = world
         self.version = version
         self.lock: LeaderLock | None = None

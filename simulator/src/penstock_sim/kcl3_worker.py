@@ -12,7 +12,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,12 +38,10 @@ from penstock.core.leases.kcl3_fleet import (
 )
 from penstock.core.leases.lease import Lease, StopNote
 from penstock.core.leases.lease_writes import Applied
+from penstock_sim.environment import Environment
 from penstock_sim.events.kcl3 import LeaderActed, LeaderElected, LeaderLost
 from penstock_sim.plan import WITH_LEADER, WITH_REPORTS, Kcl3Plan
 from penstock_sim.worker import UTILISATION, SimWorker
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
 
 _BALANCED_EVERY: Final = 3
 """`varianceBalancingFrequency`: so many rounds of the leader from one balancing to the next."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.core.leases.lease import WHOLE_TABLE, TablePart
+from penstock.runtime.loop import Loop
+from penstock_sim.environment import Environment
 from penstock_sim.events.processes import ProcessPaused
 from penstock_sim.fibers import Fiber, Fibers
-
-if TYPE_CHECKING:
-    from penstock.runtime.loop import Loop
-    from penstock_sim.environment import Environment
 
 
 class SimProcess:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.core.aggregation import deaggregate
 from penstock.core.hash_key import effective_hash_key
@@ -23,6 +23,7 @@ from penstock.producer.placement import PLACED_BY_KEY
 from penstock.producer.sender import Sender, SenderPorts
 from penstock_sim.actors import Actors
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
+from penstock_sim.environment import Environment
 from penstock_sim.events.processes import MessageLogged
 from penstock_sim.events.producers import (
     RecordAdded,
@@ -36,11 +37,8 @@ from penstock_sim.events.producers import (
 from penstock_sim.events.streams import RecordPut
 from penstock_sim.plan import STREAM, ProducerPlan
 from penstock_sim.process import SimProcess
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
-    from penstock_sim.stream import SimShard, SimStream
-    from penstock_sim.world import World
+from penstock_sim.stream import SimShard, SimStream
+from penstock_sim.world import World
 
 LATE_MAX_S: Final = 6.0
 """A call without an answer has arrived by then, if it arrives."""

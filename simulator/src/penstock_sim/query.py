@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -36,6 +36,7 @@ from penstock_sim.blocking_ports import (
     SimKinesis,
     SimLeaseTable,
 )
+from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.events.queries import (
     BatchBounded,
@@ -54,9 +55,6 @@ from penstock_sim.spark_job import OnEnd
 from penstock_sim.spark_processes import LogConflict, SparkDriver
 from penstock_sim.stream import SimStream
 from penstock_sim.virtual_threads import VirtualThreads
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
 
 
 class QueryLog(Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.core.leases.lease_writes import Applied, Release, Take
 from penstock.core.stream_identity import StreamIdentity
@@ -22,9 +22,7 @@ from penstock_sim.query_checkers import NAMESAKE, STRANGER, TWINS
 from penstock_sim.spark_processes import SparkActors
 from penstock_sim.stream import SimStream
 from penstock_sim.worker import SimWorker
-
-if TYPE_CHECKING:
-    from penstock_sim.world import World
+from penstock_sim.world import World
 
 ROBBER: Final = "z/robber"
 """A worker that takes leases and ends before it reads."""

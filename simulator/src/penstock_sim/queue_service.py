@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -28,9 +28,7 @@ from penstock_sim.events.queues import (
     VisibilitySet,
 )
 from penstock_sim.plan import EPOCH_MS, QueuePlan
-
-if TYPE_CHECKING:
-    from penstock_sim.world import World
+from penstock_sim.world import World
 
 _LATE_MAX_S: Final = 6.0
 _POLL_S: Final = 0.2

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.errors import NotFound, PenstockError, Reject, Rejected, UnknownOutcome
 from penstock.ports.metrics import NoMetrics
+from penstock.ports.queues import EntryResult, Queues, ReceivedRecord
 from penstock.queues.handler_calls import ThreadCalls
 from penstock.queues.queue_loop import QueueEvent, QueueLoop, QueuePools
 from penstock.queues.queue_records import QueueBatch, QueueRecord
 from penstock.runtime.loop import LoopThread
 from penstock_sim.actors import Actors
 from penstock_sim.blocking_ports import Caller, SimClock
+from penstock_sim.environment import Environment
 from penstock_sim.events.processes import MessageLogged, ProcessStopping
 from penstock_sim.events.queues import (
     SEVERAL_PARTS,
@@ -30,11 +32,7 @@ from penstock_sim.plan import QueuePlan
 from penstock_sim.process import SimProcess
 from penstock_sim.queue_service import QueueService
 from penstock_sim.virtual_threads import VirtualThreads
-
-if TYPE_CHECKING:
-    from penstock.ports.queues import EntryResult, Queues, ReceivedRecord
-    from penstock_sim.environment import Environment
-    from penstock_sim.world import World
+from penstock_sim.world import World
 
 _CALL_THREADS: Final = 4
 """As `penstock.queues.queue_consumer`."""

@@ -26,6 +26,7 @@ from penstock.core.reading.reader_steps import FetchIterator, FetchPage
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
 from penstock_sim.blocking_ports import SimClock
+from penstock_sim.environment import Environment
 from penstock_sim.events.reading import (
     DeliveredFrom,
     DeliveredTexts,
@@ -41,7 +42,6 @@ from penstock_sim.events.reading import (
 )
 
 if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
     from penstock_sim.worker import SimWorker
 
 PAGE_RECORDS: Final = 50
@@ -153,7 +153,7 @@ class SimReader:
             began_s = self.worker.local_s()
             self._call(
                 "read",
-                lambda: world.serve_raw_page(fetch.iterator, PAGE_RECORDS),
+                lambda: world.serve_page(fetch.iterator, PAGE_RECORDS),
                 lambda page: self._on_page(page, began_s),
             )
         else:
@@ -172,11 +172,12 @@ class SimReader:
         self.worker.call(name, server, settle, self.key)
 
     def _on_page(self, page: RecordPage, began_s: float) -> None:
-        self.run.on_page(unread_page(page), began_s, page.server_ms)
+        server_ms = (page.server_ms or 0) // 1000 * 1000  # the service's Date header has whole seconds
+        self.run.on_page(unread_page(page), began_s, server_ms)
         self._deaggregate_unread()
         is_tip = bool(page.next_iterator) and not page.millis_behind_latest
-        if self._options.retention_s is not None and is_tip and page.server_ms is not None:
-            self._world.record(TipReached(*self.place, page.server_ms))
+        if self._options.retention_s is not None and is_tip:
+            self._world.record(TipReached(*self.place, server_ms))
 
     def _deaggregate_unread(self) -> None:
         # As the consumer's fetcher does it on its thread.

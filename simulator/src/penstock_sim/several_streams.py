@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn, cast
+from typing import Final, NoReturn, cast
 
 from penstock.consumer.stream_argument import parse_streams
 from penstock.core.leases.coordinator_events import Problem
-from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_record, at_timestamp
-from penstock.core.reading.resume import IteratorStart, IteratorType
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.reading.resume import IteratorStart
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, Throttled
+from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected
 from penstock.ports.kinesis import Kinesis, ShardFilter, ShardListing
 from penstock_sim.actors import CannotStart
 from penstock_sim.events.processes import ProcessStopping
@@ -33,12 +33,10 @@ from penstock_sim.events.streams import (
 )
 from penstock_sim.plan import ACCOUNT, EPOCH_MS, PlannedStream, Rollout, StreamsPlan
 from penstock_sim.process import SimProcess
-from penstock_sim.stream import SimShard, SimStream
+from penstock_sim.stream import SimShard, SimStream, position_of
 from penstock_sim.stream_set import StreamSet
 from penstock_sim.streams_worker import StreamsWorker
-
-if TYPE_CHECKING:
-    from penstock_sim.world import World
+from penstock_sim.world import World
 
 _SHARDS_MAX: Final = 6
 """Of each stream."""
@@ -337,29 +335,19 @@ class StreamsService:
         answer = self._streams.list_stream(stream, kind, moment_ms)
         if isinstance(answer, PenstockError):
             raise answer
-        if answer is Problem.REFUSED:
-            raise AccessDenied("access is denied", code=self._streams.world.denial)
         if isinstance(answer, Problem):
-            raise Throttled("throttled")
+            raise self._streams.world.listing_error(answer)
         return ShardListing(*answer)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
         """Open an iterator."""
-        answer = self._streams.world.serve_iterator(f"{stream}:{shard_id}", _position_of(start))
+        answer = self._streams.world.serve_iterator(f"{stream}:{shard_id}", position_of(start))
         if isinstance(answer, PenstockError):
             raise answer
         return answer
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotImplementedError(f"nothing here calls {name}")
-
-
-def _position_of(start: IteratorStart) -> Position:
-    if start.sequence_number is not None:
-        return at_record(start.sequence_number)
-    if start.timestamp_ms is not None:
-        return at_timestamp(start.timestamp_ms)
-    return LATEST if start.type is IteratorType.LATEST else TRIM_HORIZON
 
 
 def _retention_s(planned: PlannedStream) -> float:

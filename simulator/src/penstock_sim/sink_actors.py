@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from penstock_sim.blocking_ports import STREAM_NAME
 from penstock_sim.events.sinks import ShardSilenced, StreamRemoved, WriteTaskKilled
@@ -16,9 +15,7 @@ from penstock_sim.sink_rows import OTHER_STREAM
 from penstock_sim.sink_service import LETTERS, SinkStream
 from penstock_sim.spark_processes import SparkActors
 from penstock_sim.stream import SimStream
-
-if TYPE_CHECKING:
-    from penstock_sim.world import World
+from penstock_sim.world import World
 
 
 class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -16,14 +16,12 @@ from penstock.spark.sink.ports import SinkPorts
 from penstock.spark.sink.task import SinkTask
 from penstock.spark.sink.task_report import TaskReport
 from penstock_sim.blocking_ports import SimClock
+from penstock_sim.environment import Environment
 from penstock_sim.events.sinks import WriteTaskDone, WriteTaskFailed, WriteTaskStarted
 from penstock_sim.plan import SinkPlan
 from penstock_sim.sink_rows import COLUMNS, SinkRow, in_batches
 from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
 from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
 
 _Item = TypeVar("_Item")
 

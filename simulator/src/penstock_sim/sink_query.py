@@ -6,13 +6,14 @@ Tasks run in executors (`sink_executor`), which its death does not touch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
 from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.task_report import abort_batch, commit_batch, sum_up
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock
+from penstock_sim.environment import Environment
 from penstock_sim.events.producers import RecordAdded
 from penstock_sim.events.sinks import (
     BadRowAdded,
@@ -30,9 +31,6 @@ from penstock_sim.sink_rows import SinkRow, draw_rows
 from penstock_sim.sink_service import LETTERS, AttemptPlace, SinkFolder
 from penstock_sim.spark_job import JobFailed, OnEnd
 from penstock_sim.spark_processes import LogConflict, SparkDriver
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
 
 _TRIGGER_MAX_S: Final = 3.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from msgspec import Struct, field
 
@@ -14,6 +14,7 @@ from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, ServiceError
 from penstock.ports.kinesis import ShardFilter, ShardListing
 from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
+from penstock_sim.environment import Environment
 from penstock_sim.events.producers import RecordsStored
 from penstock_sim.events.sinks import (
     DeadLettersStored,
@@ -25,13 +26,10 @@ from penstock_sim.events.sinks import (
     RowsUnanswered,
 )
 from penstock_sim.plan import STREAM, SinkPlan
+from penstock_sim.process import SimProcess
 from penstock_sim.producer import SimPuts
 from penstock_sim.sink_rows import text_of
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
-    from penstock_sim.process import SimProcess
-    from penstock_sim.stream import SimStream
+from penstock_sim.stream import SimStream
 
 LETTERS: Final = "letters"
 """The stream, and the folder, of dead letters."""

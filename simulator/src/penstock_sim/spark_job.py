@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from penstock_sim.process import SimProcess
 from penstock_sim.virtual_threads import VirtualThreads
-
-if TYPE_CHECKING:
-    from penstock_sim.process import SimProcess
 
 TASK_FAILURES_MAX: Final = 4  # spark.task.maxFailures
 _Result = TypeVar("_Result")

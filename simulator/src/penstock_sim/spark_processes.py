@@ -9,22 +9,19 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from penstock.errors import PenstockError
 from penstock_sim.actors import Actors
+from penstock_sim.environment import Environment
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
 from penstock_sim.events.queries import ExecutorKilled, SecondDriverStarted
-from penstock_sim.fibers import ProcessEnded
+from penstock_sim.fibers import Fiber, ProcessEnded
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob, TaskFailed
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
-    from penstock_sim.fibers import Fiber
-    from penstock_sim.world import World
+from penstock_sim.world import World
 
 
 class Journal(logging.Handler):

@@ -4,48 +4,14 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
-from penstock.core.position import Position, Sentinel
-from penstock.core.reading.reader_steps import Page, PlacedRecord
+from penstock.core.position import LATEST, TRIM_HORIZON, Position, Sentinel, at_record, at_timestamp
+from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard
-
-
-class SimRecord(Struct, frozen=True):
-    """One record, as the reader machine sees it."""
-
-    sequence_number: str
-    sub_sequence_number: int = 0
-
-
-R = TypeVar("R", bound=PlacedRecord)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPage(Page[Sequence[R]]):
-    """A page whose rows are a list of records.
-
-    Args:
-        records: User records in order; several of one aggregate share a sequence number.
-    """
-
-    records: Sequence[R]
-
-    def rows_after(self, done: Position | None) -> Sequence[R]:
-        """Return the records after a position."""
-        if done is None or done.sequence_number is None:
-            return self.records
-        place = (int(done.sequence_number), done.sub_sequence_number)
-        for index, record in enumerate(self.records):
-            if (int(record.sequence_number), record.sub_sequence_number) > place:
-                return self.records[index:] if index else self.records
-        return ()
-
 
 _PLAIN: Final = (b"", "key", 1)
 
@@ -176,21 +142,15 @@ class SimStream:
         """Return how many user records the Kinesis record of a number holds."""
         return self.shards[shard_id].blobs.get(sequence, _PLAIN)[2]
 
-    def blob(self, shard: SimShard, sequence_number: str) -> SimBlob:
-        """Return a Kinesis record as the service returns it."""
-        number = int(sequence_number)
-        data, key, _ = shard.blobs.get(number, _PLAIN)
-        return SimBlob(
-            sequence_number, data, key, shard.arrivals_ms[bisect_left(shard.sequences, number)] / 1000
-        )
-
-    def read(self, shard: SimShard, index: int, count_max: int) -> tuple[list[SimRecord], int]:
+    def read(self, shard: SimShard, index: int, count_max: int) -> tuple[list[SimBlob], int]:
         """Return whole Kinesis records from an index on, and the index after them."""
-        records: list[SimRecord] = []
+        records: list[SimBlob] = []
         while index < len(shard.sequences) and len(records) < count_max:
-            sequence = shard.sequences[index]
-            records.append(SimRecord(str(sequence)))
-            index += shard.blobs.get(sequence, _PLAIN)[2]
+            number = shard.sequences[index]
+            data, key, count = shard.blobs.get(number, _PLAIN)
+            arrival_s = shard.arrivals_ms[index] / 1000
+            records.append(SimBlob(str(number), data or str(number).encode(), key, arrival_s))
+            index += count
         return records, index
 
     def trim(self, before_ms: int) -> tuple[list[SimShard], list[SimShard]]:
@@ -263,6 +223,15 @@ class SimStream:
         if position.sentinel is Sentinel.AT_TIMESTAMP:
             return bisect_left(shard.arrivals_ms, position.timestamp_ms or 0)
         return 0
+
+
+def position_of(start: IteratorStart) -> Position:
+    """Return the position at which an iterator begins; of the record itself if it begins after that record."""
+    if start.sequence_number is not None:
+        return at_record(start.sequence_number)
+    if start.timestamp_ms is not None:
+        return at_timestamp(start.timestamp_ms)
+    return TRIM_HORIZON if start.type is IteratorType.TRIM_HORIZON else LATEST
 
 
 def _passes(shard: SimShard, filter_type: str | None, timestamp_ms: int, horizon_ms: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from msgspec.structs import replace
 
@@ -25,12 +25,10 @@ from penstock.ports.metrics import NoMetrics
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_calls import list_shards
 from penstock_sim.blocking_ports import SimClock
+from penstock_sim.environment import Environment
 from penstock_sim.events.streams import WorkerStoodStill
 from penstock_sim.plan import StreamsPlan
 from penstock_sim.worker import SimWorker
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
 
 _FIRST_CHECK_S: Final = 1.0
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.ports.clock import Clock
-from penstock.runtime.loop import Loop, LoopThread, Task
+from penstock.runtime.loop import Condition, Loop, LoopThread, Pool, Task
 from penstock_sim.fibers import VirtualCondition
 from penstock_sim.process import SimProcess
-
-if TYPE_CHECKING:
-    from penstock.runtime.loop import Condition, Pool
 
 
 class _VirtualPool:

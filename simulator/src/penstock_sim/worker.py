@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -67,14 +67,12 @@ from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import FetchIterator, FetchListing, ListedShard
 from penstock.core.starting import with_moment
 from penstock.errors import PenstockError
+from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CallMade, CoordinatorReported
 from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.reader import SimReader
 from penstock_sim.table import without_request
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
 
 UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""

@@ -1,5 +1,6 @@
 """A shard's reader: what it does next, given the result of the last step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -26,6 +27,7 @@ from penstock.core.reading.reader_steps import (
     Kept,
     Listed,
     ListedShard,
+    Page,
     Pause,
     PossibleLoss,
     Wait,
@@ -47,7 +49,6 @@ from penstock.errors import (
     Unavailable,
     UnknownRefusal,
 )
-from penstock_sim.stream import ListPage
 
 CHILD = ChildShard("shardId-1", ("shardId-0",), HashRange(0, 9))
 SPACING_S = ReaderOptions().spacing_s
@@ -60,11 +61,27 @@ class Rec:
     sub_sequence_number: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Page[Sequence[Rec]]):
+    """A page whose rows are a list of user records."""
+
+    records: Sequence[Rec]
+
+    def rows_after(self, done: Position | None) -> Sequence[Rec]:
+        if done is None or done.sequence_number is None:
+            return self.records
+        place = (int(done.sequence_number), done.sub_sequence_number)
+        for index, record in enumerate(self.records):
+            if (int(record.sequence_number), record.sub_sequence_number) > place:
+                return self.records[index:] if index else self.records
+        return ()
+
+
 def reader(start: Position = TRIM_HORIZON, **options) -> ShardReader:
     return ShardReader("orders", "shardId-0", start, ReaderOptions(**options))
 
 
-def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=None) -> ListPage[Rec]:
+def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=None) -> ListPage:
     records = [
         Rec(str(place[0]), place[1]) if isinstance(place, tuple) else Rec(str(place)) for place in places
     ]
@@ -80,7 +97,7 @@ def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=Non
     )
 
 
-def raw_page(records, first, last) -> ListPage[Rec]:
+def raw_page(records, first, last) -> ListPage:
     """A page whose first and last Kinesis records are aggregates that hold other user records, or none."""
     return ListPage(
         records=records,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, get_args, get_type_hints
 
 from msgspec import Struct
 
+from penstock_sim.plan import Scenario
+
 if TYPE_CHECKING:
-    from penstock.core.leases.lease import Lease
-    from penstock_sim.plan import Scenario
+    from penstock_sim.history import History
 
 _SHARD: Final = re.compile(r"(?:\d+:[a-z]+:\d+:)?shardId-\d+")
 
@@ -124,19 +125,6 @@ def methods_of(subscriber: type[Subscriber]) -> Mapping[type[Event], str]:
     return found
 
 
-class Known(Protocol):
-    """What finders read of a history; implemented by `History`."""
-
-    now: float
-    rows: dict[str, Lease]
-    alive: set[str]
-    readers: dict[tuple[str, str, int], Any]
-    streams: dict[str, Any]
-
-    def stream_of(self, key: str) -> Any:
-        """Return the stream of a lease, by its key."""
-
-
 class SituationFinder(Subscriber):
     """Finds situations that take several events. It gets each event before `History` applies it.
 
@@ -146,7 +134,7 @@ class SituationFinder(Subscriber):
         met: Counted in.
     """
 
-    def __init__(self, scenario: Scenario, history: Known, met: Counter[str]) -> None:
+    def __init__(self, scenario: Scenario, history: History, met: Counter[str]) -> None:
         self.scenario = scenario
         self.history = history
         self.met = met
