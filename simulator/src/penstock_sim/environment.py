@@ -22,7 +22,6 @@ from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import Applied, LeaseWrite
 from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions
-from penstock.core.reading.reader_steps import ListedShard, find_listed
 from penstock.core.shard import Shard
 from penstock.errors import AccessDenied, ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
 from penstock.ports.kinesis import RecordPage
@@ -209,11 +208,10 @@ class Environment:
             self.met[f"fault: {name}"] += 1
         return happens
 
-    @property
-    def reader_options(self) -> ReaderOptions:
-        """How shards are read. Once faults have ended, losses of the past are accepted."""
+    def reader_options(self, retention_s: float | None) -> ReaderOptions:
+        """Return how shards are read. Once faults have ended, losses of the past are accepted."""
         on_data_loss = "warn" if self.is_healed else self.scenario.on_data_loss
-        return replace(READER_OPTIONS, on_data_loss=on_data_loss, retention_s=self.scenario.retention_s)
+        return replace(READER_OPTIONS, on_data_loss=on_data_loss, retention_s=retention_s)
 
     def handler_fails(self, numbers: tuple[int, ...]) -> bool:
         """Draw whether the handler raises: always on a poison record, and now and then by chance."""
@@ -402,17 +400,6 @@ class Environment:
     def unknown_shard(self, key: str) -> NotFound:
         """Return the error of a shard that the stream does not have."""
         return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
-
-    def listing_error(self, problem: Problem) -> PenstockError:
-        """Return the error by which a caller of ListShards sees a problem."""
-        if problem is Problem.REFUSED:
-            return AccessDenied("access is denied", code=self.denial)
-        return Throttled("throttled")
-
-    def serve_listing_of(self, place: str) -> ListedShard | PenstockError:
-        """Answer a reader's question about its own shard: a whole listing, perhaps incomplete."""
-        answer = self.serve_listing(None, None)
-        return self.listing_error(answer) if isinstance(answer, Problem) else find_listed(place, answer[0])
 
     def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
         """Answer GetShardIterator."""

@@ -56,9 +56,10 @@ class SimReader:
         self.key = effect.key
         self.epoch = effect.epoch
         world = worker.world
-        self._options = worker.reader_options(effect.key)
+        stream = worker.stream_of(effect.key)
+        self._options = world.reader_options(stream.retention_s)
         self.run = ShardRun(
-            worker.stream_name_of(effect.key),
+            stream.name,
             effect,
             reader_options=self._options,
             delivery_options=world.scenario.delivery,
@@ -144,11 +145,7 @@ class SimReader:
             self._deaggregate_unread()
             self.worker.later(0.0, self.step)
         elif isinstance(fetch, FetchIterator):
-            self._call(
-                "iterator",
-                lambda: self.worker.find_iterator(self.run, fetch),
-                self.run.on_iterator,
-            )
+            self._call("iterator", lambda: self.worker.fetch_for(self.run, fetch), self.run.on_iterator)
         elif isinstance(fetch, FetchPage):
             began_s = self.worker.local_s()
             self._call(
@@ -157,9 +154,7 @@ class SimReader:
                 lambda page: self._on_page(page, began_s),
             )
         else:
-            self._call(
-                "list one", lambda: self.worker.find_listed_shard(self.run, fetch), self.run.on_listing
-            )
+            self._call("list one", lambda: self.worker.fetch_for(self.run, fetch), self.run.on_listing)
 
     def _call(self, name: str, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         def settle(result: Any) -> None:
@@ -183,7 +178,9 @@ class SimReader:
         # As the consumer's fetcher does it on its thread.
         room_bytes, unread = self.run.peek_unread(has_room=True)
         run, world = self.run, self._world
-        rule = MisplacedRule(_HashRanges(world, self.worker.place_of(run)), known_range=run.hash_range)
+        rule = MisplacedRule(
+            _HashRanges(world, world.streams.place_of(run.stream, run.shard_id)), known_range=run.hash_range
+        )
         taken = deaggregate_page(unread, room_bytes, run.shard_id, world.decoded, rule, stream=run.stream)
         self.run.on_deaggregated(taken)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NoReturn, cast
+from typing import Final
 
 from penstock.consumer.stream_argument import parse_streams
 from penstock.core.leases.coordinator_events import Problem
 from penstock.core.position import TRIM_HORIZON, Position
-from penstock.core.reading.resume import IteratorStart
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected
-from penstock.ports.kinesis import Kinesis, ShardFilter, ShardListing
 from penstock_sim.actors import CannotStart
 from penstock_sim.events.processes import ProcessStopping
 from penstock_sim.events.streams import (
@@ -33,9 +31,9 @@ from penstock_sim.events.streams import (
 )
 from penstock_sim.plan import ACCOUNT, EPOCH_MS, PlannedStream, Rollout, StreamsPlan
 from penstock_sim.process import SimProcess
-from penstock_sim.stream import SimShard, SimStream, position_of
+from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.stream_set import StreamSet
-from penstock_sim.streams_worker import StreamsWorker
+from penstock_sim.worker import SimWorker
 from penstock_sim.world import World
 
 _SHARDS_MAX: Final = 6
@@ -241,11 +239,11 @@ class SeveralStreams(StreamSet):
     def wants_restart(self, process: SimProcess) -> bool:
         """Whether a worker reads other streams than those of its list."""
         ids = {stream.stream_id for stream in self.read()}
-        return isinstance(process, StreamsWorker) and process.streams.keys() != ids
+        return isinstance(process, SimWorker) and process.streams.keys() != ids
 
     # --- workers --------------------------------------------------------------------------------------
 
-    def make(self, name: str) -> StreamsWorker:
+    def make(self, name: str) -> SimWorker:
         """Return a new worker, not begun yet.
 
         Raises:
@@ -259,7 +257,7 @@ class SeveralStreams(StreamSet):
             world.record(StartFailed(name, type(error).__name__))
             self._start_later(name, 1.0, 5.0)
             raise CannotStart(name) from error
-        worker = StreamsWorker(world, name, streams, cast("Kinesis", StreamsService(self)), self.plan)
+        worker = SimWorker(world, name, streams)
         world.record(StreamsChosen(worker.who, tuple(stream.stream_id for stream in streams)))
         return worker
 
@@ -296,6 +294,10 @@ class SeveralStreams(StreamSet):
             return self.world.chance.choice((Problem.REFUSED, Problem.THROTTLED))
         return self.world.serve_listing(filter_type, timestamp_ms, place.content)
 
+    def place_of(self, stream: str, shard_id: str) -> str:
+        """Return how calls name a shard."""
+        return f"{stream}:{shard_id}"
+
     def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
         """Find the shard that a call names by its stream's name, or an iterator by the stream itself."""
         owner, _, shard_id = place.rpartition(":")
@@ -315,39 +317,6 @@ class SeveralStreams(StreamSet):
         if position.sequence_number is None or stream.has_given(int(position.sequence_number)):
             return None
         return Rejected(f"{position} did not come from this stream", code="InvalidArgumentException")
-
-
-class StreamsService:
-    """Calls that are begun and answered at one moment: the caller advances the time."""
-
-    def __init__(self, streams: SeveralStreams) -> None:
-        self._streams = streams
-
-    def fetch_summary(self, stream: str) -> StreamSummary:
-        """Describe a stream."""
-        return self._streams.fetch_summary(stream)
-
-    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """List a stream's shards."""
-        kind, moment_ms = (
-            (None, None) if shard_filter is None else (shard_filter.type, shard_filter.timestamp_ms)
-        )
-        answer = self._streams.list_stream(stream, kind, moment_ms)
-        if isinstance(answer, PenstockError):
-            raise answer
-        if isinstance(answer, Problem):
-            raise self._streams.world.listing_error(answer)
-        return ShardListing(*answer)
-
-    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """Open an iterator."""
-        answer = self._streams.world.serve_iterator(f"{stream}:{shard_id}", position_of(start))
-        if isinstance(answer, PenstockError):
-            raise answer
-        return answer
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NotImplementedError(f"nothing here calls {name}")
 
 
 def _retention_s(planned: PlannedStream) -> float:

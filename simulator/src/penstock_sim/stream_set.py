@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from penstock.core.aggregation import MAGIC, AggregateBuilder
+from penstock.core.leases.coordinator_events import Problem
 from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_writes import Create
 from penstock.core.position import TRIM_HORIZON, Position
-from penstock.errors import PenstockError
+from penstock.core.reading.resume import IteratorStart
+from penstock.core.shard import Shard, StreamSummary
+from penstock.errors import AccessDenied, PenstockError, Throttled
+from penstock.ports.kinesis import ShardFilter, ShardListing
 from penstock_sim.actors import Actors
 from penstock_sim.events.streams import (
     RecordPut,
@@ -19,7 +23,7 @@ from penstock_sim.events.streams import (
     StreamQuiet,
 )
 from penstock_sim.plan import EPOCH_MS
-from penstock_sim.stream import SimShard, SimStream
+from penstock_sim.stream import SimShard, SimStream, position_of
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
@@ -60,6 +64,22 @@ class StreamSet(Actors):
         return 300.0 if self.world.scenario.retention_s is None else 8.0
 
     # --- the service --------------------------------------------------------------------------------------
+
+    def fetch_summary(self, name: str) -> StreamSummary:
+        """Answer DescribeStreamSummary. A worker that reads only one stream does not ask."""
+        raise NotImplementedError
+
+    def list_stream(
+        self, name: str, filter_type: str | None, timestamp_ms: int | None
+    ) -> PenstockError | Problem | tuple[tuple[Shard, ...], int]:
+        """Answer ListShards of one stream."""
+        del name
+        return self.world.serve_listing(filter_type, timestamp_ms)
+
+    def place_of(self, stream: str, shard_id: str) -> str:
+        """Return how calls name a shard."""
+        del stream
+        return shard_id
 
     def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
         """Find the shard that a call or an iterator names, and its stream."""
@@ -174,3 +194,40 @@ class StreamSet(Actors):
         """Whether a row may be deleted: it is not its application's last."""
         del key
         return len(self.world.table.rows) > 1
+
+
+class StreamsService:
+    """Calls that are begun and answered at one moment: the caller advances the time."""
+
+    def __init__(self, streams: StreamSet) -> None:
+        self._streams = streams
+
+    def fetch_summary(self, stream: str) -> StreamSummary:
+        """Describe a stream."""
+        return self._streams.fetch_summary(stream)
+
+    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
+        """List a stream's shards."""
+        kind, moment_ms = (
+            (None, None) if shard_filter is None else (shard_filter.type, shard_filter.timestamp_ms)
+        )
+        answer = self._streams.list_stream(stream, kind, moment_ms)
+        if isinstance(answer, PenstockError):
+            raise answer
+        if answer is Problem.REFUSED:
+            raise AccessDenied("access is denied", code=self._streams.world.denial)
+        if isinstance(answer, Problem):
+            raise Throttled("throttled")
+        return ShardListing(*answer)
+
+    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
+        """Open an iterator."""
+        answer = self._streams.world.serve_iterator(
+            self._streams.place_of(stream, shard_id), position_of(start)
+        )
+        if isinstance(answer, PenstockError):
+            raise answer
+        return answer
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotImplementedError(f"nothing here calls {name}")

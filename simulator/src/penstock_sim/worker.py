@@ -8,13 +8,16 @@ the fault plan decides whether it fails on the way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
+from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.stream_reading import ConsumedStream, known_stream
+from penstock.consumer.worker import STANDSTILL_ROUNDS, options_for_streams
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
@@ -43,8 +46,6 @@ from penstock.core.leases.coordinator_events import (
     FleetFetchFailed,
     FleetLeft,
     LeaseFetched,
-    ListingDone,
-    ListingFailed,
     OwnLeasesFound,
     OwnLeasesNotFound,
     Problem,
@@ -59,30 +60,76 @@ from penstock.core.leases.coordinator_events import (
     WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.held_lease import statuses_of
+from penstock.core.leases.held_lease_phases import is_standstill
 from penstock.core.leases.kcl3_fleet import stats_to_report
-from penstock.core.leases.lease import Lease, name_run
+from penstock.core.leases.lease import Lease, name_run, stream_id_of
 from penstock.core.leases.lease_writes import Applied, Refused
-from penstock.core.position import Position
-from penstock.core.reading.reader_options import ReaderOptions
-from penstock.core.reading.reader_steps import FetchIterator, FetchListing, ListedShard
+from penstock.core.reading.reader_steps import FetchIterator, FetchListing
 from penstock.core.starting import with_moment
-from penstock.errors import PenstockError
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.metrics import NoMetrics
+from penstock.runtime.lease_calls import list_shards
+from penstock_sim.blocking_ports import STREAM_NAME, SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CallMade, CoordinatorReported
 from penstock_sim.events.reading import ReaderStarted
+from penstock_sim.events.streams import WorkerStoodStill
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.reader import SimReader
+from penstock_sim.stream_set import StreamsService
 from penstock_sim.table import without_request
 
+_FIRST_CHECK_S: Final = 1.0
 UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""
 
 
-class SimWorker(SimProcess):
-    """One process."""
+class AnsweredRun:
+    """Takes the place of a run during a step of its reading, and keeps the result until the answer arrives."""
 
-    def __init__(self, world: Environment, name: str) -> None:
+    def __init__(self, run: ShardRun) -> None:
+        self.key = run.key
+        self.shard_id = run.shard_id
+        self.hash_range = run.hash_range
+        self.answer: Any = None
+
+    def on_answer(self, answer: Any) -> None:
+        """Keep an iterator, the result of a listing, or an error."""
+        self.answer = answer
+
+    on_iterator = on_listing = on_fetch_failed = on_answer
+
+
+class SimWorker(SimProcess):
+    """One process.
+
+    Args:
+        streams: The streams to read, as the service described them when the process started; by default the world's only one.
+    """
+
+    def __init__(self, world: Environment, name: str, streams: Sequence[ConsumedStream] = ()) -> None:
         super().__init__(world, name)
+        scenario, clock = world.scenario, SimClock(self)
+        only = ConsumedStream(STREAM_NAME, scenario.options.start, retention_s=scenario.retention_s)
+        self.streams = {stream.stream_id: stream for stream in streams or (only,)}
+        self._kinesis = cast("Kinesis", StreamsService(world.streams))
+        self._known = {
+            stream_id: known_stream(stream, self._kinesis, clock)
+            for stream_id, stream in self.streams.items()
+        }
+        self._fetchers = {
+            stream_id: ShardFetcher(
+                stream.name,
+                self._kinesis,
+                drops_unmarked=False,
+                has_room=lambda: True,
+                clock=clock,
+                metrics=NoMetrics(),
+                known=self._known[stream_id],
+            )
+            for stream_id, stream in self.streams.items()
+        }
         run_name = name_run(name, f"{self.life:08x}") if self.writes_its_run else ""
         self.coordinator = Coordinator(name, self.coordinator_options(), run_name)
         self.readers: dict[tuple[str, int], SimReader] = {}
@@ -94,7 +141,7 @@ class SimWorker(SimProcess):
             WriteLease: self._write,
             ScanTable: self._scan,
             FetchLease: self._fetch,
-            ListShards: self.list_shards,
+            ListShards: self._list_shards,
             EnsureTable: self._ensure,
             StartReader: self._start_reader,
             StopReader: self._stop_reader,
@@ -113,10 +160,16 @@ class SimWorker(SimProcess):
     def coordinator_options(self) -> CoordinatorOptions:
         """Return the coordinator's options; a KCL worker does not check the stream that rows name."""
         scenario = self.world.scenario
-        limit = dict(scenario.limits).get(self.name)
+        options, limit = scenario.options, dict(scenario.limits).get(self.name)
         if self.name in scenario.foreign:
-            return replace(scenario.options, stream=None, policy=BalancePolicy.KCL2, leases_to_acquire=None)
-        return scenario.options if limit is None else replace(scenario.options, max_leases=limit)
+            options = replace(options, stream=None, policy=BalancePolicy.KCL2, leases_to_acquire=None)
+        elif limit is not None:
+            options = replace(options, max_leases=limit)
+        if scenario.streams is None:
+            return options
+        options = options_for_streams(options, list(self.streams.values()))
+        cold_start_s = scenario.streams.cold_start_s
+        return options if cold_start_s is None else replace(options, cold_start_jitter_s=cold_start_s)
 
     @property
     def writes_its_run(self) -> bool:
@@ -219,13 +272,14 @@ class SimWorker(SimProcess):
 
         self._ask("fetch", lambda: self.world.serve_fetch(key), done, partial(FetchFailed, key), key)
 
-    def list_shards(self, effect: ListShards) -> None:
-        """List the stream's shards."""
-        self._ask(
+    def _list_shards(self, effect: ListShards) -> None:
+        stream_id = effect.stream_id
+        name, known = self.streams[stream_id].name, self._known[stream_id]
+        self.call(
             "list shards",
-            lambda: self.world.serve_listing(effect.filter_type, effect.timestamp_ms),
-            lambda listed: ListingDone(effect.purpose, *listed),
-            partial(ListingFailed, effect.purpose),
+            lambda: list_shards(effect, name, self._kinesis, known, self.world.now_ms),
+            self.feed,
+            stream_id,
         )
 
     def _ensure(self, _: EnsureTable) -> None:
@@ -273,41 +327,40 @@ class SimWorker(SimProcess):
 
     # --- shards ---------------------------------------------------------------------------------------
 
-    def start_of(self, key: str) -> Position:
-        """Return the starting position of a shard that is read for the first time."""
-        return self.world.scenario.options.start.of(key)
+    def stream_of(self, key: str) -> ConsumedStream:
+        """Return the stream of a shard, by its lease key."""
+        return self.streams[stream_id_of(key)]
 
-    def stream_name_of(self, key: str) -> str:
-        """Return the name of a shard's stream."""
-        del key
-        return "stream"
-
-    def reader_options(self, key: str) -> ReaderOptions:
-        """Return how a shard is read."""
-        del key
-        return self.world.reader_options
-
-    def place_of(self, run: ShardRun) -> str:
-        """Return how calls to the service name a run's shard."""
-        return run.shard_id
-
-    def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
-        """Ask the service for an iterator of a run's shard."""
-        return self.world.serve_iterator(run.shard_id, fetch.position)
-
-    def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
-        """Ask the service for a listing because of a run's shard."""
-        del fetch
-        return self.world.serve_listing_of(run.shard_id)
+    def fetch_for(self, run: ShardRun, fetch: FetchIterator | FetchListing) -> Any:
+        """Do a step of reading as the consumer does it; return the iterator, the result of the listing, or the error."""
+        answered = AnsweredRun(run)
+        self._fetchers[stream_id_of(run.key)].fetch(cast("ShardRun", answered), fetch)
+        assert answered.answer is not None, f"{run.key} got no answer to {fetch}"
+        return answered.answer
 
     def on_reader_failed(self) -> None:
-        """Record that a shard has stopped: it is held, and not read until the process starts again."""
+        """Record that a shard has stopped, and check whether any can go on, as the delivery loop does."""
         self.has_stopped_shard = True
+        streams = self.world.scenario.streams
+        if streams is not None and streams.stops_at_standstill:
+            self.later(_FIRST_CHECK_S, self._check_standstill, None)
+
+    def _check_standstill(self, before: frozenset[tuple[str, int]] | None) -> None:
+        held = statuses_of(self.coordinator.held_leases)
+        standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
+        if standing is None:
+            return
+        if standing == before:
+            self.world.record(WorkerStoodStill(self.who))
+            self.request_stop()
+        else:
+            wait_s = STANDSTILL_ROUNDS * self.coordinator_options().interval_s
+            self.later(wait_s, self._check_standstill, standing)
 
     # --- readers --------------------------------------------------------------------------------------
 
     def _start_reader(self, effect: StartReader) -> None:
-        position = with_moment(effect.position, self.start_of(effect.key))
+        position = with_moment(effect.position, self.stream_of(effect.key).start.of(effect.key))
         reader = SimReader(self, replace(effect, position=position))
         self.readers[effect.key, effect.epoch] = reader
         self.world.record(ReaderStarted(*reader.place, position))
