@@ -10,14 +10,13 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock_sim.checker import Broken
 from penstock_sim.events.processes import CallMade, FaultsEnded, MessageLogged
-from penstock_sim.events.producers import RecordAdded
+from penstock_sim.events.producers import RecordAdded, RecordsUnanswered
 from penstock_sim.events.sinks import (
     BadRowAdded,
     FileWritten,
     RequestTooLarge,
     RowsRefused,
     RowsStored,
-    RowsUnanswered,
     WriteLogged,
     WritePlanned,
     WriteTaskDone,
@@ -120,7 +119,7 @@ def failed(kind, text):
 
 
 LOGGED = WriteLogged("s0", 0, (NAME,))
-UNANSWERED = RowsUnanswered(NAME, ROWS[:1])
+UNANSWERED = RecordsUnanswered(ROWS[:1], NAME)
 FILED = FileWritten("executor0#1", "letters", FILE, '{"row": 1}\n')
 SILENT = "stream stream: nothing was acknowledged by shard shardId-0 for %d s; last: x. Acknowledged so far: 0 records; not acknowledged: 2"
 NO_LETTERS = "option deadLetterStream=letters: the dead letters cannot be written"

@@ -23,7 +23,7 @@ from penstock_sim.events.processes import (
     ProcessPaused,
     ProcessStarted,
 )
-from penstock_sim.events.producers import RecordAdded
+from penstock_sim.events.producers import RecordAdded, RecordsMisrouted, RecordsUnanswered
 from penstock_sim.events.queries import (
     ApplicationRenamed,
     BatchPlanned,
@@ -43,9 +43,7 @@ from penstock_sim.events.reading import (
 from penstock_sim.events.sinks import (
     BadRowAdded,
     DeadLettersStored,
-    RowsMisrouted,
     RowsStored,
-    RowsUnanswered,
     WritePlanned,
     WriteTaskStarted,
 )
@@ -416,8 +414,9 @@ class History(Subscriber):
     def _on_write_task_started(self, event: WriteTaskStarted) -> None:
         self.attempts[event.attempt] = AttemptHistory(event.texts, event.keeps_letters, self.now)
 
-    def _on_rows_doubtful(self, event: RowsUnanswered | RowsMisrouted) -> None:
-        self.attempts[event.attempt].excused.update(event.texts)
+    def _on_records_doubtful(self, event: RecordsUnanswered | RecordsMisrouted) -> None:
+        if event.attempt in self.attempts:
+            self.attempts[event.attempt].excused.update(event.texts)
 
     def _on_rows_stored(self, event: RowsStored) -> None:
         if event.is_read:

@@ -52,11 +52,15 @@ class SimPuts:
     Args:
         world: Time, chance and the stream.
         stream: The stream to put into; None for the world's.
+        attempt: Who puts, in the history.
     """
 
-    def __init__(self, world: Environment, stream: SimStream | None = None) -> None:
+    def __init__(
+        self, world: Environment, stream: SimStream | None = None, attempt: str = "a producer"
+    ) -> None:
         self._world = world
         self._stream = world.stream if stream is None else stream
+        self.attempt = attempt
 
     def happens(self, fault: str) -> bool:
         """Draw whether a fault of the plan happens now, by the name of the field with its likelihood."""
@@ -85,7 +89,8 @@ class SimPuts:
 
     def _leave_unanswered(self, entries: Sequence[PutEntry]) -> None:
         for entry in entries:
-            self.record_unanswered(tuple(self.text_of(data) for _, _, data in _records_of(entry)))
+            texts = tuple(self.text_of(data) for _, _, data in _records_of(entry))
+            self._world.record(RecordsUnanswered(texts, self.attempt))
 
     # --- the history --------------------------------------------------------------------------------------
 
@@ -93,20 +98,12 @@ class SimPuts:
         """Return the unique name of a record."""
         return data.decode()
 
-    def record_unanswered(self, texts: tuple[str, ...]) -> None:
-        """Record that there was no answer for the records of an entry."""
-        self._world.record(RecordsUnanswered(texts))
-
     def record_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
         """Record that a shard has taken an entry, and whether readers see its records."""
         world = self._world
         world.record(RecordsStored(shard_id, numbers[0], texts, is_read))
         for number in numbers if is_read else ():
             world.record(RecordPut(shard_id, number, world.now_ms()))
-
-    def record_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
-        """Record that another shard than the predicted one has taken an aggregate."""
-        self._world.record(RecordsMisrouted(texts, is_read))
 
     # --- entries ------------------------------------------------------------------------------------------
 
@@ -140,7 +137,7 @@ class SimPuts:
         texts = tuple(self.text_of(data) for _, _, data in found)
         self.record_stored(shard.shard_id, numbers, texts, is_read)
         if len(found) > 1 and isinstance(entry, PackedEntry) and entry.shard_id != shard.shard_id:
-            self.record_misrouted(texts, is_read)
+            world.record(RecordsMisrouted(texts, is_read, self.attempt))
         if self.happens("entry_unanswered"):
             self._leave_unanswered([entry])
             return PutAnswer()

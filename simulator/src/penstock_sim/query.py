@@ -44,7 +44,6 @@ from penstock_sim.events.queries import (
     BatchPlanned,
     BatchStarted,
     BatchUnread,
-    QueryFailed,
 )
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
 from penstock_sim.executor import ReadAttempt, ShardRows, read_task
@@ -199,9 +198,8 @@ class SimQuery(SparkDriver):
         self._planner.stop()
 
     def on_failed(self, error: Exception) -> None:
-        """Record the error that ends the query; if it says so, its user accepts the loss."""
+        """Accept the loss if the error says so, as its user does."""
         self.log.accepts_loss |= "failOnDataLoss=false" in str(error)
-        self.world.record(QueryFailed(self.who, type(error).__name__, str(error)))
 
     def watch_loop(self, loop: Loop[Any]) -> None:
         """Record the coordinator's reports, and the shards that it gets and loses."""

@@ -9,13 +9,13 @@ from typing import Final
 from penstock.spark.sink.report import FILE_NAME
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
 from penstock_sim.events.processes import CallMade, MessageLogged, ProcessPaused
+from penstock_sim.events.producers import RecordsUnanswered
 from penstock_sim.events.sinks import (
     DeadLettersStored,
     FileWritten,
     RequestTooLarge,
     RowsRefused,
     RowsStored,
-    RowsUnanswered,
     WriteLogged,
     WriteTaskDone,
     WriteTaskFailed,
@@ -203,7 +203,7 @@ class ErrorsName(Checker):
         if refused_s is None or refused_s > since_s + _SEND_WITHIN_S:
             raise Broken(f"{name} gives up, and the first refusal came at {refused_s} s: {text}")
 
-    def _on_refusal(self, event: RowsRefused | RowsUnanswered) -> None:
+    def _on_refusal(self, event: RowsRefused | RecordsUnanswered) -> None:
         self._refused_s.setdefault(event.attempt, self.history.now)
 
     def _judge_record_error(self, name: str, attempt: AttemptHistory, text: str) -> None:

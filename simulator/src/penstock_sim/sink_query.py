@@ -23,7 +23,6 @@ from penstock_sim.events.sinks import (
     WritePlanned,
     WriteStarted,
     WriteTasksDone,
-    WritingQueryFailed,
 )
 from penstock_sim.plan import SinkPlan
 from penstock_sim.sink_executor import WriteAttempt, WrittenTask
@@ -91,9 +90,8 @@ class SimSinkQuery(SparkDriver):
         self._attempt_count = 0
 
     def on_failed(self, error: Exception) -> None:
-        """Record the error that ends the query, and do as it says: a person sets the option that it names."""
+        """Do as the error says: a person sets the option that it names."""
         error_text = str(error)
-        self.world.record(WritingQueryFailed(self.who, type(error).__name__, error_text))
         does_not_fit = "deadLetterPath" in error_text and "does not fit" in error_text
         if does_not_fit or ("RecordError" in error_text and not self._options.keeps_dead_letters):
             self.log.more_options = {"onError": "deadLetter", "deadLetterPath": LETTERS}

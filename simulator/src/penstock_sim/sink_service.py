@@ -20,10 +20,8 @@ from penstock_sim.events.sinks import (
     DeadLettersStored,
     FileWritten,
     RequestTooLarge,
-    RowsMisrouted,
     RowsRefused,
     RowsStored,
-    RowsUnanswered,
 )
 from penstock_sim.plan import STREAM, SinkPlan
 from penstock_sim.process import SimProcess
@@ -72,17 +70,17 @@ class SinkPuts(SimPuts):
     """The service's side of one attempt's calls to one stream."""
 
     def __init__(self, world: Environment, plan: SinkPlan, target: SinkStream, attempt: AttemptPlace) -> None:
-        super().__init__(world, target.stream)
+        super().__init__(world, target.stream, attempt.name)
         self._sink_plan = plan
         self._target = target
-        self._attempt = attempt
+        self._place = attempt
 
     def serve(self, entries: Sequence[PutEntry]) -> Any:
         """Answer one call."""
         answer = refusal(self._world, self._target) or self._check_limits(entries) or super().serve(entries)
         refused = isinstance(answer, list) and any(each.error_code for each in answer)
         if refused or isinstance(answer, PenstockError):
-            self._world.record(RowsRefused(self._attempt.name, self._target.name))
+            self._world.record(RowsRefused(self.attempt, self._target.name))
         return answer
 
     def _check_limits(self, entries: Sequence[PutEntry]) -> PenstockError | None:
@@ -94,7 +92,7 @@ class SinkPuts(SimPuts):
             and all(1 <= len(entry.partition_key) <= 256 for entry in entries)
         ):
             return None
-        self._world.record(RequestTooLarge(self._attempt.name, len(entries), max(sizes, default=0)))
+        self._world.record(RequestTooLarge(self.attempt, len(entries), max(sizes, default=0)))
         return Rejected("one or more parameters are invalid", code="ValidationException")
 
     def take_one(self, entry: PutEntry) -> PutAnswer:
@@ -111,21 +109,13 @@ class SinkPuts(SimPuts):
 
     def text_of(self, data: bytes) -> str:
         """Return the name of a row, given its data or its dead letter."""
-        return self._attempt.text_of(json.loads(data)["row"]) if data[:1] == b"{" else text_of(data)
-
-    def record_unanswered(self, texts: tuple[str, ...]) -> None:
-        """Write the rows to the history under the attempt's name."""
-        self._world.record(RowsUnanswered(self._attempt.name, texts))
-
-    def record_misrouted(self, texts: tuple[str, ...], is_read: bool) -> None:
-        """Write the rows to the history under the attempt's name."""
-        self._world.record(RowsMisrouted(self._attempt.name, texts, is_read))
+        return self._place.text_of(json.loads(data)["row"]) if data[:1] == b"{" else text_of(data)
 
     def record_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
         """Write the rows to the history under the attempt's name, and as records for the stream's consumers."""
         name = self._target.name
         kind = DeadLettersStored if name == LETTERS else RowsStored
-        self._world.record(kind(self._attempt.name, name, texts, is_read))
+        self._world.record(kind(self.attempt, name, texts, is_read))
         if name == STREAM_NAME:
             super().record_stored(shard_id, numbers, texts, is_read)
         elif name != LETTERS:

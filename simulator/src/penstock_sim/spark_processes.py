@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock_sim.actors import Actors
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
-from penstock_sim.events.queries import ExecutorKilled, SecondDriverStarted
+from penstock_sim.events.queries import ExecutorKilled, QueryFailed, SecondDriverStarted
 from penstock_sim.fibers import Fiber, ProcessEnded
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob, TaskFailed
@@ -146,6 +146,7 @@ class SparkDriver(SimProcess):
             how = "stopped"
         except (PenstockError, LogConflict, JobFailed) as error:
             how = f"failed: {type(error).__name__}"
+            self.world.record(QueryFailed(self.who, type(error).__name__, str(error)))
             self.on_failed(error)
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
             how = "crashed"
@@ -162,7 +163,7 @@ class SparkDriver(SimProcess):
 
     @abstractmethod
     def on_failed(self, error: Exception) -> None:
-        """Record the error that ends the query."""
+        """Do as its user does when an error has ended the query."""
 
     def close(self) -> None:
         """Stop the production code in this process."""

@@ -66,8 +66,9 @@ class RecordsAcknowledged(Event, frozen=True):
 
 
 class RecordsUnanswered(Event, frozen=True):
-    story: ClassVar = "there is no answer for {texts}"
+    story: ClassVar = "{attempt} gets no answer for {texts}"
     texts: tuple[str, ...]
+    attempt: str = "a producer"
 
 
 class RecordsMisrouted(Event, frozen=True):
@@ -75,6 +76,12 @@ class RecordsMisrouted(Event, frozen=True):
 
     texts: tuple[str, ...]
     is_read: bool
+    attempt: str = "a producer"
+
+    def describe(self) -> str:
+        """Return the event in plain words."""
+        dropped = "" if self.is_read else ", and its readers drop it"
+        return f"another shard takes {', '.join(self.texts)} of {self.attempt}{dropped}"
 
 
 class RecordsGivenUp(Event, frozen=True):

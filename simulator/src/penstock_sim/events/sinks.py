@@ -6,7 +6,6 @@ from typing import ClassVar, Final
 
 from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
-from penstock_sim.events.producers import MISROUTED_DROPPED, MISROUTED_READ
 from penstock_sim.events.queries import RACING, REPEATED
 from penstock_sim.events.streams import ShardClosed
 from penstock_sim.kinds import SeedKind, situation
@@ -93,13 +92,6 @@ class WriteAborted(Event, frozen=True):
     finished_count: int
 
 
-class WritingQueryFailed(Event, frozen=True):
-    story: ClassVar = "{who} fails with {error}: {text}"
-    who: str
-    error: str
-    text: str
-
-
 # --- tasks ------------------------------------------------------------------------------------------------------
 
 
@@ -153,25 +145,6 @@ class RowsStored(Event, frozen=True):
     stream: str
     texts: tuple[str, ...]
     is_read: bool
-
-
-class RowsUnanswered(Event, frozen=True):
-    story: ClassVar = "{attempt} gets no answer for {texts}"
-    attempt: str
-    texts: tuple[str, ...]
-
-
-class RowsMisrouted(Event, frozen=True):
-    """Another shard than the predicted one takes rows of an attempt."""
-
-    attempt: str
-    texts: tuple[str, ...]
-    is_read: bool
-
-    def describe(self) -> str:
-        """Return the event in plain words."""
-        dropped = "" if self.is_read else ", and its readers drop it"
-        return f"another shard takes {', '.join(self.texts)} of {self.attempt}{dropped}"
 
 
 class RowsRefused(Event, frozen=True):
@@ -282,9 +255,6 @@ class SinkSituations(SituationFinder):
 
     def _on_file_written(self, event: FileWritten) -> None:
         self.met[FILED] += event.name.startswith("dead-letters")
-
-    def _on_rows_misrouted(self, event: RowsMisrouted) -> None:
-        self.met[MISROUTED_READ if event.is_read else MISROUTED_DROPPED] += 1
 
     def _on_write_task_done(self, event: WriteTaskDone) -> None:
         self._running.pop(event.attempt, None)
