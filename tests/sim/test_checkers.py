@@ -103,7 +103,7 @@ def judge(*lines, start=TRIM_HORIZON, at_end=False, quiet=False, only=None, **op
     now = 0.0
     flat = [part for line in lines for part in (line if isinstance(line, list) else [line])]
     if quiet:
-        suite.expect_quiet()
+        suite.history.is_quiet = True
     for line in flat:
         if isinstance(line, int | float):
             now = float(line)
@@ -511,7 +511,7 @@ def test_what_is_still_wrong_at_the_end_is_found(name):
 
 
 def judge_losses(*lines, retention_ms=30_000):
-    suite = Suite(CoordinatorOptions(), (LossesReported, OnlyFailuresAreGivenUp), retention_ms)
+    suite = Suite(CoordinatorOptions(), (LossesReported, OnlyFailuresAreGivenUp), retention_ms=retention_ms)
     now = 0.0
     for line in (part for each in lines for part in (each if isinstance(each, list) else [each])):
         if isinstance(line, int | float):

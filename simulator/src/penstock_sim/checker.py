@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock_sim.events.base import Subscriber
+from penstock_sim.events.processes import MessageLogged
 from penstock_sim.history import History
 
 CLOCK_TOLERANCE: Final = 0.05
@@ -49,3 +50,11 @@ class Checker(Subscriber):
 
     def at_end(self) -> None:
         """Check conditions that can be judged only at the end."""
+
+
+class NoCrash(Checker):
+    """The base of the checkers that find a crash of the production code, too."""
+
+    def _on_message_logged(self, event: MessageLogged) -> None:
+        if event.level == "CRITICAL":
+            raise Broken(f"{event.who}: {event.text}: {event.error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
@@ -513,33 +513,19 @@ class Suite:
     Args:
         options: The fleet's, for durations and the policy.
         more: Checkers beside those of every fleet.
-        retention_ms: How long the stream keeps a record; None is for ever.
-        limits: How many leases a worker holds at most, if it has a limit.
-        foreign: Workers with only the KCL's attributes of a lease.
-        kcl3: Workers of a native KCL 3 fleet.
-        producers: Workers that put records.
         first: Checkers that judge each line before all others: the others can rely on them.
+        **known: What the history is given of the scenario.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of a scenario's fleet
+    def __init__(
         self,
         options: CoordinatorOptions,
         more: Sequence[type[Checker]] = (),
-        retention_ms: int | None = None,
-        limits: Mapping[str, int] | None = None,
-        foreign: frozenset[str] = frozenset(),
-        kcl3: frozenset[str] = frozenset(),
-        producers: frozenset[str] = frozenset(),
         first: Sequence[type[Checker]] = (),
+        **known: Any,
     ) -> None:
-        self.history = History(
-            options.start.default,
-            retention_ms,
-            dict(limits or {}),
-            foreign,
-            kcl_workers=foreign | kcl3,
-            producers=producers,
-        )
+        self.history = History(options.start.default, **known)
+        self.more = more
         classes: dict[type[Checker], None] = dict.fromkeys((*first, *SAFETY, *LIVENESS, *more))
         self.checkers: dict[type[Checker], Checker] = {each: each(self.history, options) for each in classes}
         self.finders: list[SituationFinder] = []
@@ -573,12 +559,6 @@ class Suite:
         except Broken:
             return False
         return True
-
-    def expect_quiet(self) -> None:
-        """From now on nothing may move."""
-        balanced = self.checkers[Balanced]
-        if isinstance(balanced, Balanced):
-            balanced.is_quiet = True
 
     def finish(self, kinds: Sequence[type[Checker]] = LIVENESS) -> None:
         """Judge the end."""

@@ -44,30 +44,23 @@ class FleetScenario(Enum):
     @property
     def description(self) -> str:
         """One line for people."""
-        return _DESCRIPTIONS[self]
+        return _TABLE[self][0]
 
     @property
     def length_s(self) -> float:
         """For how long it is watched."""
-        return _LENGTHS_S[self]
+        return _TABLE[self][1]
 
 
-_DESCRIPTIONS: Final = {
-    FleetScenario.START: "all workers start within 5 s on a table of free leases",
-    FleetScenario.CALM: "nothing happens",
-    FleetScenario.THROTTLED: "DynamoDB refuses half of all calls for a minute",
-    FleetScenario.ZONE: "one zone of three is lost, and is back after two minutes",
-    FleetScenario.ROLLING: "a rolling deployment: 1 % of the workers is replaced every 3 s",
-    FleetScenario.DOUBLED: "every shard of half as many is split within a minute",
+_TABLE: Final = {
+    FleetScenario.START: ("all workers start within 5 s on a table of free leases", 120.0),
+    FleetScenario.CALM: ("nothing happens", 60.0),
+    FleetScenario.THROTTLED: ("DynamoDB refuses half of all calls for a minute", 120.0),
+    FleetScenario.ZONE: ("one zone of three is lost, and is back after two minutes", 300.0),
+    FleetScenario.ROLLING: ("a rolling deployment: 1 % of the workers is replaced every 3 s", 420.0),
+    FleetScenario.DOUBLED: ("every shard of half as many is split within a minute", 120.0),
 }
-_LENGTHS_S: Final = {
-    FleetScenario.START: 120.0,
-    FleetScenario.CALM: 60.0,
-    FleetScenario.THROTTLED: 120.0,
-    FleetScenario.ZONE: 300.0,
-    FleetScenario.ROLLING: 420.0,
-    FleetScenario.DOUBLED: 120.0,
-}
+"""What happens, and for how long it is watched."""
 
 
 class FleetFigures(Struct, frozen=True):

@@ -157,6 +157,8 @@ class History(Subscriber):
     """Workers of the KCL that have led a native fleet."""
     fleet_modes: dict[str, tuple[str, float]] = field(default_factory=dict)
     """The mode of lease decisions that each worker has last reported, and since when."""
+    is_quiet: bool = False
+    """Whether the fleet has settled, so that nothing may move any more."""
     now: float = 0.0
     shards: dict[str, ShardHistory] = field(default_factory=dict)
     rows: dict[str, Lease] = field(default_factory=dict)
@@ -231,6 +233,11 @@ class History(Subscriber):
         """Return the worker that a lease counts for: one without hand-overs keeps it when the one that requested it has gone."""
         has_requester_gone = all(name_of(who) != row.owner for who in self.alive)
         return row.reader if has_requester_gone and row.reader in self.foreign else row.owner
+
+    @property
+    def now_ms(self) -> int:
+        """The service's clock."""
+        return EPOCH_MS + int(self.now * 1000)
 
     def now_s_since(self, moment_s: float | None) -> float:
         """Return the seconds since a moment; infinity if it never was."""
@@ -312,7 +319,7 @@ class History(Subscriber):
             self.asked_s[key] = self.now
 
     def _on_batch_planned(self, event: BatchPlanned | BatchStarted) -> None:
-        self.given_ms.setdefault((event.who, event.batch), EPOCH_MS + int(self.now * 1000))
+        self.given_ms.setdefault((event.who, event.batch), self.now_ms)
 
     def _on_batch_unread(self, event: BatchUnread) -> None:
         for key in event.keys:

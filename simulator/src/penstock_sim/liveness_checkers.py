@@ -46,12 +46,9 @@ class Balanced(Checker):
 
     invariant = "L2"
 
-    def _begin(self) -> None:
-        self.is_quiet = False
-
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
-        if self.is_quiet and isinstance(write, Take | RequestHandover | Release):
+        if self.history.is_quiet and isinstance(write, Take | RequestHandover | Release):
             raise Broken(
                 f"{event.who} moves {write.key} ({type(write).__name__}) although the fleet is balanced"
             )

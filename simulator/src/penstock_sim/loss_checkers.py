@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -22,7 +23,6 @@ from penstock_sim.events.reading import (
     ShardStopped,
     TipReached,
 )
-from penstock_sim.plan import EPOCH_MS
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
 SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
@@ -71,8 +71,7 @@ class LossesReported(Checker):
         count = len(shard.sequences)
         if reader is not None and event.reader in self._doubtful:
             # It has passed possibly lost records, and writes the tip after them.
-            gone = shard.sequences[reader.next_index : shard.trimmed]
-            self._reported.setdefault(key, {}).setdefault((who, event.epoch), set()).update(gone)
+            self._add_reported(key, who, event.epoch, shard.sequences[reader.next_index : shard.trimmed])
         if reader is None or not count or not reader.done_index == reader.next_index == count:
             return
         if self._is_unverified(who, key, reader.next_index):
@@ -99,7 +98,20 @@ class LossesReported(Checker):
     def _enough_ms(self, key: str) -> int:
         """Return the moment since which certainly no record has left the shard's stream."""
         retention_ms = self.history.shards[key].stream.retention_ms or 0
-        return EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
+        return self.history.now_ms - retention_ms + SLACK_MS
+
+    def _lost(self, key: str, begin: int = 0) -> list[int]:
+        """Return the unread records that have left a shard, from an index on."""
+        shard = self.history.shards[key]
+        return [number for number in shard.sequences[begin : shard.trimmed] if number not in shard.done]
+
+    def _add_reported(self, key: str, who: str, epoch: int, numbers: Iterable[int]) -> None:
+        self._reported.setdefault(key, {}).setdefault((who, epoch), set()).update(numbers)
+
+    def _first_silent(self, key: str, gap: Iterable[int]) -> int | None:
+        """Return the first record of a gap that was neither read nor reported."""
+        passed = self.history.shards[key].done.union(*self._reported.get(key, {}).values())
+        return next((number for number in gap if number not in passed), None)
 
     def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
         """Forget the tips of a lease that is lost: they were not written to its row."""
@@ -134,13 +146,9 @@ class LossesReported(Checker):
         self._doubted[who, key] = _DOUBTED_TIPS_MAX  # from now on it accepts an empty page
         if reader is None or shard.stream.is_deleted or shard.stream.retention_ms is None:
             return
-        lost = {
-            number
-            for number in shard.sequences[reader.next_index : shard.trimmed]
-            if number not in shard.done
-        }
+        lost = self._lost(key, reader.next_index)
         if lost:
-            self._reported.setdefault(key, {}).setdefault((who, event.epoch), set()).update(lost)
+            self._add_reported(key, who, event.epoch, lost)
             return
         if shard.is_expired:
             return
@@ -173,8 +181,7 @@ class LossesReported(Checker):
         gap = [
             number for number in shard.sequences[reader.next_index : shard.trimmed] if number < sequences[0]
         ]
-        passed = shard.done.union(*self._reported.get(key, {}).values())
-        silent = next((number for number in gap if number not in passed), None)
+        silent = self._first_silent(key, gap)
         if silent is not None:
             raise Broken(
                 f"{event.who} goes on in {key} at {sequences[0]} and does not report {silent}, which is gone unread"

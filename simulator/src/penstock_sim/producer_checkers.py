@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from penstock_sim.checker import Broken, Checker
-from penstock_sim.events.processes import MessageLogged, ProcessExited
+from penstock_sim.checker import Broken, Checker, NoCrash
+from penstock_sim.events.processes import ProcessExited
 from penstock_sim.events.producers import (
     RecordAdded,
     RecordsAcknowledged,
@@ -20,7 +20,7 @@ from penstock_sim.events.producers import (
 from penstock_sim.events.reading import DeliveredTexts
 
 
-class AcknowledgedIsThere(Checker):
+class AcknowledgedIsThere(NoCrash):
     """P1: an acknowledged record is at the acknowledged place, and its readers see it; every record is settled."""
 
     invariant = "P1"
@@ -48,10 +48,6 @@ class AcknowledgedIsThere(Checker):
 
     def _on_records_given_up(self, event: RecordsGivenUp) -> None:
         raise Broken(f"{event.who} gives up {event.texts}: {event.why}")
-
-    def _on_message_logged(self, event: MessageLogged) -> None:
-        if event.level == "CRITICAL":
-            raise Broken(f"{event.who}: {event.text}: {event.error}")
 
     def _on_process_exited(self, event: ProcessExited) -> None:
         """Check that a stopped producer has settled its records; a crashed one need not."""

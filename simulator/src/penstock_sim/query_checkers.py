@@ -479,7 +479,7 @@ class PassesWhatIsDone(Checker):
                 raise Broken(
                     f"batch {batch} of {who} begins {key} at {start}, where a batch began that it has gone on from"
                 )
-            known_ms = EPOCH_MS + int(self.history.now * 1000) - _SERVICE_CLOCK_MS
+            known_ms = self.history.now_ms - _SERVICE_CLOCK_MS
             if key in event.keys:
                 self._ended_early.discard(key)
                 until_ms = min(known_ms + 1, self._until_ms.get((who, batch), known_ms + 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from typing import Any, Final
+from typing import Final
 
 from penstock.core.position import Position
 from penstock_sim.checker import Broken
@@ -23,7 +23,6 @@ from penstock_sim.events.queries import (
 from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.events.streams import RecordsTrimmed
 from penstock_sim.loss_checkers import SLACK_MS, LossesReported
-from penstock_sim.plan import EPOCH_MS
 
 _SHARD: Final = re.compile(r"shardId-\d+")
 _GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with the shards that are left")
@@ -107,9 +106,7 @@ class QueryLossesReported(LossesReported):
         text = event.text
         key = _SHARD.search(text)
         if key is not None and any(words in text for words in _GOES_ON):
-            lost = self._lost(key[0])
-            reported = self._reported.setdefault(key[0], {})
-            reported.setdefault((event.who, -1), set()).update(lost)
+            self._add_reported(key[0], event.who, -1, self._lost(key[0]))
             self._judge(event.who, key[0], text)
 
     def _on_read_task_failed(self, event: ReadTaskFailed) -> None:
@@ -117,22 +114,17 @@ class QueryLossesReported(LossesReported):
         if key is not None and event.error == "DataLossError":
             self._judge(event.executor, key[0], event.text)
 
-    def _lost(self, key: str) -> list[int]:
-        shard = self.history.shards[key]
-        return [number for number in shard.sequences[: shard.trimmed] if number not in shard.done]
-
     def _judge(self, executor: str, key: str, text: str) -> None:
-        shard, retention_ms = self.history.shards[key], self.history.retention_ms
-        if retention_ms is None or not (shard.trimmed or shard.is_expired):
+        shard = self.history.shards[key]
+        if self.history.retention_ms is None or not (shard.trimmed or shard.is_expired):
             raise Broken(f"{executor} speaks of a loss, and nothing has left {key}: {text}")
         readers = [place for place in self._attempts.get(executor, ()) if place[2] == key]
         if shard.is_expired or self._lost(key) or len(readers) != 1:
             return
         driver, batch, _ = readers[0]
-        enough_ms = EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
         tip_ms = self._probed.get((driver, key), 0)
         is_own = self._planners.get((name_of(driver), batch)) == driver
-        if is_own and (name_of(driver), batch) not in self._committed and tip_ms >= enough_ms:
+        if is_own and (name_of(driver), batch) not in self._committed and tip_ms >= self._enough_ms(key):
             raise Broken(f"{driver} was at the tip of {key} at {tip_ms}, and its task reports a loss: {text}")
 
     # --- skipped records ----------------------------------------------------------------------------------
@@ -153,8 +145,7 @@ class QueryLossesReported(LossesReported):
         noticed_s = self._begun_s.get((name, batch, key), 0.0)
         trimmed = max((count for at_s, count in self._trims.get(key, ()) if at_s < noticed_s), default=0)
         gap = shard.sequences[begin : min(trimmed, bisect_left(shard.sequences, first))]
-        passed: set[Any] = shard.done.union(*self._reported.get(key, {}).values())
-        silent = next((number for number in gap if number not in passed), None)
+        silent = self._first_silent(key, gap)
         if silent is not None:
             raise Broken(
                 f"batch {batch} of {name} goes on in {key} at {first} and does not report {silent}, which is gone unread"

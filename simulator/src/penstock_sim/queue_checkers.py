@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
-from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStopping
+from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, NoCrash
+from penstock_sim.events.processes import ProcessExited, ProcessStopping
 from penstock_sim.events.queues import (
     AcknowledgementForgotten,
     HandleDisturbed,
@@ -35,7 +35,7 @@ _DELIVERIES_MAX: Final = 1.01
 """Deliveries of a record without faults, on average."""
 
 
-class EachRecordEnds(Checker):
+class EachRecordEnds(NoCrash):
     """U1: a record is acknowledged once, by a process whose handler is done with each of its user records.
 
     Or it becomes a dead letter, or retention takes it.
@@ -69,10 +69,6 @@ class EachRecordEnds(Checker):
 
     def _on_gone(self, event: QueueRecordDied | QueueRecordExpired) -> None:
         self._open.discard(event.record)
-
-    def _on_message_logged(self, event: MessageLogged) -> None:
-        if event.level == "CRITICAL":
-            raise Broken(f"{event.who}: {event.text}: {event.error}")
 
     def at_end(self) -> None:
         """Nothing is left open."""

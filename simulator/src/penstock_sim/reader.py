@@ -25,6 +25,7 @@ from penstock.core.reading.delivery_calls import Call, CallKind
 from penstock.core.reading.reader_steps import FetchIterator, FetchPage
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
+from penstock.ports.metrics import NoMetrics
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events.reading import (
@@ -238,7 +239,7 @@ class _HashRanges:
     fetch_again = fetch
 
 
-class _LossMetrics:
+class _LossMetrics(NoMetrics):
     """Records in the history the possible losses that a run counts, and drops every other figure."""
 
     def __init__(self, reader: SimReader) -> None:
@@ -249,9 +250,3 @@ class _LossMetrics:
         del value, labels
         if name == "possible_data_loss":
             self._reader.worker.world.record(LossReported(*self._reader.place))
-
-    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Drop it."""
-
-    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Drop it."""

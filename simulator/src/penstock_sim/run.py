@@ -18,12 +18,12 @@ from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kcl3_fleet import Kcl3Fleet
 from penstock_sim.kinds import SeedKind
 from penstock_sim.loss_checkers import LossesReported, OnlyFailuresAreGivenUp
-from penstock_sim.plan import ProducerPlan, Scenario, SinkPlan
+from penstock_sim.plan import Scenario
 from penstock_sim.producer import ProducerActors
 from penstock_sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, ArrivesInOrder, RarelyTwice
 from penstock_sim.query_checkers import QUERIES, OnceEach
 from penstock_sim.query_loss_checkers import QueryLossesReported
-from penstock_sim.queue_checkers import QUEUES, DeliveredOnce, EachRecordEnds
+from penstock_sim.queue_checkers import QUEUES, DeliveredOnce
 from penstock_sim.queue_worker import QueueActors
 from penstock_sim.seed_kinds import DRAW
 from penstock_sim.several_streams import SeveralStreams
@@ -70,67 +70,52 @@ class SeedResult(Struct, frozen=True):
 
 def run_scenario(scenario: Scenario) -> SeedResult:
     """Run one scenario to its verdict; stops at the first violation."""
-    retention_ms = None if scenario.retention_s is None else int(scenario.retention_s * 1000)
-    more: tuple[type[Checker], ...] = (LossesReported, OnlyFailuresAreGivenUp, OnceEach)
-    if scenario.queries:
-        more = (*QUERIES, QueryLossesReported)
-    elif scenario.producers is not None:
-        more = _producer_checkers(scenario, scenario.producers, more)
-    elif scenario.sinks is not None:
-        more = _sink_checkers(scenario, scenario.sinks, more)
-    elif scenario.queues is not None:
-        more = (*QUEUES, DeliveredOnce) if scenario.queues.is_calm else QUEUES
-    first: tuple[type[Checker], ...] = ()
-    if scenario.streams is not None:
-        first = (OwnStreamOnly,)
-        more = (*more, *STREAMS, OthersGoOn) if scenario.streams.is_calm else (*more, *STREAMS)
-    if scenario.kcl3 is not None:
-        more = (*more, LeftToTheLeader)
     writers = scenario.producers or scenario.sinks or scenario.queues
     suite = Suite(
         scenario.options,
-        more,
-        retention_ms,
-        dict(scenario.limits),
-        scenario.foreign,
-        frozenset() if scenario.kcl3 is None else scenario.kcl3.workers,
-        frozenset() if writers is None else writers.workers,
-        first,
+        _checkers_of(scenario),
+        () if scenario.streams is None else (OwnStreamOnly,),
+        retention_ms=None if scenario.retention_s is None else int(scenario.retention_s * 1000),
+        limits=dict(scenario.limits),
+        foreign=scenario.foreign,
+        kcl_workers=scenario.foreign if scenario.kcl3 is None else scenario.foreign | scenario.kcl3.workers,
+        producers=frozenset() if writers is None else writers.workers,
+        queues=scenario.queues,
     )
-    suite.history.queues = scenario.queues
     world = open_world(scenario, suite.see)
     suite.finders += finders_of(scenario, suite.history, world.met)
     with _silence(), closing(world):
         if writers is not None and not scenario.with_readers:
-            return _judge_writers(world, suite, _at_end_of(scenario))
+            return _judge_writers(world, suite)
         return _judge(world, suite)
 
 
-def _producer_checkers(
-    scenario: Scenario, plan: ProducerPlan, of_consumers: tuple[type[Checker], ...]
-) -> tuple[type[Checker], ...]:
-    kinds = PRODUCERS if plan.settings.keeps_key_order else (AcknowledgedIsThere, RarelyTwice)
-    return (*kinds, ArrivesInOrder, *of_consumers) if scenario.with_readers else kinds
-
-
-def _sink_checkers(
-    scenario: Scenario, plan: SinkPlan, of_consumers: tuple[type[Checker], ...]
-) -> tuple[type[Checker], ...]:
-    from penstock_sim.sink_checkers import IN_ORDER, SINKS  # needs pyarrow, which fleets of consumers do not
-
-    kinds = SINKS if plan.options["ordering"] == "none" else (*SINKS, *IN_ORDER)
-    return (*kinds, ArrivesInOrder, *of_consumers) if scenario.with_readers else kinds
-
-
-def _at_end_of(scenario: Scenario) -> tuple[type[Checker], ...]:
-    """Return the checkers that judge the end of a run without consumers of a stream."""
+def _checkers_of(scenario: Scenario) -> tuple[type[Checker], ...]:
+    """Return the checkers beside those of every fleet."""
+    found: list[type[Checker]] = []
     if scenario.producers is not None:
-        return (AcknowledgedIsThere,)
-    if scenario.queues is not None:
-        return (EachRecordEnds, DeliveredOnce) if scenario.queues.is_calm else (EachRecordEnds,)
-    from penstock_sim.sink_checkers import NothingLostInSilence
+        keeps_order = scenario.producers.settings.keeps_key_order
+        found += PRODUCERS if keeps_order else (AcknowledgedIsThere, RarelyTwice)
+    if scenario.sinks is not None:
+        from penstock_sim.sink_checkers import (  # needs pyarrow, which fleets of consumers do not
+            IN_ORDER,
+            SINKS,
+        )
 
-    return (NothingLostInSilence,)
+        found += SINKS if scenario.sinks.options["ordering"] == "none" else (*SINKS, *IN_ORDER)
+    if scenario.queues is not None:
+        found += (*QUEUES, DeliveredOnce) if scenario.queues.is_calm else QUEUES
+    if found and scenario.with_readers:
+        found.append(ArrivesInOrder)
+    if scenario.queries:
+        found += (*QUERIES, QueryLossesReported)
+    elif scenario.with_readers:
+        found += (LossesReported, OnlyFailuresAreGivenUp, OnceEach)
+    if scenario.streams is not None:
+        found += (*STREAMS, OthersGoOn) if scenario.streams.is_calm else STREAMS
+    if scenario.kcl3 is not None:
+        found.append(LeftToTheLeader)
+    return tuple(found)
 
 
 def open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
@@ -185,13 +170,10 @@ def _judge(world: World, suite: Suite) -> SeedResult:
     if suite.violation is None:
         suite.finish()
     if suite.violation is None:
-        suite.expect_quiet()
+        suite.history.is_quiet = True
         _run_until(world, suite, world.now + scenario.quiet_rounds * scenario.options.interval_s)
         suite.finish()
-    if scenario.kcl3 is not None:
-        suite.finish((LeftToTheLeader,))
-    if scenario.producers is not None or scenario.sinks is not None:
-        suite.finish((*_at_end_of(scenario), ArrivesInOrder))
+    suite.finish(suite.more)
     if suite.violation is None and scenario.with_readers and scenario.records_per_s:
         world.streams.put_everywhere()
         _run_until(world, suite, world.now + _READ_WITHIN_S)
@@ -213,7 +195,7 @@ def _is_catching_up(world: World, suite: Suite) -> bool:
     return not suite.is_settled((NothingLost,)) and world.now < suite.history.handled_s + _READ_WITHIN_S
 
 
-def _judge_writers(world: World, suite: Suite, at_end: tuple[type[Checker], ...]) -> SeedResult:
+def _judge_writers(world: World, suite: Suite) -> SeedResult:
     world.begin()
     _run_until(world, suite, world.scenario.safety_s)
     healed_s = world.now
@@ -225,7 +207,7 @@ def _judge_writers(world: World, suite: Suite, at_end: tuple[type[Checker], ...]
             and not world.is_done()
         ):
             _run_until(world, suite, world.now + _STEP_S)
-        suite.finish(at_end)
+        suite.finish(suite.more)
     return _result(world, suite, world.now - healed_s)
 
 

@@ -7,8 +7,8 @@ import re
 from typing import Final
 
 from penstock.spark.sink.report import FILE_NAME
-from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
-from penstock_sim.events.processes import CallMade, MessageLogged, ProcessPaused
+from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, NoCrash
+from penstock_sim.events.processes import CallMade, ProcessPaused
 from penstock_sim.events.producers import RecordsUnanswered
 from penstock_sim.events.sinks import (
     DeadLettersStored,
@@ -45,7 +45,7 @@ _SEND_WITHIN_S: Final = 5.0
 _STILL: Final = re.compile(r"was acknowledged by shard \S+ for (\d+) s")
 
 
-class NothingLostInSilence(Checker):
+class NothingLostInSilence(NoCrash):
     """K1: a task that is done has written each of its rows, or put it aside; a batch that is logged as done is whole.
 
     Scorecard S12: each row of a committed batch is in the stream. Here: written by the attempt that reported it, and readable.
@@ -89,10 +89,6 @@ class NothingLostInSilence(Checker):
         written = tuple(self.history.attempts[name].texts for name in names)
         if written != self.history.planned_writes[query, batch]:
             raise Broken(f"batch {batch} of {query} is logged as done, and its tasks had other rows")
-
-    def _on_message_logged(self, event: MessageLogged) -> None:
-        if event.level == "CRITICAL":
-            raise Broken(f"{event.who}: {event.text}: {event.error}")
 
     def _on_request_too_large(self, event: RequestTooLarge) -> None:
         raise Broken(
