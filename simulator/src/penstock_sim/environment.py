@@ -88,7 +88,7 @@ class Environment:
         self._listener = listener
         self.decoded = DecodeCounts()
         self._mistaken_s: dict[str, float] = {}
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
         self.fibers = Fibers()
         self.kcl3 = SimKcl3Rows(self, None if scenario.kcl3 is None else scenario.kcl3.begins)
@@ -141,7 +141,7 @@ class Environment:
         """Return a worker's wall clock, which may be an hour off."""
         return self.now_ms() + self.wall_offset_ms
 
-    def schedule(self, at_s: float, action: Callable[..., None], *args: Any) -> None:
+    def schedule(self, at_s: float, action: Callable[..., object], *args: Any) -> None:
         """Schedule an event."""
         self._count += 1
         heapq.heappush(self._heap, (at_s, self._count, action, args))
@@ -357,17 +357,11 @@ class Environment:
         if self.luck("bad_listing") and len(shards) > 1:
             count = self.chance.randint(1, max(1, len(shards) // 3))
             shards = shards[:-count] + [
-                shard for shard in shards[-count:] if not self._may_leave_out(shard.shard_id)
+                shard
+                for shard in shards[-count:]
+                if not self._is_mistaken(f"listing of {shard.shard_id}", _LISTINGS_APART_S)
             ]
         return tuple(shards), self.now_ms()
-
-    def _may_leave_out(self, shard_id: str) -> bool:
-        """Return whether a listing may lack a shard: not two in a row, since workers believe two listings that agree."""
-        key = f"listing of {shard_id}"
-        if self._was_mistaken(key, _LISTINGS_APART_S):
-            return False
-        self._mistaken_s[key] = self.now
-        return True
 
     def serve_summary(self) -> PenstockError | None:
         """Answer DescribeStreamSummary, as far as it can fail."""
@@ -382,18 +376,15 @@ class Environment:
             return UnknownOutcome("connection reset")
         return None
 
-    def _is_mistaken(self, fault: str, key: str) -> bool:
+    def _is_mistaken(self, key: str, apart_s: float, fault: str = "") -> bool:
         """Decide whether an answer about a shard is wrong: not twice in a short time, or it could not be detected."""
-        if self._was_mistaken(key, _MISTAKES_APART_S) or not self.luck(fault):
+        if self.now - self._mistaken_s.get(key, -math.inf) < apart_s or (fault and not self.luck(fault)):
             return False
         self._mistaken_s[key] = self.now
         return True
 
-    def _was_mistaken(self, key: str, within_s: float) -> bool:
-        return self.now - self._mistaken_s.get(key, -math.inf) < within_s
-
     def _mistaken_denial(self, key: str) -> PenstockError | None:
-        if self._is_mistaken("unknown_shard", key):
+        if self._is_mistaken(key, _MISTAKES_APART_S, "unknown_shard"):
             return self.unknown_shard(key)
         return None
 
@@ -442,10 +433,10 @@ class Environment:
         behind_ms = 0
         if after < len(shard.sequences):
             behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
-            if self._is_mistaken("early_tip", key):
+            if self._is_mistaken(key, _MISTAKES_APART_S, "early_tip"):
                 behind_ms = 0
                 self.record(TipReportedEarly(key))
-        is_cut_off = self._is_mistaken("lost_iterator", key)
+        is_cut_off = self._is_mistaken(key, _MISTAKES_APART_S, "lost_iterator")
         return RecordPage(
             records,
             None if is_end or is_cut_off else f"{key}:{after}:{self.now:.3f}",

@@ -252,7 +252,7 @@ class WatchedFleet:
                 pass
             case FleetScenario.THROTTLED:
                 self.fleet.refused_share = 0.5
-                self.fleet.at(self.fleet.now + _REFUSED_S, self._serve_again)
+                self.fleet.at(self.fleet.now + _REFUSED_S, setattr, self.fleet, "refused_share", 0.0)
             case FleetScenario.ZONE:
                 lost = sorted(name for name in self.fleet.workers if name.startswith("a/"))
                 for name in lost:
@@ -275,9 +275,6 @@ class WatchedFleet:
         for _ in range(count):
             self._start_within(within_s, f"{zone}/w{self._next_number:04}")
             self._next_number += 1
-
-    def _serve_again(self) -> None:
-        self.fleet.refused_share = 0.0
 
     def _roll(self) -> None:
         names = sorted(self.fleet.workers)

@@ -62,11 +62,6 @@ class Kcl3Worker(SimWorker):
         """The state in the row `Migration3.0` when this worker read it."""
         self._fetch_count = 0
 
-    @property
-    def writes_its_run(self) -> bool:
-        """Whether this worker is Penstock's."""
-        return False
-
     def coordinator_options(self) -> CoordinatorOptions:
         """Return the coordinator's options: without a check of the stream that rows name, and perhaps with KCL 2.x balancing."""
         options = replace(super().coordinator_options(), stream=None)

@@ -62,27 +62,22 @@ class SimPuts:
         self._stream = world.stream if stream is None else stream
         self.attempt = attempt
 
-    def happens(self, fault: str) -> bool:
-        """Draw whether a fault of the plan happens now, by the name of the field with its likelihood."""
-        likelihood: float = getattr(self._world.scenario.faults, fault)
-        return likelihood > 0 and self._world.has_fault(fault)
-
     def serve(self, entries: Sequence[PutEntry]) -> Any:
         """Answer one call."""
         world = self._world
-        if self.happens("put_throttled"):
+        if self._world.luck("put_throttled"):
             return Throttled("throttled", code="ProvisionedThroughputExceededException")
-        if self.happens("put_unavailable"):
+        if self._world.luck("put_unavailable"):
             return Unavailable("internal failure")
-        if self.happens("put_lost"):
+        if self._world.luck("put_lost"):
             self._leave_unanswered(entries)
             return UNKNOWN
-        if self.happens("put_late"):
+        if self._world.luck("put_late"):
             self._leave_unanswered(entries)
-            world.schedule(world.now + world.chance.uniform(0.1, LATE_MAX_S), self._take_late, entries)
+            world.schedule(world.now + world.chance.uniform(0.1, LATE_MAX_S), self._take, entries)
             return UNKNOWN
         answers = self._take(entries)
-        if self.happens("put_unanswered"):
+        if self._world.luck("put_unanswered"):
             self._leave_unanswered(entries)
             return UNKNOWN
         return answers
@@ -115,9 +110,6 @@ class SimPuts:
             answers[place] = self.take_one(entries[place])
         return answers
 
-    def _take_late(self, entries: Sequence[PutEntry]) -> None:
-        self._take(entries)
-
     def shard_of(self, entry: PutEntry) -> SimShard:
         """Return the open shard that an entry belongs to."""
         hash_key = effective_hash_key(entry.partition_key, entry.explicit_hash_key)
@@ -125,9 +117,9 @@ class SimPuts:
 
     def take_one(self, entry: PutEntry) -> PutAnswer:
         """Take or refuse one entry."""
-        if self.happens("entry_throttled"):
+        if self._world.luck("entry_throttled"):
             return PutAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow down")
-        if self.happens("entry_failed"):
+        if self._world.luck("entry_failed"):
             return PutAnswer(error_code="InternalFailure", error_message="sorry")
         world, stream, shard = self._world, self._stream, self.shard_of(entry)
         found = _records_of(entry)
@@ -138,7 +130,7 @@ class SimPuts:
         self.record_stored(shard.shard_id, numbers, texts, is_read)
         if len(found) > 1 and isinstance(entry, PackedEntry) and entry.shard_id != shard.shard_id:
             world.record(RecordsMisrouted(texts, is_read, self.attempt))
-        if self.happens("entry_unanswered"):
+        if self._world.luck("entry_unanswered"):
             self._leave_unanswered([entry])
             return PutAnswer()
         return PutAnswer(sequence_number=str(numbers[0]), shard_id=shard.shard_id)

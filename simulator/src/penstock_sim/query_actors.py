@@ -112,7 +112,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
 
     def _rob_briefly(self, driver: SimQuery) -> None:
         """Make a worker that is about to end take a lease of a batch that begins, and release it unread."""
-        if not self.world.faults.brief_robbery or not self.world.has_fault("brief_robbery"):
+        if not self.world.luck("brief_robbery"):
             return
         rows = [self.world.table.rows[key] for key in driver.read_now if key in self.world.table.rows]
         own = [row for row in rows if row.reader == driver.name and row.checkpoint_owner is None]
@@ -122,12 +122,8 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         outcome = self.world.table.write(f"{ROBBER}#1", Take(row.key, row.counter, ROBBER))
         if isinstance(outcome, Applied) and outcome.lease is not None:
             back = Release(row.key, outcome.lease.counter, ROBBER)
-            self.world.schedule(
-                self.world.now + self.world.chance.uniform(0.2, 2.0), self._return_lease, back
-            )
-
-    def _return_lease(self, write: Release) -> None:
-        self.world.table.write(f"{ROBBER}#1", write)
+            back_s = self.world.now + self.world.chance.uniform(0.2, 2.0)
+            self.world.schedule(back_s, self.world.table.write, f"{ROBBER}#1", back)
 
     def _restore(self) -> None:
         query = self.some_driver()

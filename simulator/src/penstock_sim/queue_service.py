@@ -212,7 +212,7 @@ class QueueService:
         if world.luck("unknown_late"):
             self._disturb(handles, "its call arrives late")
             late_s = world.chance.uniform(0.1, _LATE_MAX_S)
-            world.schedule(world.now + late_s, self._apply_late, handles, change)
+            world.schedule(world.now + late_s, self._apply, handles, change)
             return UNKNOWN
         if world.luck("unknown_lost"):
             self._disturb(handles, "its call is lost")
@@ -222,9 +222,6 @@ class QueueService:
             self._disturb(handles, "the answer to its call is lost")
             return UNKNOWN
         return results
-
-    def _apply_late(self, handles: Sequence[str], change: Callable[[_Stored, int], None]) -> None:
-        self._apply(handles, change)
 
     def _apply(self, handles: Sequence[str], change: Callable[[_Stored, int], None]) -> list[EntryResult]:
         self._settle()

@@ -38,6 +38,18 @@ _FAULTLESS_SEEDS: Final = 3
 """Index, of four seeds with several streams, of the one whose only faults are those of streams."""
 _WATCHING_SEEDS: Final = frozenset({5, 7})
 """Of eight seeds of fleets these watch the table between two rounds, as production does."""
+_FAULTS_OF_NAMES: Final = (
+    "second_drivers_per_min",
+    "robberies_per_min",
+    "brief_robbery",
+    "restores_per_min",
+    "copies_per_min",
+    "strangers_per_min",
+    "twins_per_min",
+    "namesakes_per_min",
+    "moves_per_min",
+)
+"""Faults by which another worker uses a query's leases, name or checkpoint location."""
 _NAMES: Final = ("orders", "returns", "payments", "visits")
 
 
@@ -57,7 +69,7 @@ def draw_scenario(seed: int) -> Scenario:
         denials_per_min=some(0.3, 0.3, 1.5),
         rows_of_others=chance.choice((0.0, 0.0, 0.0, 0.3, 0.9)),
         quiet_streams_per_min=0.0 if retention_s is None else some(0.7, 0.5, 2.0),
-        second_processes_per_min=_draw_second_processes(seed),
+        second_processes_per_min=Chance(f"second processes {seed}").some(0.15, 0.3, 2.0),
     )
     delivery = DeliveryOptions(
         batch_records_max=chance.choice((1, 3, 5, 5, 20)),
@@ -91,11 +103,6 @@ def draw_scenario(seed: int) -> Scenario:
         on_data_loss=on_data_loss,
         retention_s=retention_s,
     )
-
-
-def _draw_second_processes(seed: int) -> float:
-    chance = Chance(f"second processes {seed}")
-    return chance.uniform(0.3, 2.0) if chance.random() < 0.15 else 0.0
 
 
 def _draw_fleet(seed: int) -> Scenario:
@@ -205,12 +212,13 @@ def draw_query_scenario(seed: int) -> Scenario:
     foreign = frozenset(names[queries : queries + 1]) if has_robbers else frozenset()
     if has_robbers:
         options = replace(options, policy=BalancePolicy.KCL2)
-
-    def some(high: float) -> float:
-        return chance.uniform(0.0, high) if chance.random() < 0.4 else 0.0
-
     # Mistakes of the service that a task of a batch must not take for a shard's end, or for a loss.
-    faults = replace(drawn.faults, unknown_shard=some(0.1), lost_iterator=some(0.1), early_tip=some(0.2))
+    faults = replace(
+        drawn.faults,
+        unknown_shard=chance.some(0.4, 0.0, 0.1),
+        lost_iterator=chance.some(0.4, 0.0, 0.1),
+        early_tip=chance.some(0.4, 0.0, 0.2),
+    )
     plan, rates = _draw_query_plan(chance, has_robbers=has_robbers)
     faults = replace(faults, **rates)
     moving = Chance(f"moves {seed}")
@@ -236,7 +244,7 @@ def _with_retention(drawn: Scenario, chance: Chance) -> Scenario:
     retention_s = chance.choice((None, None, None, 25.0, 40.0, 60.0))
     fails = chance.choice(("true", "false"))
     takes_apart = "deaggregate" not in drawn.query_plan.options
-    aggregate = chance.uniform(0.1, 0.6) if chance.random() < 0.5 else 0.0
+    aggregate = chance.some(0.5, 0.1, 0.6)
     limits = {"maxRecordsPerTrigger", "maxRecordsPerShard"} & drawn.query_plan.options.keys()
     if limits:  # a query that reads a few records at once must be able to finish
         aggregate *= 0.0 if drawn.query_plan.options.get("maxRecordsPerTrigger") == "2" else 0.2
@@ -244,13 +252,13 @@ def _with_retention(drawn: Scenario, chance: Chance) -> Scenario:
         drawn.faults,
         # A worker may stop inside an aggregate, which a query that does not deaggregate emits whole again.
         aggregate=aggregate if takes_apart or len(drawn.workers) == len(drawn.queries) else 0.0,
-        malformed_aggregate=chance.uniform(0.0, 0.1) if chance.random() < 0.2 else 0.0,
+        malformed_aggregate=chance.some(0.2, 0.0, 0.1),
     )
     if retention_s is None:
         return replace(drawn, faults=faults)
     faults = replace(
         faults,
-        quiet_streams_per_min=chance.uniform(0.5, 2.0) if chance.random() < 0.7 else 0.0,
+        quiet_streams_per_min=chance.some(0.7, 0.5, 2.0),
         # Minutes of this retention are hours of a real one: a clock that is an hour off, or a wrong answer, may lose records there.
         wall_jumps=False,
         unknown_shard=0.0,
@@ -332,8 +340,8 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
         lock_s=lock_s,
     )
     leader_faults = {
-        "leader_deaths_per_min": chance.uniform(0.3, 2.0) if chance.random() < 0.5 else 0.0,
-        "leader_moves_per_min": chance.uniform(0.3, 2.0) if chance.random() < 0.4 else 0.0,
+        "leader_deaths_per_min": chance.some(0.5, 0.3, 2.0),
+        "leader_moves_per_min": chance.some(0.4, 0.3, 2.0),
     }
     # In some seeds the KCL's workers are retired, and the others must notice that there is no leader any more.
     leavers = plan.workers if chance.random() < 0.25 else frozenset[str]()
@@ -371,19 +379,8 @@ def _draw_beside_query(seed: int) -> Scenario:
     """Draw the faults of a query of a KCL 3 fleet: no other worker uses its names."""
     drawn = draw_query_scenario(seed)
     takes_apart = "deaggregate" not in drawn.query_plan.options
-    faults = replace(
-        drawn.faults,
-        aggregate=drawn.faults.aggregate if takes_apart else 0.0,
-        second_drivers_per_min=0.0,
-        robberies_per_min=0.0,
-        brief_robbery=0.0,
-        restores_per_min=0.0,
-        copies_per_min=0.0,
-        strangers_per_min=0.0,
-        twins_per_min=0.0,
-        namesakes_per_min=0.0,
-        moves_per_min=0.0,
-    )
+    aggregate = drawn.faults.aggregate if takes_apart else 0.0
+    faults = replace(drawn.faults, aggregate=aggregate, **dict.fromkeys(_FAULTS_OF_NAMES, 0.0))
     return replace(drawn, faults=faults)
 
 
@@ -483,7 +480,7 @@ def _draw_streams_plan(
         rollouts.append(_rollout(chance, at_s, _without(names, dropped)))
         if chance.random() < 0.6:
             rollouts.append(_rollout(chance, at_s + chance.uniform(20.0, 60.0), names))
-    refusals_per_min = chance.uniform(0.4, 2.0) if chance.random() < 0.5 else 0.0
+    refusals_per_min = chance.some(0.5, 0.4, 2.0)
     plan = StreamsPlan(
         streams=streams,
         listed=tuple(listed),

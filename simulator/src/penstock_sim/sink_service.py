@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO, Any, Final
 
 from msgspec import Struct, field
@@ -204,29 +205,28 @@ class SinkKinesis(SimKinesis):
         answers: Sequence[PutAnswer] = self._caller.call(
             "put", lambda: puts.serve(entries), self._attempt.name, retried=False
         )
-        if puts.happens("slow_put"):
+        if self._world.luck("slow_put"):
             SimClock(self.process).sleep(self._world.chance.uniform(1.0, _SLOW_MAX_S))
         return answers
 
 
+@dataclass
 class SinkFolder:
     """Implements `penstock.spark.sink.folder.FileFolder`: files that outlive their writers.
 
     Args:
         process: Who reads and writes.
-        location: Which folder it is.
         files: The files of all folders.
     """
 
-    def __init__(self, process: SimProcess, location: str, files: dict[str, bytes]) -> None:
-        self._process = process
-        self._location = location
-        self._files = files
+    process: SimProcess
+    location: str
+    files: dict[str, bytes]
 
     def read(self, name: str) -> bytes:
         """Return a file's content."""
         self._take_time("read")
-        content = self._files.get(f"{self._location}/{name}")
+        content = self.files.get(f"{self.location}/{name}")
         if content is None:
             raise FileNotFoundError(name)
         return content
@@ -236,11 +236,11 @@ class SinkFolder:
         content.seek(0)
         data = content.read()
         self._take_time("written")
-        self._files[f"{self._location}/{name}"] = data
-        self._process.world.record(FileWritten(self._process.who, self._location, name, data.decode()))
+        self.files[f"{self.location}/{name}"] = data
+        self.process.world.record(FileWritten(self.process.who, self.location, name, data.decode()))
 
     def _take_time(self, what: str) -> None:
-        world = self._process.world
-        SimClock(self._process).sleep(world.latency_s())
+        world = self.process.world
+        SimClock(self.process).sleep(world.latency_s())
         if world.has_fault("folder_failure"):
-            raise OSError(f"{self._location} cannot be {what} just now")
+            raise OSError(f"{self.location} cannot be {what} just now")

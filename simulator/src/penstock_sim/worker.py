@@ -174,7 +174,7 @@ class SimWorker(SimProcess):
     @property
     def writes_its_run(self) -> bool:
         """Whether this worker is Penstock's: those of the KCL write no run to leases."""
-        return self.name not in self.world.scenario.foreign
+        return self.name not in self.world.table.foreign
 
     # --- the coordinator ------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ def draw_producer_scenario(seed: int) -> Scenario:
         records_per_s=chance.choice((1.0, 4.0, 10.0)),
     )
     rates = _draw_faults_of_puts(chance)
-    denials_per_min = chance.uniform(0.3, 1.5) if chance.random() < 0.2 else 0.0
+    denials_per_min = chance.some(0.2, 0.3, 1.5)
     names = tuple(f"p{index}" for index in range(chance.choice((1, 2, 3))))
     plan = replace(plan, workers=frozenset(names))
     safety_s = chance.choice((40.0, 80.0))
@@ -82,7 +82,7 @@ def draw_sink_scenario(seed: int) -> Scenario:
     drawn = draw_scenario(seed)
     chance = Chance(f"sinks {seed}")
     plan, rates = _draw_sink_plan(chance)
-    denials_per_min = chance.uniform(0.3, 1.5) if chance.random() < 0.25 else 0.0
+    denials_per_min = chance.some(0.25, 0.3, 1.5)
     names = tuple(f"s{index}" for index in range(chance.choice((1, 1, 2))))
     plan = replace(plan, workers=frozenset(names))
     safety_s = chance.choice((60.0, 120.0))
