@@ -11,7 +11,7 @@ from penstock.errors import Throttled
 from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock_sim.events.processes import CallMade, CallRetried
 from penstock_sim.fibers import ProcessEnded
-from penstock_sim.plan import STREAM, FaultPlan
+from penstock_sim.plan import FaultPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.virtual_threads import VirtualThreads
 from penstock_sim.world import World
@@ -138,7 +138,7 @@ def test_a_call_is_tried_again_until_it_may_no_more(world, process):
 
     def body():
         try:
-            SimKinesis(process, "", world.stream, STREAM).fetch_shards("stream")
+            SimKinesis(process, "", world.stream).fetch_shards("stream")
         except Throttled:
             raised.append(world.now)
 

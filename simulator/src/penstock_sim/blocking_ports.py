@@ -20,7 +20,6 @@ from penstock.core.position import Position, at_record
 from penstock.core.put_entry import PutAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import StreamSummary
-from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, PenstockError, Throttled, Unavailable, UnknownOutcome
 from penstock.ports.kinesis import RecordPage, ShardFilter, ShardListing
 from penstock.ports.lease_table import LeaseScan, SkippedRow
@@ -43,7 +42,6 @@ class SimClock:
         self._process = process
 
     def monotonic_s(self) -> float:
-        """Return the process's own seconds."""
         return self._process.local_s()
 
     def wall_ms(self) -> int:
@@ -51,7 +49,6 @@ class SimClock:
         return self._process.world.wall_ms()
 
     def sleep(self, duration_s: float) -> None:
-        """Wait in virtual time."""
         fiber = self._process.world.fibers.current
         assert fiber is not None
         end_s = self._process.world_s_in(duration_s)
@@ -157,7 +154,6 @@ class SimLeaseTable:
     """Implements `penstock.ports.lease_table.LeaseTable` for one process.
 
     Args:
-        process: Whose calls they are.
         prefix: Names the calls of this port in the history.
     """
 
@@ -168,18 +164,15 @@ class SimLeaseTable:
 
     @property
     def name(self) -> str:
-        """For messages."""
         return "leases"
 
     def ensure_exists(self) -> bool:
-        """Create the table if it is missing."""
         is_new = not self._world.table.exists
         self.caller.call("ensure", self._world.serve_ensure)
         return is_new
 
     @property
     def row_count(self) -> int:
-        """Return nothing: there is no count."""
         return 0
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
@@ -199,12 +192,10 @@ class SimLeaseTable:
         return LeaseScan(tuple(rows), tuple(SkippedRow(*row) for row in self._world.skipped_rows()))
 
     def fetch(self, key: str) -> Lease | None:
-        """Read one row."""
         lease: Lease | None = self.caller.call("fetch", lambda: self._world.serve_fetch(key), key)[0]
         return lease
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
-        """Read some rows."""
         return LeaseScan(tuple(self.caller.call("fetch many", lambda: self._world.serve_rows_of(keys))))
 
     def write(self, write: LeaseWrite) -> Outcome:
@@ -227,48 +218,35 @@ class SimLeaseTable:
 
 
 class SimFormerTable(SimLeaseTable):
-    """A lease table that the application had before: it is only read.
-
-    Args:
-        process: Whose calls they are.
-    """
+    """A lease table that the application had before: it is only read."""
 
     def __init__(self, process: SimProcess, name: str) -> None:
         super().__init__(process)
         self._name = name
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        """Read every row."""
         del part
         return LeaseScan(self.caller.call("scan former", lambda: self._world.serve_former_rows(self._name)))
 
 
 class SimKcl3Tables:
-    """Implements `penstock.ports.kcl3_tables.Kcl3Tables` for one process.
-
-    Args:
-        process: Whose calls they are.
-    """
+    """Implements `penstock.ports.kcl3_tables.Kcl3Tables` for one process."""
 
     def __init__(self, process: SimProcess) -> None:
         self._caller = Caller(process, "", RETRIES)
         self._rows = process.world.kcl3
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Read the rows beside the leases."""
         rows: Kcl3Rows = self._caller.call("fetch fleet", lambda: self._rows.serve_fetch(workers))
         return rows
 
     def report(self, stats: WorkerStats) -> None:
-        """Write a worker's report."""
         self._caller.call("report", lambda: self._rows.serve_report(stats))
 
     def withdraw(self, worker: str) -> None:
-        """Delete a worker's report."""
         self._caller.call("leave fleet", lambda: self._rows.serve_withdrawal(worker))
 
     def find_keys_of(self, worker: str) -> frozenset[str]:
-        """Find a worker's leases by the index."""
         leases = self._caller.call("find own", lambda: self._rows.serve_leases_of(worker, ()))
         return frozenset(lease.key for lease in leases)
 
@@ -277,9 +255,7 @@ class SimKinesis:
     """Implements `penstock.ports.kinesis.Kinesis` for one process.
 
     Args:
-        process: Whose calls they are.
         prefix: Names the calls of this port in the history.
-        identity: ARN and creation of the stream.
     """
 
     def __init__(
@@ -287,34 +263,30 @@ class SimKinesis:
         process: SimProcess,
         prefix: str,
         stream: SimStream,
-        identity: StreamIdentity,
         retries: RetryPlan | None = RETRIES,
     ) -> None:
         self.process = process
         self._caller = Caller(process, prefix, retries)
         self._world = process.world
         self._stream = stream
-        self._identity = identity
 
     def without_retries(self) -> SimKinesis:
         """Return the same service without retries."""
-        return SimKinesis(self.process, _PROBE, self._stream, self._identity, None)
+        return SimKinesis(self.process, _PROBE, self._stream, None)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        """Describe the stream."""
         self._caller.call("describe", self._world.serve_summary)
         open_count = len(self._stream.open_shards())
         return StreamSummary(
             stream,
-            self._identity.arn,
+            self._stream.identity.arn,
             "ACTIVE",
-            self._identity.created_ms,
+            self._stream.identity.created_ms,
             retention_hours=self._world.retention_hours,
             open_shard_count=open_count,
         )
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """List the shards."""
         del stream
         kind = None if shard_filter is None else shard_filter.type
         moment_ms = None if shard_filter is None else shard_filter.timestamp_ms
@@ -324,7 +296,6 @@ class SimKinesis:
         return ShardListing(shards, server_ms)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """Open an iterator."""
         del stream
         iterator: str = self._caller.call(
             "iterator",
@@ -334,7 +305,6 @@ class SimKinesis:
         return iterator
 
     def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
-        """Read a page."""
         del stream
         key = iterator.partition(":")[0]
         page: RecordPage = self._caller.call(
@@ -357,5 +327,4 @@ class SimKinesis:
         return position_of(start)
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
-        """Refuse: this port does not write to the stream."""
         raise NotImplementedError

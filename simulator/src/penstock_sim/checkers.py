@@ -432,7 +432,6 @@ class NothingSilent(Checker):
                 self._owed[owed] = event.until_s
 
     def at_end(self) -> None:
-        """Nothing may be owed for long."""
         for (who, key), since_s in self._owed.items():
             if self.history.now_s_since(since_s) > self._patience_s:
                 raise Broken(f"{who} never reported that the row of {key} was gone")
@@ -561,7 +560,6 @@ class Suite:
         return True
 
     def finish(self, kinds: Sequence[type[Checker]] = LIVENESS) -> None:
-        """Judge the end."""
         for kind in kinds:
             if self.violation is not None:
                 return

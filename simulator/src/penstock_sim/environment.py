@@ -134,7 +134,6 @@ class Environment:
     # --- time and history -----------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """Return the service's clock."""
         return EPOCH_MS + int(self.now * 1000)
 
     def wall_ms(self) -> int:
@@ -142,7 +141,6 @@ class Environment:
         return self.now_ms() + self.wall_offset_ms
 
     def schedule(self, at_s: float, action: Callable[..., object], *args: Any) -> None:
-        """Schedule an event."""
         self._count += 1
         heapq.heappush(self._heap, (at_s, self._count, action, args))
 
@@ -190,7 +188,6 @@ class Environment:
         return hasher.hexdigest()
 
     def latency_s(self) -> float:
-        """Draw the time that one way to a server takes."""
         return 0.002 + self.faults.latency_max_s * self.chance.random() ** 3
 
     def handling_s(self) -> float:
@@ -333,15 +330,12 @@ class Environment:
         return problem
 
     def serve_rows_of(self, keys: Collection[str]) -> Problem | list[Lease]:
-        """Return the rows of these keys."""
         return self.answer(lambda: [row for key, row in self.table.rows.items() if key in keys])
 
     def serve_fetch(self, key: str) -> Problem | tuple[Lease | None]:
-        """Return one row."""
         return self.answer(lambda: (self.table.rows.get(key),))
 
     def serve_ensure(self) -> None:
-        """Create the table."""
         self.table.exists = True
 
     def serve_listing(
@@ -364,7 +358,6 @@ class Environment:
         return tuple(shards), self.now_ms()
 
     def serve_summary(self) -> PenstockError | None:
-        """Answer DescribeStreamSummary, as far as it can fail."""
         return self._stream_error()
 
     def _stream_error(self) -> PenstockError | None:

@@ -32,7 +32,6 @@ from penstock_sim.events.queries import (
     ReadTaskStarted,
 )
 from penstock_sim.fan_out import SimFanOut
-from penstock_sim.plan import STREAM
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
 from penstock_sim.virtual_threads import VirtualThreads
@@ -67,16 +66,14 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
 
     def __init__(self, world: Environment, name: str) -> None:
         super().__init__(world, name)
-        self._kinesis = SimKinesis(self, "task ", world.stream, STREAM)
+        self._kinesis = SimKinesis(self, "task ", world.stream)
         self._iterators = IteratorCache()
         self._subscriptions = KeptSubscriptions(VirtualThreads(self), self.later)
 
     def record_failed(self, attempt: ReadAttempt, error: PenstockError) -> None:
-        """Record the error that ended an attempt."""
         self.world.record(ReadTaskFailed(attempt.driver.who, self.who, type(error).__name__, str(error)))
 
     def record_ended(self, attempt: ReadAttempt) -> None:
-        """Record that the reading of each shard has ended."""
         for task in attempt.tasks:
             batch = task.execution.batch
             self.world.record(ReadTaskEnded(attempt.driver.who, self.who, batch, task.shard_id))

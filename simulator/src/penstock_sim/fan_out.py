@@ -44,21 +44,17 @@ class SimFanOut:
         return StreamConsumer(name, f"{stream_arn}/consumer/{name}:1", "ACTIVE", 0)
 
     def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
-        """Refuse: it is never asked for."""
         raise NotImplementedError
 
     def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
-        """Refuse: the consumer is there."""
         raise NotImplementedError
 
     def deregister_consumer(self, stream_arn: str, name: str) -> None:
-        """Refuse: no process may do it."""
         raise NotImplementedError
 
     def subscribe(
         self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
     ) -> EventStream:
-        """Begin to subscribe."""
         subscription = SimSubscription(self._kinesis, self._stream, (consumer_arn, shard_id), start, report)
         world = self._kinesis.process.world
         world.schedule(world.now + world.latency_s(), subscription.begin)
@@ -95,7 +91,6 @@ class SimSubscription:
         self._is_over = self._is_requested = self._is_silent = False
 
     def request(self) -> None:
-        """Request the next event, once."""
         self._is_requested = True
         self._world.schedule(self._world.now + self._world.latency_s(), self._send)
 

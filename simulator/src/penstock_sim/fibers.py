@@ -164,15 +164,11 @@ class Fiber:
         self.carrier: _Carrier | None = None
         self.failure: BaseException | None = None
         self.is_finished = False
-        self._fibers = process.fibers
+        self._fibers = process.world.fibers
         self._body = body
         self._wait_number = 0
         self._is_woken = False
         self._interruption: BaseException | None = None
-
-    def begin(self) -> None:
-        """Run until the first wait."""
-        self._fibers.resume(self)
 
     def run(self) -> None:
         """Run the body to its end; called by the carrier."""
@@ -260,7 +256,6 @@ class VirtualCondition:
                 self._waiting.remove(fiber)
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until the predicate holds, at most so many seconds."""
         fiber = self._fibers.current
         assert fiber is not None
         end_s = None if timeout is None else fiber.process.local_s() + timeout
@@ -272,11 +267,9 @@ class VirtualCondition:
         return True
 
     def notify(self) -> None:
-        """Wake one that waits."""
         if self._waiting:
             self._waiting.popleft().wake()
 
     def notify_all(self) -> None:
-        """Wake all that wait."""
         while self._waiting:
             self.notify()

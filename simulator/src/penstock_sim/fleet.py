@@ -76,12 +76,10 @@ class FleetCosts(Struct):
     gaps: list[tuple[float, float, str]] = field(default_factory=list)
 
     def read(self, now_s: float, units: float) -> None:
-        """Count read units."""
         second = int(now_s)
         self.reads[second] = self.reads.get(second, 0.0) + units
 
     def write(self, now_s: float, units: float) -> None:
-        """Count write units."""
         second = int(now_s)
         self.writes[second] = self.writes.get(second, 0.0) + units
 
@@ -115,12 +113,10 @@ class Fleet:
     # --- time -----------------------------------------------------------------------------------------
 
     def at(self, at_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Schedule an event."""
         self.event_count += 1
         heapq.heappush(self._heap, (at_s, self.event_count, action, args))
 
     def run_until(self, until_s: float) -> None:
-        """Advance time."""
         heap = self._heap
         while heap and heap[0][0] <= until_s:
             self.now, _, action, args = heapq.heappop(heap)
@@ -134,19 +130,16 @@ class Fleet:
     # --- workers --------------------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Start a worker."""
         self.workers[name] = FleetWorker(self, name)
         self.workers[name].feed(Tick())
 
     def kill(self, name: str) -> None:
-        """End a worker without warning."""
         worker = self.workers.pop(name)
         worker.is_alive = False
         for key in list(worker.readers):
             worker.end_reader(key)
 
     def stop(self, name: str) -> None:
-        """Ask a worker to stop."""
         self.workers[name].feed(StopRequested())
 
     def counts(self) -> list[int]:
@@ -203,7 +196,6 @@ class Fleet:
     # --- the table ------------------------------------------------------------------------------------
 
     def put(self, row: Lease) -> None:
-        """Put a row into the table."""
         key = row.key
         before = self.rows.get(key)
         self.rows[key] = row
@@ -240,7 +232,6 @@ class Fleet:
         return self._parts[part.count][part.number]
 
     def scan(self, part: TablePart | None) -> tuple[Lease, ...]:
-        """Read every row, or those of a part."""
         keys = self._keys(part)
         size = sum(map(self._bytes.__getitem__, keys))
         is_consistent = part is None and self.options.policy is not BalancePolicy.KCL2  # Java's scans are not
@@ -248,12 +239,10 @@ class Fleet:
         return tuple(map(self.rows.__getitem__, keys))
 
     def fetch(self, key: str) -> Lease | None:
-        """Read one row."""
         self.costs.read(self.now, get_units(self._bytes.get(key, 0)))
         return self.rows.get(key)
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Do one conditional write."""
         key = write.key
         before = self.rows.get(key)
         if isinstance(write, Take):
@@ -357,7 +346,6 @@ class FleetWorker:
     # --- readers --------------------------------------------------------------------------------------
 
     def end_reader(self, key: str) -> None:
-        """End the reader of a shard."""
         del self.readers[key]
         self.fleet.on_reader_ended(key)
 

@@ -43,12 +43,10 @@ class FleetScenario(Enum):
 
     @property
     def description(self) -> str:
-        """One line for people."""
         return _TABLE[self][0]
 
     @property
     def length_s(self) -> float:
-        """For how long it is watched."""
         return _TABLE[self][1]
 
 

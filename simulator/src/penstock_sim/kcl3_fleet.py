@@ -25,24 +25,20 @@ class Kcl3Fleet(Actors):
         world.table.foreign |= plan.workers
 
     def make(self, name: str) -> Kcl3Worker | None:
-        """Return a new KCL 3 worker."""
         return Kcl3Worker(self.world, name, self._plan) if name in self._plan.workers else None
 
     def begin(self) -> None:
-        """Begin the migration."""
         if self._plan.migrates:
             self.world.record(VersionChanged(self._plan.begins))
             self._migrate()
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return the faults of the leader."""
         return [
             (self.world.faults.leader_deaths_per_min, self._kill_leader),
             (self.world.faults.leader_moves_per_min, self._depose_leader),
         ]
 
     def is_done(self) -> bool:
-        """Whether the migration is over."""
         return not self._versions
 
     def _leader(self) -> Kcl3Worker | None:

@@ -58,12 +58,9 @@ class SimKcl3Rows:
         )
 
     def serve_report(self, stats: WorkerStats) -> Problem | None:
-        """Write a worker's report."""
         return self._serve(lambda: self.stats.update({stats.worker: stats}))
 
     def serve_withdrawal(self, worker: str) -> Problem | None:
-        """Delete a worker's report."""
-
         def withdraw() -> None:
             self.stats.pop(worker, None)
 
@@ -96,7 +93,6 @@ class SimKcl3Rows:
         return self._serve(write)
 
     def release_lock(self, seen: LeaderLock) -> None:
-        """Release the lock if it is unchanged."""
         if self.lock == seen:
             self.lock = replace(seen, is_released=True)
 

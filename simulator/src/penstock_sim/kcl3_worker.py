@@ -68,7 +68,6 @@ class Kcl3Worker(SimWorker):
         return replace(options, policy=BalancePolicy.KCL2) if self._plan.migrates else options
 
     def start(self) -> None:
-        """Begin."""
         super().start()
         self.later(2.0, self._report_itself)
         self.leadership.begin()
@@ -188,7 +187,6 @@ class Leadership:
             self.resign()
 
     def resign(self) -> None:
-        """Release the lock, if this worker has it."""
         if self._held is not None:
             self._world.kcl3.release_lock(self._held)
             self._lose("resigned")

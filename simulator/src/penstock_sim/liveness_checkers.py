@@ -24,7 +24,6 @@ class Covered(Checker):
     invariant = "L1"
 
     def at_end(self) -> None:
-        """Check every unfinished row."""
         history = self.history
         names = {name_of(who) for who in history.alive}
         read = {(name_of(reader.who), reader.key) for reader in history.readers.values()}
@@ -54,7 +53,6 @@ class Balanced(Checker):
             )
 
     def at_end(self) -> None:
-        """Compare the counts."""
         counts = dict.fromkeys(map(name_of, self.history.alive), 0)
         for key, row in self.history.rows.items():
             owner = self.history.holder_of(row)
@@ -93,7 +91,6 @@ class AllConsumed(Checker):
     invariant = "L3"
 
     def at_end(self) -> None:
-        """Check every shard that the application should know."""
         history = self.history
         for key, shard in history.shards.items():
             if not shard.stream.is_owed:

@@ -9,7 +9,7 @@ from penstock.core.leases.lease import WHOLE_TABLE, TablePart
 from penstock.runtime.loop import Loop
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import ProcessPaused
-from penstock_sim.fibers import Fiber, Fibers
+from penstock_sim.fibers import Fiber
 
 
 class SimProcess:
@@ -35,7 +35,6 @@ class SimProcess:
     # --- time -----------------------------------------------------------------------------------------
 
     def local_s(self) -> float:
-        """Return this process's monotonic clock."""
         return self.clock_base + self.world.now * self.clock_rate
 
     def at_local(self, moment_s: float) -> float:
@@ -83,25 +82,18 @@ class SimProcess:
 
     # --- blocking code --------------------------------------------------------------------------------
 
-    @property
-    def fibers(self) -> Fibers:
-        """The fibers of its world."""
-        return self.world.fibers
-
     def spawn(self, body: Callable[[], None]) -> Fiber:
         """Start a thread of this process."""
         fiber = Fiber(self, body)
         self._fibers = [each for each in self._fibers if not each.is_finished]
         self._fibers.append(fiber)
-        self.later(0.0, fiber.begin)
+        self.later(0.0, self.world.fibers.resume, fiber)
         return fiber
 
     def start(self) -> None:
-        """Begin."""
         raise NotImplementedError
 
     def request_stop(self) -> None:
-        """Begin a graceful stop of the process."""
         raise NotImplementedError
 
     def end(self) -> None:

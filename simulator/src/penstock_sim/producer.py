@@ -35,7 +35,7 @@ from penstock_sim.events.producers import (
     RecordsUnanswered,
 )
 from penstock_sim.events.streams import RecordPut
-from penstock_sim.plan import STREAM, ProducerPlan
+from penstock_sim.plan import ProducerPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.world import World
@@ -63,7 +63,6 @@ class SimPuts:
         self.attempt = attempt
 
     def serve(self, entries: Sequence[PutEntry]) -> Any:
-        """Answer one call."""
         world = self._world
         if self._world.luck("put_throttled"):
             return Throttled("throttled", code="ProvisionedThroughputExceededException")
@@ -116,7 +115,6 @@ class SimPuts:
         return next(shard for shard in self._stream.open_shards() if hash_key in shard.hash_range)
 
     def take_one(self, entry: PutEntry) -> PutAnswer:
-        """Take or refuse one entry."""
         if self._world.luck("entry_throttled"):
             return PutAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow down")
         if self._world.luck("entry_failed"):
@@ -148,11 +146,10 @@ class _PutKinesis(SimKinesis):
     """The service as one producer sees it."""
 
     def __init__(self, process: SimProcess, puts: SimPuts) -> None:
-        super().__init__(process, "", process.world.stream, STREAM)
+        super().__init__(process, "", process.world.stream)
         self._puts = puts
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
-        """Send entries once; a retry is the batcher's to plan."""
         del stream
         answers: Sequence[PutAnswer] = self._caller.call(
             "put", lambda: self._puts.serve(entries), retried=False
@@ -183,7 +180,6 @@ class SimProducer(SimProcess):
         )
 
     def start(self) -> None:
-        """Begin."""
         for _ in range(self._plan.sender_count):
             self.spawn(self._send)
         self._add_later()
@@ -270,11 +266,9 @@ class ProducerActors(Actors):
         self._puts = SimPuts(world)
 
     def make(self, name: str) -> SimProducer | None:
-        """Return a new producer, not begun yet."""
         is_producer = name in self._plan.workers
         return SimProducer(self.world, name, self._plan, self._puts) if is_producer else None
 
     def is_done(self) -> bool:
-        """Whether every record is settled."""
         workers = self.world.workers.values()
         return all(worker.is_done for worker in workers if isinstance(worker, SimProducer))

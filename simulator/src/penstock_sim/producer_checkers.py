@@ -57,7 +57,6 @@ class AcknowledgedIsThere(NoCrash):
         self._open -= left
 
     def at_end(self) -> None:
-        """Nothing is left open."""
         if self._open:
             raise Broken(f"{min(self._open)} is neither acknowledged nor given up")
 
@@ -148,7 +147,6 @@ class ArrivesInOrder(Checker):
             self._arrived.add(text)
 
     def at_end(self) -> None:
-        """Nothing is left on its way."""
         for key, waiting in self._waiting.items():
             if waiting:
                 raise Broken(f"{waiting[0]} of key {key} was stored, and no handler was given it")

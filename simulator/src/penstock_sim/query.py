@@ -18,7 +18,6 @@ from penstock.core.leases.coordinator_effects import Effect, Report, StartReader
 from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardDrained
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
-from penstock.core.stream_identity import StreamIdentity
 from penstock.ports.lease_table import LeaseScan
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.lease_loop import LeaseLoop
@@ -48,7 +47,7 @@ from penstock_sim.events.queries import (
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
 from penstock_sim.executor import ReadAttempt, ShardRows, read_task
 from penstock_sim.fan_out import SimFanOut
-from penstock_sim.plan import STREAM, Scenario
+from penstock_sim.plan import Scenario
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.spark_job import OnEnd
 from penstock_sim.spark_processes import LogConflict, SparkDriver
@@ -70,14 +69,12 @@ class QueryLog(Struct):
         return INITIAL_OFFSET if index < 0 else parse_offset(json.loads(self.offsets[index]))
 
     def add_offset(self, index: int, offset: StreamOffset) -> None:
-        """Log a batch before it runs."""
         if index != len(self.offsets):
             raise LogConflict(f"offsets/{index} is there already")
         self._keep_state()
         self.offsets.append(json.dumps(offset.to_json(), sort_keys=True))
 
     def commit(self, index: int) -> None:
-        """Log that a batch is done."""
         if index != self.committed_count:
             raise LogConflict(f"commits/{index} is there already")
         self._keep_state()
@@ -87,7 +84,6 @@ class QueryLog(Struct):
         self._states.append((len(self.offsets), self.committed_count))
 
     def copy(self) -> QueryLog:
-        """Return a copy of the location."""
         return QueryLog(list(self.offsets), self.committed_count, self.accepts_loss, list(self._states))
 
     def restore(self, choice: float) -> bool:
@@ -149,7 +145,7 @@ class SimQuery(SparkDriver):
         *,
         log: QueryLog,
         on_batch: Callable[[SimQuery], None],
-        stream: tuple[SimStream, StreamIdentity] | None = None,
+        stream: SimStream | None = None,
         query: str | None = None,
         names_application: bool = True,
         **more: Any,
@@ -158,7 +154,7 @@ class SimQuery(SparkDriver):
         self.log = log
         self.query = query or name
         self._on_batch = on_batch
-        self._stream, self._identity = (world.stream, STREAM) if stream is None else stream
+        self._stream = stream or world.stream
         self._options = source_options(
             world.scenario,
             name,
@@ -178,23 +174,21 @@ class SimQuery(SparkDriver):
     # --- the process ----------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """Run in the driver's main thread, to its end."""
         ports = DriverPorts(
-            kinesis=SimKinesis(self, "", self._stream, self._identity),
+            kinesis=SimKinesis(self, "", self._stream),
             table=self._table,
             clock=self._clock,
             chance=self.world.chance,
             threads=self._threads,
             open_metrics=lambda _options, _worker: NoMetrics(),
             open_table=lambda name: SimFormerTable(self, name),
-            fan_out=SimFanOut(SimKinesis(self, "", self._stream, self._identity), self._stream),
+            fan_out=SimFanOut(SimKinesis(self, "", self._stream), self._stream),
             kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )
         self._planner = Planner(self._options, ports, read=self._fix)
         super().live()
 
     def close(self) -> None:
-        """Stop the planner."""
         self._planner.stop()
 
     def on_failed(self, error: Exception) -> None:
@@ -202,7 +196,6 @@ class SimQuery(SparkDriver):
         self.log.accepts_loss |= "failOnDataLoss=false" in str(error)
 
     def watch_loop(self, loop: Loop[Any]) -> None:
-        """Record the coordinator's reports, and the shards that it gets and loses."""
         if isinstance(loop, LeaseLoop):
             loop.trace = self._observe
 
@@ -220,7 +213,6 @@ class SimQuery(SparkDriver):
     # --- Spark's loop -----------------------------------------------------------------------------------------
 
     def run_query(self) -> None:
-        """Run batch after batch, as Spark does."""
         log, world, planner = self.log, self.world, self._planner
         index = log.committed_count
         done = log.offset(index - 1)
@@ -317,7 +309,7 @@ class SimQuery(SparkDriver):
 
     def _fix(self, task: ShardTask, query: str | None) -> Iterator[Any]:
         self.world.met["settled: END FIXED BY THE DRIVER"] += 1
-        kinesis = SimKinesis(self, "task ", self._stream, self._identity)
+        kinesis = SimKinesis(self, "task ", self._stream)
         return read_task(kinesis, IteratorCache(), self._options, task, query)
 
 
@@ -330,7 +322,6 @@ class _DriverTable(SimLeaseTable):
         self._seen: dict[str, Lease] = {}
 
     def take_seen(self) -> dict[str, Lease]:
-        """Return the rows since the last call."""
         seen, self._seen = self._seen, {}
         return seen
 
@@ -339,7 +330,6 @@ class _DriverTable(SimLeaseTable):
         return self.scan_as("planner scan" if self._is_on_main() else scan_name(part), part)
 
     def fetch_many(self, keys: Any) -> LeaseScan:
-        """Read some rows."""
         scan = super().fetch_many(keys)
         self._seen |= {row.key: row for row in scan.leases}
         return scan

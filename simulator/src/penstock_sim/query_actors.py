@@ -26,7 +26,6 @@ from penstock_sim.world import World
 
 ROBBER: Final = "z/robber"
 """A worker that takes leases and ends before it reads."""
-_OTHER_STREAM: Final = StreamIdentity("other", 2)
 
 
 class QueryActors(SparkActors[SimQuery, SimExecutor]):
@@ -36,14 +35,14 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         scenario = world.scenario
         super().__init__(world, scenario.queries, scenario.query_plan.executor_count, SimQuery)
         self._logs: dict[str, QueryLog] = {}
-        self._other = SimStream(random.Random(world.scenario.seed), 2, EPOCH_MS)
+        self._other = SimStream(
+            random.Random(world.scenario.seed), 2, EPOCH_MS, identity=StreamIdentity("other", 2)
+        )
 
     def make_driver(self, name: str) -> SimQuery:
-        """Return a new driver of a query, from its checkpoint location."""
         return self._driver(name, self._log_of(name))
 
     def make_executor(self, name: str) -> SimExecutor:
-        """Return a new executor."""
         return SimExecutor(self.world, name)
 
     def _log_of(self, name: str) -> QueryLog:
@@ -54,7 +53,6 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         return SimQuery(self.world, name, log=log, executors=executors, on_batch=on_batch, **more)
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return the repeated events, and how often a minute each happens."""
         plan = self.world.faults
         return [
             *super().recurring(),
@@ -184,5 +182,4 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         is_marked = any(row.stream is not None for row in self.world.table.rows.values())
         if is_marked and not self.world.faults.table_drops_per_min:
             self.world.met["fault: strangers_per_min"] += 1
-            other = (self._other, _OTHER_STREAM)
-            self.start_extra(self._driver(STRANGER, QueryLog(), stream=other))
+            self.start_extra(self._driver(STRANGER, QueryLog(), stream=self._other))

@@ -71,7 +71,6 @@ class EachRecordEnds(NoCrash):
         self._open.discard(event.record)
 
     def at_end(self) -> None:
-        """Nothing is left open."""
         if self._open:
             raise Broken(f"{min(self._open)} is neither acknowledged nor a dead letter nor expired")
 
@@ -95,7 +94,6 @@ class _DeliveryChecker(Checker):
 
     @property
     def plan(self) -> QueuePlan:
-        """The plan of the queue's workers."""
         assert self.history.queues is not None
         return self.history.queues
 
@@ -289,7 +287,6 @@ class DeliveredOnce(Checker):
         self._has_stopped = True
 
     def at_end(self) -> None:
-        """Compare the counts."""
         if self._calls.total() > _DELIVERIES_MAX * len(self._calls):
             raise Broken(f"{self._calls.total()} calls for {len(self._calls)} user records")
         if not self._has_stopped and self._received_count > _DELIVERIES_MAX * self._put_count:

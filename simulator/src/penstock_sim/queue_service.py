@@ -76,7 +76,6 @@ class QueueService:
     # --- records ------------------------------------------------------------------------------------------
 
     def put(self) -> None:
-        """Put a record or an aggregate."""
         world = self._world
         self._put_count += 1
         record, builder = f"r{self._put_count}", AggregateBuilder()
@@ -180,8 +179,6 @@ class QueueService:
     # --- calls with handles -------------------------------------------------------------------------------
 
     def serve_acknowledge(self, who: str, handles: Sequence[str]) -> Any:
-        """Answer an acknowledgement."""
-
         def acknowledge(stored: _Stored, place: int) -> None:
             del place
             world = self._world
@@ -195,8 +192,6 @@ class QueueService:
         return self._serve(handles, acknowledge)
 
     def serve_visibility(self, handles: Sequence[str], seconds: Sequence[int]) -> Any:
-        """Answer a change of visibility."""
-
         def change(stored: _Stored, place: int) -> None:
             stored.visible_s = self._world.now + seconds[place]
             self._world.record(VisibilitySet(stored.handle, seconds[place]))

@@ -51,7 +51,6 @@ class _SimQueues:
         self._numbers = count()
 
     def receive(self, queue_arn: str, limit: int, wait_s: int, visibility_s: int) -> Sequence[ReceivedRecord]:
-        """Receive records."""
         del queue_arn
         process, service = self._process, self._service
         received: Sequence[ReceivedRecord] = self._caller.call(
@@ -61,7 +60,6 @@ class _SimQueues:
         return received
 
     def acknowledge(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
-        """Acknowledge records."""
         del queue_arn
         service, who = self._service, self._process.who
         return self._call("acknowledge", lambda: service.serve_acknowledge(who, handles), handles, ())
@@ -69,7 +67,6 @@ class _SimQueues:
     def set_visibility(
         self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int]
     ) -> Sequence[EntryResult]:
-        """Set the visibility of records."""
         del queue_arn
         service = self._service
         return self._call("visibility", lambda: service.serve_visibility(handles, seconds), handles, seconds)
@@ -100,7 +97,6 @@ class _EndCounts(NoMetrics):
         self._world = world
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Count a situation."""
         if name == "queue_records_ended" and labels is not None:
             self._world.met[f"situation: a delivery of a queue ends: {labels['end']}"] += int(value)
 
@@ -112,7 +108,6 @@ class _RecordingLoop(QueueLoop):
     _turns: tuple[float, int] = (0.0, 0)
 
     def handle_events(self, events: list[QueueEvent], now_s: float) -> None:
-        """Handle events and timers."""
         at_s, turn_count = self._turns
         self._turns = (now_s, turn_count + 1 if now_s == at_s else 0)
         if turn_count > _TURNS_MAX:
@@ -120,7 +115,6 @@ class _RecordingLoop(QueueLoop):
         super().handle_events(events, now_s)
 
     def fail(self, error: PenstockError) -> None:
-        """Stop because of a lasting failure."""
         if self.failure is None:
             self.process.world.record(ProcessStopping(self.process.who))
         super().fail(error)
@@ -158,11 +152,9 @@ class SimQueueWorker(SimProcess):
         self._loop.process = self
 
     def start(self) -> None:
-        """Begin."""
         self.spawn(self._drive)
 
     def request_stop(self) -> None:
-        """Begin a graceful stop."""
         self._loop.request_stop()
 
     @property
@@ -219,7 +211,6 @@ class QueueActors(Actors):
         self._service = QueueService(world, plan)
 
     def begin(self) -> None:
-        """Put records until the faults end."""
         self._put_later()
 
     def _put_later(self) -> None:
@@ -232,11 +223,9 @@ class QueueActors(Actors):
             )
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return the faults of the service between calls."""
         return [(self.world.scenario.faults.early_redeliveries_per_min, self._service.surface)]
 
     def make(self, name: str) -> SimQueueWorker | None:
-        """Return a new worker, not begun yet."""
         is_worker = name in self._plan.workers
         return SimQueueWorker(self.world, name, self._plan, self._service) if is_worker else None
 

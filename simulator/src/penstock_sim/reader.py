@@ -56,7 +56,7 @@ class SimReader:
         self.worker = worker
         self.key = effect.key
         self.epoch = effect.epoch
-        world = worker.world
+        world = self._world = worker.world
         stream = worker.stream_of(effect.key)
         self._options = world.reader_options(stream.retention_s)
         self.run = ShardRun(
@@ -73,10 +73,6 @@ class SimReader:
         self.is_reported = False
         self._delivered = -1  # the highest ordinal that the handler got
         self._wake_s = math.inf
-
-    @property
-    def _world(self) -> Environment:
-        return self.worker.world
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -233,7 +229,6 @@ class _HashRanges:
         self._found = world.streams.locate(place)
 
     def fetch(self) -> HashRange | None:
-        """Return the range."""
         return None if isinstance(self._found, PenstockError) else self._found[1].hash_range
 
     fetch_again = fetch
@@ -246,7 +241,6 @@ class _LossMetrics(NoMetrics):
         self._reader = reader
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Record a loss."""
         del value, labels
         if name == "possible_data_loss":
             self._reader.worker.world.record(LossReported(*self._reader.place))

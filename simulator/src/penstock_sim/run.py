@@ -60,7 +60,6 @@ class SeedResult(Struct, frozen=True):
     calls: tuple[TableCall, ...] = ()
 
     def tail(self, line_count: int = 40) -> list[str]:
-        """Show the end of the history, for people."""
         return [str(entry) for entry in self.history[max(0, len(self.history) - line_count) :]]
 
     def story(self, line_count: int = 40) -> list[str]:

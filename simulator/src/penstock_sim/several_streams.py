@@ -45,7 +45,6 @@ class StreamInPlace:
     """A stream that has been created, and may have been deleted.
 
     Args:
-        identity: Distinguishes it from another one of its name.
         content: Its shards and records.
         is_there: Whether it has not been deleted.
         refused_until: When it answers listings again.
@@ -54,7 +53,6 @@ class StreamInPlace:
     """
 
     plan: PlannedStream
-    identity: StreamIdentity
     content: SimStream
     is_there: bool = True
     refused_until: float = 0.0
@@ -74,13 +72,11 @@ class SeveralStreams(StreamSet):
         self._due: set[str] = set()  # workers that are stopped to start again with another list
 
     def iterator_life_s(self) -> float:
-        """Return how long an iterator is valid: much shorter than the retention, as the service's five minutes are."""
         return 300.0 if all(each.retention_s is None for each in self.plan.streams) else 8.0
 
     # --- the streams ----------------------------------------------------------------------------------
 
     def open(self) -> SimStream:
-        """Create the streams of the beginning; return the first."""
         for place, planned in enumerate(self.plan.streams):
             self._create(planned, EPOCH_MS - 60_000 - 1_700 * place)
         return self.places[0].content
@@ -95,8 +91,9 @@ class SeveralStreams(StreamSet):
             now_ms,
             f"{ACCOUNT}:{planned.name}:{epoch}",
             max(former, default=0),
+            identity,
         )
-        self.places.append(StreamInPlace(planned, identity, content))
+        self.places.append(StreamInPlace(planned, content))
         retention_ms = int(_retention_s(planned) * 1000)
         self.world.record(
             StreamCreated(content.stream_id, planned.name, str(identity), planned.start, retention_ms)
@@ -116,11 +113,9 @@ class SeveralStreams(StreamSet):
         return [place.content for place in self._there() if place.plan.name in names]
 
     def retained(self) -> list[tuple[SimStream, float | None]]:
-        """Return how long each stream keeps its records."""
         return [(place.content, place.plan.retention_s) for place in self.places]
 
     def draw(self) -> SimStream | None:
-        """Draw the stream of the next records; None while it is quiet."""
         places = self._there()
         (drawn,) = self.world.chance.choices(places, [place.plan.record_share for place in places])
         return None if self.world.now < drawn.quiet_until and not self.world.is_healed else drawn.content
@@ -136,7 +131,6 @@ class SeveralStreams(StreamSet):
             self.world.record(StreamQuiet(round(place.quiet_until, 3), place.content.stream_id))
 
     def reshard(self) -> None:
-        """Split a shard of one stream, or merge two."""
         places = self._there()
         shares = [place.plan.reshard_share for place in places]
         if any(shares):
@@ -144,7 +138,6 @@ class SeveralStreams(StreamSet):
             self.reshard_in(drawn.content, _SHARDS_MAX)
 
     def leave_rows(self) -> None:
-        """Put the rows into the table that dead workers of the KCL left of some streams."""
         for place in self.places:
             self.leave_rows_of(place.content, place.plan.start)
 
@@ -156,7 +149,6 @@ class SeveralStreams(StreamSet):
     # --- events of streams ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Schedule the recurring events and faults."""
         for deletion in self.plan.deletions:
             self.world.schedule(deletion.at_s, self._delete, deletion.name)
             if deletion.recreated_after_s is not None:
@@ -169,7 +161,6 @@ class SeveralStreams(StreamSet):
                 self.world.schedule(rollout.begins_s + place * rollout.apart_s, self._roll_out, name, rollout)
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return the repeated events, and how often a minute each happens."""
         return [(self.world.faults.refusals_per_min, self._refuse)]
 
     def _delete(self, name: str) -> None:
@@ -274,9 +265,9 @@ class SeveralStreams(StreamSet):
             raise AccessDenied(f"access to {name} is denied", code=self.world.denial)
         return StreamSummary(
             name,
-            place.identity.arn,
+            place.content.identity.arn,
             "ACTIVE",
-            place.identity.created_ms,
+            place.content.identity.created_ms,
             retention_hours=_retention_s(place.plan) / 3600,
             open_shard_count=len(place.content.open_shards()),
         )
@@ -286,7 +277,6 @@ class SeveralStreams(StreamSet):
     def list_stream(
         self, name: str, filter_type: str | None, timestamp_ms: int | None
     ) -> PenstockError | Problem | tuple[tuple[Shard, ...], int]:
-        """Answer ListShards of one stream."""
         place = self.find_place(name)
         if place is None:
             return _no_stream(name)
@@ -295,11 +285,9 @@ class SeveralStreams(StreamSet):
         return self.world.serve_listing(filter_type, timestamp_ms, place.content)
 
     def place_of(self, stream: str, shard_id: str) -> str:
-        """Return how calls name a shard."""
         return f"{stream}:{shard_id}"
 
     def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
-        """Find the shard that a call names by its stream's name, or an iterator by the stream itself."""
         owner, _, shard_id = place.rpartition(":")
         name = owner.split(":")[1] if ":" in owner else owner
         found = self.find_place(name)

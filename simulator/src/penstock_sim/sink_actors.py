@@ -34,7 +34,6 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
         super().__init__(world, plan.workers, plan.executor_count, SimSinkQuery)
 
     def make_driver(self, name: str) -> SimSinkQuery:
-        """Return a new driver of a query, from its checkpoint location."""
         return SimSinkQuery(
             self.world,
             name,
@@ -45,11 +44,9 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
         )
 
     def make_executor(self, name: str) -> SinkExecutor:
-        """Return a new executor."""
         return SinkExecutor(self.world, name, plan=self._plan, streams=self._streams, files=self._files)
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return the repeated events, and how often a minute each happens."""
         plan = self.world.faults
         return [
             *super().recurring(),
@@ -58,7 +55,6 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
         ]
 
     def heal(self) -> None:
-        """End all faults, and every driver but one of each query."""
         super().heal()
         for target in self._streams.values():
             target.deleted_until = 0.0
@@ -71,7 +67,6 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
         return all(log.batches and log.is_done for log in logs)
 
     def record_killed(self, executor: SinkExecutor) -> None:
-        """Record the attempts that have ended with their executor."""
         for attempt in executor.attempts:
             self.world.record(WriteTaskKilled(attempt.place.name))
 

@@ -96,7 +96,6 @@ class NothingLostInSilence(NoCrash):
         )
 
     def at_end(self) -> None:
-        """Every batch has ended."""
         for query, batch in self.history.planned_writes:
             if (query, batch) not in self._logged:
                 raise Broken(f"batch {batch} of {query} was never done")

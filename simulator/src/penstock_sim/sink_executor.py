@@ -71,7 +71,6 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
         self._placements = PlacementCache()
 
     def execute(self, attempt: WriteAttempt) -> WrittenTask:
-        """Write the rows of a task; return its report."""
         world, name = self.world, attempt.place.name
         texts = tuple(row.text for row in attempt.rows)
         options = attempt.options
@@ -95,7 +94,6 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
         return WrittenTask(name, report)
 
     def record_failed(self, attempt: WriteAttempt, error: PenstockError) -> None:
-        """Record the error that ended an attempt."""
         self.world.record(WriteTaskFailed(attempt.place.name, type(error).__name__, str(error)))
 
     def _write(self, attempt: WriteAttempt) -> TaskReport:

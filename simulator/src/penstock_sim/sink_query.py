@@ -99,7 +99,6 @@ class SimSinkQuery(SparkDriver):
     # --- Spark's loop -----------------------------------------------------------------------------------------
 
     def run_query(self) -> None:
-        """Run batch after batch, as Spark does."""
         log, world = self.log, self.world
         index = log.committed_count
         while True:

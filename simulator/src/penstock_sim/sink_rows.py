@@ -38,7 +38,6 @@ class SinkRow(NamedTuple):
 
     @property
     def data(self) -> bytes | None:
-        """The column."""
         return None if self.size_bytes < 0 else f"{self.text}|".encode().ljust(self.size_bytes, b".")
 
 

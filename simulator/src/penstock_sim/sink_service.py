@@ -24,7 +24,7 @@ from penstock_sim.events.sinks import (
     RowsRefused,
     RowsStored,
 )
-from penstock_sim.plan import STREAM, SinkPlan
+from penstock_sim.plan import SinkPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.producer import SimPuts
 from penstock_sim.sink_rows import text_of
@@ -77,7 +77,6 @@ class SinkPuts(SimPuts):
         self._place = attempt
 
     def serve(self, entries: Sequence[PutEntry]) -> Any:
-        """Answer one call."""
         answer = refusal(self._world, self._target) or self._check_limits(entries) or super().serve(entries)
         refused = isinstance(answer, list) and any(each.error_code for each in answer)
         if refused or isinstance(answer, PenstockError):
@@ -146,7 +145,7 @@ class SinkKinesis(SimKinesis):
     def __init__(
         self, process: SimProcess, streams: dict[str, SinkStream], plan: SinkPlan, attempt: AttemptPlace
     ) -> None:
-        super().__init__(process, "sink ", process.world.stream, STREAM)
+        super().__init__(process, "sink ", process.world.stream)
         self._streams = streams
         self._plan = plan
         self._puts = {
@@ -163,7 +162,6 @@ class SinkKinesis(SimKinesis):
         return hash(self.process)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        """Describe a stream."""
         target, world = self._streams[stream], self._world
 
         def serve() -> Any:
@@ -200,7 +198,6 @@ class SinkKinesis(SimKinesis):
         return ShardListing(shards, server_ms)
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
-        """Send entries once; a retry is the batcher's to plan."""
         puts = self._puts[stream]
         answers: Sequence[PutAnswer] = self._caller.call(
             "put", lambda: puts.serve(entries), self._attempt.name, retried=False
@@ -224,7 +221,6 @@ class SinkFolder:
     files: dict[str, bytes]
 
     def read(self, name: str) -> bytes:
-        """Return a file's content."""
         self._take_time("read")
         content = self.files.get(f"{self.location}/{name}")
         if content is None:
@@ -232,7 +228,6 @@ class SinkFolder:
         return content
 
     def replace(self, name: str, content: IO[bytes]) -> None:
-        """Write a file as a whole."""
         content.seek(0)
         data = content.read()
         self._take_time("written")

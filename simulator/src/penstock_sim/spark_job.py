@@ -83,7 +83,6 @@ class SparkJob(Generic[_Result]):
         return self.finished()
 
     def finished(self) -> list[_Result]:
-        """Return the results that there are."""
         return [task.result for task in self._tasks if task.result is not None]
 
     def _speculate(self, task: _Task[_Result]) -> None:

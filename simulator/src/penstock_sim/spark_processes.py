@@ -34,13 +34,11 @@ class Journal(logging.Handler):
         self._before = (self._logger.level, self._logger.propagate)
 
     def open(self) -> None:
-        """Begin."""
         self._logger.addHandler(self)
         self._logger.setLevel(logging.WARNING)
         self._logger.propagate = False
 
     def shut(self) -> None:
-        """End, and leave the loggers as they were."""
         self._logger.removeHandler(self)
         self._logger.setLevel(self._before[0])
         self._logger.propagate = self._before[1]
@@ -68,10 +66,6 @@ class TaskAttempt(Struct, eq=False, kw_only=True):
 
     driver: SimProcess
     on_end: OnEnd[Any]
-
-    def lose(self) -> None:
-        """Handle the end of the executor, in the driver's process."""
-        self.on_end(TaskFailed(None))
 
 
 _Attempt = TypeVar("_Attempt", bound=TaskAttempt)
@@ -114,11 +108,6 @@ class SparkExecutor(SimProcess, Generic[_Attempt]):
     def record_ended(self, attempt: _Attempt) -> None:
         """Record that an attempt has ended, with or without an error."""
 
-    def fail(self) -> list[_Attempt]:
-        """End the process; return the attempts that it leaves."""
-        self.end()
-        return [attempt for attempt in self.attempts if attempt.driver.is_alive]
-
 
 class SparkDriver(SimProcess):
     """One life of a query's driver.
@@ -134,7 +123,6 @@ class SparkDriver(SimProcess):
         self._is_stopping = False
 
     def start(self) -> None:
-        """Begin."""
         self.main = self.spawn(self.live)
 
     def live(self) -> None:
@@ -215,7 +203,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
             self._start_executor(f"executor{place}")
 
     def make(self, name: str) -> _Driver | None:
-        """Return a new driver of a query, not begun yet."""
         return self.make_driver(name) if name in self.names else None
 
     @abstractmethod
@@ -227,15 +214,12 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         """Return a new driver of a query, from its checkpoint location."""
 
     def begin(self) -> None:
-        """Begin to write the log of the production code to the history."""
         self._journal.open()
 
     def close(self) -> None:
-        """Leave the loggers as they were."""
         self._journal.shut()
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return the faults of executors, and the second drivers."""
         plan = self.world.faults
         return [
             (plan.executor_kills_per_min, self._kill_executor),
@@ -253,7 +237,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
     # --- executors ----------------------------------------------------------------------------------------
 
     def executors_now(self) -> list[_Executor]:
-        """Return the executors that run now."""
         return list(self.executors.values())
 
     def _start_executor(self, name: str) -> None:
@@ -264,11 +247,13 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
 
     def end_executor(self, executor: _Executor) -> None:
         """Kill an executor, and start another one in its place."""
-        world, left = self.world, executor.fail()
+        world = self.world
+        executor.end()
+        left = [attempt for attempt in executor.attempts if attempt.driver.is_alive]
         world.record(ExecutorKilled(executor.who))
         self.record_killed(executor)
         for attempt in left:
-            attempt.driver.later(world.chance.uniform(0.5, 10.0), attempt.lose)
+            attempt.driver.later(world.chance.uniform(0.5, 10.0), attempt.on_end, TaskFailed(None))
         self._start_executor(executor.name)
 
     def record_killed(self, executor: _Executor) -> None:
@@ -285,7 +270,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         return [worker for worker in self.world.workers.values() if isinstance(worker, self._driver_type)]
 
     def some_driver(self) -> _Driver | None:
-        """Draw one of them."""
         found = self.drivers()
         return self.world.chance.choice(found) if found else None
 

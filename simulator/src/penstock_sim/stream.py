@@ -12,6 +12,8 @@ from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, Position, Sentinel, at_record, at_timestamp
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard
+from penstock.core.stream_identity import StreamIdentity
+from penstock_sim.plan import STREAM
 
 _PLAIN: Final = (b"", "key", 1)
 
@@ -65,12 +67,20 @@ class SimStream:
         now_ms: When it is created.
         stream_id: The prefix of its shards' ids in lease keys; empty if the table has one stream.
         number_min: Its sequence numbers are greater: those of a stream that had its name before.
+        identity: Its ARN and creation.
     """
 
-    def __init__(
-        self, chance: random.Random, shard_count: int, now_ms: int, stream_id: str = "", number_min: int = 0
+    def __init__(  # noqa: PLR0917 - all but three have defaults
+        self,
+        chance: random.Random,
+        shard_count: int,
+        now_ms: int,
+        stream_id: str = "",
+        number_min: int = 0,
+        identity: StreamIdentity = STREAM,
     ) -> None:
         self._chance = chance
+        self.identity = identity
         self.stream_id = stream_id
         self._horizon_ms = now_ms
         self.shards: dict[str, SimShard] = {}
@@ -95,11 +105,9 @@ class SimStream:
 
     @property
     def last_number(self) -> int:
-        """The highest sequence number so far."""
         return self._sequence
 
     def key_of(self, shard_id: str) -> str:
-        """Return the key of a shard's lease."""
         return f"{self.stream_id}:{shard_id}" if self.stream_id else shard_id
 
     def has_given(self, number: int) -> bool:
@@ -194,7 +202,6 @@ class SimStream:
         return [self._add(whole, (one.shard_id, other.shard_id), now_ms).shard_id]
 
     def list_shards(self, filter_type: str | None, timestamp_ms: int | None) -> list[Shard]:
-        """Answer ListShards."""
         return [
             self.describe(shard)
             for shard in self.shards.values()

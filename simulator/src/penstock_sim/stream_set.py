@@ -97,7 +97,6 @@ class StreamSet(Actors):
         return self.world.stream
 
     def put(self) -> None:
-        """Put a record or an aggregate into an open shard."""
         world, stream = self.world, self.draw()
         if stream is None:
             return
@@ -127,7 +126,6 @@ class StreamSet(Actors):
                 self.world.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
 
     def silence(self) -> None:
-        """Keep a stream quiet for a while."""
         world = self.world
         self.quiet_until = world.now + world.chance.uniform(0.3, 1.5) * (world.scenario.retention_s or 0.0)
         world.record(StreamQuiet(round(self.quiet_until, 3)))
@@ -151,7 +149,6 @@ class StreamSet(Actors):
     # --- shards -------------------------------------------------------------------------------------------
 
     def reshard(self) -> None:
-        """Split a shard, or merge two."""
         self.reshard_in(self.world.stream, _SHARDS_MAX)
 
     def reshard_in(self, stream: SimStream, shards_max: int) -> None:
@@ -203,11 +200,9 @@ class StreamsService:
         self._streams = streams
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        """Describe a stream."""
         return self._streams.fetch_summary(stream)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """List a stream's shards."""
         kind, moment_ms = (
             (None, None) if shard_filter is None else (shard_filter.type, shard_filter.timestamp_ms)
         )
@@ -221,7 +216,6 @@ class StreamsService:
         return ShardListing(*answer)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """Open an iterator."""
         answer = self._streams.world.serve_iterator(
             self._streams.place_of(stream, shard_id), position_of(start)
         )

@@ -73,7 +73,6 @@ class SimTable:
         self._snapshots: list[tuple[float, tuple[Lease, ...]]] = []
 
     def write(self, who: str, write: LeaseWrite) -> Outcome:
-        """Do one conditional write."""
         before = self.rows.get(write.key)
         name = who.partition("#")[0]
         if before is not None and name in self.without_handover:
@@ -111,7 +110,6 @@ class SimTable:
         return recent[int(choice * len(recent))] if recent else tuple(self.rows.values())
 
     def drop(self) -> None:
-        """Delete the table."""
         self.rows.clear()
         self._snapshots.clear()
         self.exists = False

@@ -23,7 +23,6 @@ class _VirtualPool:
         self._is_closed = False
 
     def submit(self, task: Task) -> None:
-        """Run a task on the next free fiber."""
         if self._is_closed:
             return
         self._tasks.append(task)
@@ -32,7 +31,6 @@ class _VirtualPool:
             self._process.spawn(self._work)
 
     def close(self) -> None:
-        """Take nothing new."""
         self._is_closed = True
 
     def _work(self) -> None:
@@ -49,11 +47,9 @@ class _Driving:
         self._ended = ended
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended."""
         self._ended.wait_for(lambda: not self.is_alive(), timeout)
 
     def is_alive(self) -> bool:
-        """Whether it has not ended yet."""
         return not self.has_ended
 
 
@@ -64,11 +60,9 @@ class VirtualThreads:
         self._process = process
 
     def condition(self) -> Condition:
-        """Return a condition in virtual time."""
-        return VirtualCondition(self._process.fibers)
+        return VirtualCondition(self._process.world.fibers)
 
     def pool(self, name: str, thread_count: int) -> Pool:
-        """Return a pool of fibers."""
         del name
         return _VirtualPool(self._process, thread_count)
 
@@ -77,7 +71,7 @@ class VirtualThreads:
     ) -> _Driving:
         """Drive a loop by the production's own code, on a fiber."""
         self._process.watch_loop(loop)
-        ended = VirtualCondition(self._process.fibers)
+        ended = VirtualCondition(self._process.world.fibers)
         thread = LoopThread(name, loop, clock, on_crash)
 
         def body() -> None:

@@ -21,7 +21,6 @@ from penstock.consumer.worker import STANDSTILL_ROUNDS, options_for_streams
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
-    Effect,
     EnsureTable,
     ExtendDelivery,
     FetchFleet,
@@ -179,7 +178,6 @@ class SimWorker(SimProcess):
     # --- the coordinator ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin."""
         self.feed(Tick())
         self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._report_progress)
 
@@ -187,7 +185,9 @@ class SimWorker(SimProcess):
         """Feed the coordinator an event and begin the effects that it returns."""
         effects = self.coordinator.handle(event, self.local_s(), self.world.chance.random())
         for effect in effects:
-            self._do(effect)
+            handler = self._handlers.get(type(effect))
+            if handler is not None:
+                handler(effect)
         if not self.is_alive:
             return
         wake = self.at_local(self.coordinator.next_wake_s)
@@ -200,11 +200,6 @@ class SimWorker(SimProcess):
         if wake == self._wake:
             self._wake = math.inf
             self.feed(Tick())
-
-    def _do(self, effect: Effect) -> None:
-        handler = self._handlers.get(type(effect))
-        if handler is not None:
-            handler(effect)
 
     # --- calls ----------------------------------------------------------------------------------------
 
@@ -288,7 +283,6 @@ class SimWorker(SimProcess):
     # --- KCL 3 workers --------------------------------------------------------------------------------
 
     def fetch_fleet(self, effect: FetchFleet) -> None:
-        """Read the rows of KCL 3 beside the leases."""
         self._ask(
             "fetch fleet",
             lambda: self.world.kcl3.serve_fetch(effect.workers),
@@ -297,7 +291,6 @@ class SimWorker(SimProcess):
         )
 
     def report_worker(self, effect: ReportWorker) -> None:
-        """Write this worker's report."""
         cpu = (UTILISATION,) if effect.measures_cpu else None
         stats = stats_to_report(self.name, self.world.wall_ms() / 1000, cpu, is_full=effect.is_full)
         self.call(
@@ -307,13 +300,11 @@ class SimWorker(SimProcess):
         )
 
     def leave_fleet(self, effect: LeaveFleet) -> None:
-        """Take this worker's report back."""
         del effect
         withdraw = self.world.kcl3.serve_withdrawal
         self.call("leave fleet", lambda: withdraw(self.name), lambda _result: self.feed(FleetLeft()))
 
     def find_own_leases(self, effect: FindOwnLeases) -> None:
-        """Find this worker's leases by the index."""
         serve = self.world.kcl3.serve_leases_of
         self._ask("find own", lambda: serve(self.name, effect.known), OwnLeasesFound, OwnLeasesNotFound)
 
@@ -368,7 +359,6 @@ class SimWorker(SimProcess):
             self.later(0.0, reader.step)
 
     def read_keys(self) -> set[str]:
-        """Return the shards that this process reads."""
         return {key for key, _ in self.readers}
 
     def is_current(self, reader: SimReader) -> bool:
@@ -424,5 +414,4 @@ class SimWorker(SimProcess):
         self.on_gone(self, "stopped")
 
     def request_stop(self) -> None:
-        """Begin a graceful stop of the process."""
         self.feed(StopRequested())

@@ -203,7 +203,6 @@ class World(Environment):
         return all(actors.is_done() for actors in self.actors)
 
     def close(self) -> None:
-        """Leave nothing behind."""
         self.fibers.close()
         for actors in self.actors:
             actors.close()

@@ -28,7 +28,6 @@ class Event(Struct, frozen=True):
     """Whether the event belongs to the story of every shard."""
 
     def values(self) -> tuple[Any, ...]:
-        """Return the values of the fields."""
         return tuple(getattr(self, name) for name in self.__struct_fields__)
 
     def shards(self) -> set[str]:

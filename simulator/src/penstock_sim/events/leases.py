@@ -39,7 +39,6 @@ class LeaseWritten(Event, frozen=True):
     after: Lease | None
 
     def shards(self) -> set[str]:
-        """Return the shard of the row."""
         return {self.write.key}
 
     def describe(self) -> str:

@@ -79,7 +79,6 @@ class WallClockJumped(Event, frozen=True):
 
     @property
     def offset_s(self) -> float:
-        """The offset in seconds."""
         return self.offset_ms / 1000
 
 

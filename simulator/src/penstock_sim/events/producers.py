@@ -52,7 +52,6 @@ class RecordsStored(Event, frozen=True):
     is_read: bool
 
     def describe(self) -> str:
-        """Return the event in plain words."""
         dropped = "" if self.is_read else ", which its readers drop"
         return f"{self.key} takes {', '.join(self.texts)} as {self.number}{dropped}"
 
@@ -79,7 +78,6 @@ class RecordsMisrouted(Event, frozen=True):
     attempt: str = "a producer"
 
     def describe(self) -> str:
-        """Return the event in plain words."""
         dropped = "" if self.is_read else ", and its readers drop it"
         return f"another shard takes {', '.join(self.texts)} of {self.attempt}{dropped}"
 

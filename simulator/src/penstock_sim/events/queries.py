@@ -116,7 +116,6 @@ class BatchBounded(Event, frozen=True):
 
     @property
     def until_s(self) -> float:
-        """The moment in the world's time."""
         return (self.until_ms - EPOCH_MS) / 1000
 
 

@@ -40,7 +40,6 @@ class QueueRecordReceived(Event, frozen=True):
 
     @property
     def meets(self) -> str:  # type: ignore[override]  # only a later delivery is a situation
-        """The situation of a later delivery."""
         return _AGAIN if self.count > 1 else ""
 
 

@@ -21,7 +21,6 @@ class ReaderEvent(Event, frozen=True):
 
     @property
     def reader(self) -> tuple[str, str, int]:
-        """The reader."""
         return self.who, self.key, self.epoch
 
 
@@ -84,7 +83,6 @@ class DeliveredTexts(ReaderEvent, frozen=True):
 
     @property
     def texts(self) -> str:
-        """The texts in a row."""
         return ", ".join(text for text, _ in self.records)
 
 

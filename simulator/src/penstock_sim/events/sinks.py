@@ -54,7 +54,6 @@ class WritePlanned(Event, frozen=True):
     texts: tuple[tuple[str, ...], ...]
 
     def describe(self) -> str:
-        """Return the event in plain words."""
         rows, parts = sum(map(len, self.texts)), len(self.texts)
         return f"{self.query} plans batch {self.batch}, of {rows} rows in {parts} partitions"
 

@@ -45,7 +45,6 @@ class ShardCreated(Event, frozen=True):
 
     @property
     def origin(self) -> str:
-        """The parents in words."""
         return f" as a child of {' and '.join(self.parents)}" if self.parents else ""
 
 
