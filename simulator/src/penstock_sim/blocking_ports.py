@@ -31,7 +31,6 @@ from penstock_sim.stream import SimStream, position_of
 
 RETRIES: Final = RetryPlan(Backoff(0.1, 2.0), attempts_max=20, deadline_s=15.0)
 _LOST_ANSWER_MAX_S: Final = 3.0
-STREAM_NAME: Final = "stream"
 _PROBE: Final = "probe "
 
 
@@ -276,15 +275,7 @@ class SimKinesis:
 
     def fetch_summary(self, stream: str) -> StreamSummary:
         self._caller.call("describe", self._world.serve_summary)
-        open_count = len(self._stream.open_shards())
-        return StreamSummary(
-            stream,
-            self._stream.identity.arn,
-            "ACTIVE",
-            self._stream.identity.created_ms,
-            retention_hours=self._world.retention_hours,
-            open_shard_count=open_count,
-        )
+        return self._stream.summary(stream)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
         del stream

@@ -125,12 +125,6 @@ class Environment:
     def on_worker_gone(self, worker: Any, how: str) -> None:
         """Record that a process has ended; another of the same name may start."""
 
-    @property
-    def retention_hours(self) -> float:
-        """Return the stream's retention, as the service reports it; a seed's hours are short."""
-        retention_s = self.scenario.retention_s
-        return 24 if retention_s is None else retention_s / 3600
-
     # --- time and history -----------------------------------------------------------------------------
 
     def now_ms(self) -> int:

@@ -22,7 +22,7 @@ from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.shard_opening import ReadingProcess
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock.spark.tasks.task_reading import read_shard
-from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
+from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
 from penstock_sim.events.queries import (
     BatchRead,
@@ -32,6 +32,7 @@ from penstock_sim.events.queries import (
     ReadTaskStarted,
 )
 from penstock_sim.fan_out import SimFanOut
+from penstock_sim.plan import STREAM_NAME
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
 from penstock_sim.virtual_threads import VirtualThreads

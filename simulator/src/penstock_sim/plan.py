@@ -27,7 +27,8 @@ from penstock.queues.queue_options import QueueConsumerOptions
 EPOCH_MS = 1_700_000_000_000
 """The service's clock at the beginning of every simulation."""
 STREAM = StreamIdentity("arn", 1)
-"""The stream of every simulation."""
+"""The stream of every simulation with one stream."""
+STREAM_NAME: Final = "stream"
 
 
 SETTLE_MAX_S: Final = 240.0

@@ -22,7 +22,7 @@ from penstock.ports.metrics import NoMetrics
 from penstock.producer.placement import PLACED_BY_KEY
 from penstock.producer.sender import Sender, SenderPorts
 from penstock_sim.actors import Actors
-from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
+from penstock_sim.blocking_ports import SimClock, SimKinesis
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import MessageLogged
 from penstock_sim.events.producers import (
@@ -35,7 +35,7 @@ from penstock_sim.events.producers import (
     RecordsUnanswered,
 )
 from penstock_sim.events.streams import RecordPut
-from penstock_sim.plan import ProducerPlan
+from penstock_sim.plan import STREAM_NAME, ProducerPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.world import World

@@ -27,14 +27,7 @@ from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions, parse_source
 from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.shard_task import ShardTask
-from penstock_sim.blocking_ports import (
-    STREAM_NAME,
-    SimClock,
-    SimFormerTable,
-    SimKcl3Tables,
-    SimKinesis,
-    SimLeaseTable,
-)
+from penstock_sim.blocking_ports import SimClock, SimFormerTable, SimKcl3Tables, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.events.queries import (
@@ -47,7 +40,7 @@ from penstock_sim.events.queries import (
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
 from penstock_sim.executor import ReadAttempt, ShardRows, read_task
 from penstock_sim.fan_out import SimFanOut
-from penstock_sim.plan import Scenario
+from penstock_sim.plan import STREAM_NAME, Scenario
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.spark_job import OnEnd
 from penstock_sim.spark_processes import LogConflict, SparkDriver

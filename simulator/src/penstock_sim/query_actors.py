@@ -36,7 +36,11 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         super().__init__(world, scenario.queries, scenario.query_plan.executor_count, SimQuery)
         self._logs: dict[str, QueryLog] = {}
         self._other = SimStream(
-            random.Random(world.scenario.seed), 2, EPOCH_MS, identity=StreamIdentity("other", 2)
+            random.Random(world.scenario.seed),
+            2,
+            EPOCH_MS,
+            identity=StreamIdentity("other", 2),
+            retention_s=scenario.retention_s,
         )
 
     def make_driver(self, name: str) -> SimQuery:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.consumer.stream_argument import parse_streams
-from penstock.core.leases.coordinator_events import Problem
 from penstock.core.position import TRIM_HORIZON, Position
-from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected
+from penstock.errors import AccessDenied, PenstockError, Rejected
 from penstock_sim.actors import CannotStart
 from penstock_sim.events.processes import ProcessStopping
 from penstock_sim.events.streams import (
@@ -27,37 +24,17 @@ from penstock_sim.events.streams import (
     StreamRefused,
     StreamsChosen,
     StreamUnlisted,
-    stream_id_of,
 )
 from penstock_sim.plan import ACCOUNT, EPOCH_MS, PlannedStream, Rollout, StreamsPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
-from penstock_sim.stream_set import StreamSet
+from penstock_sim.stream_set import StreamInPlace, StreamSet, no_stream
 from penstock_sim.worker import SimWorker
 from penstock_sim.world import World
 
+_DAY_S: Final = 86_400.0
 _SHARDS_MAX: Final = 6
 """Of each stream."""
-
-
-@dataclass(eq=False)
-class StreamInPlace:
-    """A stream that has been created, and may have been deleted.
-
-    Args:
-        content: Its shards and records.
-        is_there: Whether it has not been deleted.
-        refused_until: When it answers listings again.
-        denied_until: When it answers anything again.
-        quiet_until: When records arrive again.
-    """
-
-    plan: PlannedStream
-    content: SimStream
-    is_there: bool = True
-    refused_until: float = 0.0
-    denied_until: float = 0.0
-    quiet_until: float = 0.0
 
 
 class SeveralStreams(StreamSet):
@@ -66,13 +43,9 @@ class SeveralStreams(StreamSet):
     def __init__(self, world: World, plan: StreamsPlan) -> None:
         super().__init__(world)
         self.plan = plan
-        self.places: list[StreamInPlace] = []
         self._lists: dict[str, tuple[str, ...]] = {}
         """The streams that each worker reads from its next start on, if it is not the list of the beginning."""
         self._due: set[str] = set()  # workers that are stopped to start again with another list
-
-    def iterator_life_s(self) -> float:
-        return 300.0 if all(each.retention_s is None for each in self.plan.streams) else 8.0
 
     # --- the streams ----------------------------------------------------------------------------------
 
@@ -89,40 +62,31 @@ class SeveralStreams(StreamSet):
             self.world.chance,
             planned.shard_count,
             now_ms,
-            f"{ACCOUNT}:{planned.name}:{epoch}",
-            max(former, default=0),
-            identity,
+            identity=identity,
+            retention_s=planned.retention_s,
+            stream_id=f"{ACCOUNT}:{planned.name}:{epoch}",
+            number_min=max(former, default=0),
         )
         self.places.append(StreamInPlace(planned, content))
-        retention_ms = int(_retention_s(planned) * 1000)
+        retention_ms = int((planned.retention_s or _DAY_S) * 1000)
         self.world.record(
             StreamCreated(content.stream_id, planned.name, str(identity), planned.start, retention_ms)
         )
         self.record_shards(content)
 
-    def _there(self) -> list[StreamInPlace]:
-        return [place for place in self.places if place.is_there]
-
-    def find_place(self, name: str) -> StreamInPlace | None:
-        """Return the stream that has a name now."""
-        return next((place for place in self.places if place.is_there and place.plan.name == name), None)
-
     def read(self) -> list[SimStream]:
         """Return the streams that are there, and in the lists of the end."""
         names = self.plan.last_listed
-        return [place.content for place in self._there() if place.plan.name in names]
-
-    def retained(self) -> list[tuple[SimStream, float | None]]:
-        return [(place.content, place.plan.retention_s) for place in self.places]
+        return [place.content for place in self.there() if place.plan.name in names]
 
     def draw(self) -> SimStream | None:
-        places = self._there()
+        places = self.there()
         (drawn,) = self.world.chance.choices(places, [place.plan.record_share for place in places])
         return None if self.world.now < drawn.quiet_until and not self.world.is_healed else drawn.content
 
     def silence(self) -> None:
         """Keep one stream quiet for a while, perhaps for so long that all of its records leave."""
-        places = [place for place in self._there() if place.plan.retention_s is not None]
+        places = [place for place in self.there() if place.plan.retention_s is not None]
         if places:
             place = self.world.chance.choice(places)
             place.quiet_until = self.world.now + self.world.chance.uniform(0.3, 1.5) * (
@@ -131,20 +95,11 @@ class SeveralStreams(StreamSet):
             self.world.record(StreamQuiet(round(place.quiet_until, 3), place.content.stream_id))
 
     def reshard(self) -> None:
-        places = self._there()
+        places = self.there()
         shares = [place.plan.reshard_share for place in places]
         if any(shares):
             (drawn,) = self.world.chance.choices(places, shares)
             self.reshard_in(drawn.content, _SHARDS_MAX)
-
-    def leave_rows(self) -> None:
-        for place in self.places:
-            self.leave_rows_of(place.content, place.plan.start)
-
-    def may_delete(self, key: str) -> bool:
-        """Whether a row may be deleted: it is not its stream's last."""
-        stream_id = stream_id_of(key)
-        return sum(stream_id_of(each) == stream_id for each in self.world.table.rows) > 1
 
     # --- events of streams ----------------------------------------------------------------------------
 
@@ -197,7 +152,7 @@ class SeveralStreams(StreamSet):
 
     def _refuse(self) -> None:
         self.world.met["fault: refusals_per_min"] += 1
-        place = self.world.chance.choice(self._there()[1:] or self._there())
+        place = self.world.chance.choice(self.there()[1:] or self.there())
         until_s = self.world.now + self.world.chance.uniform(5.0, 40.0)
         if self.world.chance.random() < 0.6:
             place.refused_until = max(until_s, place.refused_until)
@@ -223,7 +178,7 @@ class SeveralStreams(StreamSet):
         for place in self.places:
             place.refused_until = place.denied_until = 0.0
         self._lists = dict.fromkeys(self.world.scenario.workers, self.plan.last_listed)
-        for place in self._there():
+        for place in self.there():
             if place.plan.name not in self.plan.last_listed:
                 self.world.record(StreamUnlisted(place.content.stream_id))
 
@@ -252,37 +207,7 @@ class SeveralStreams(StreamSet):
         world.record(StreamsChosen(worker.who, tuple(stream.stream_id for stream in streams)))
         return worker
 
-    def fetch_summary(self, name: str) -> StreamSummary:
-        """Answer DescribeStreamSummary.
-
-        Raises:
-            NotFound, AccessDenied: The stream is gone, or refuses.
-        """
-        place = self.find_place(name)
-        if place is None:
-            raise _no_stream(name)
-        if self.world.is_denied("stream") or self.world.now < place.denied_until:
-            raise AccessDenied(f"access to {name} is denied", code=self.world.denial)
-        return StreamSummary(
-            name,
-            place.content.identity.arn,
-            "ACTIVE",
-            place.content.identity.created_ms,
-            retention_hours=_retention_s(place.plan) / 3600,
-            open_shard_count=len(place.content.open_shards()),
-        )
-
     # --- the service ----------------------------------------------------------------------------------
-
-    def list_stream(
-        self, name: str, filter_type: str | None, timestamp_ms: int | None
-    ) -> PenstockError | Problem | tuple[tuple[Shard, ...], int]:
-        place = self.find_place(name)
-        if place is None:
-            return _no_stream(name)
-        if self.world.now < max(place.refused_until, place.denied_until):
-            return self.world.chance.choice((Problem.REFUSED, Problem.THROTTLED))
-        return self.world.serve_listing(filter_type, timestamp_ms, place.content)
 
     def place_of(self, stream: str, shard_id: str) -> str:
         return f"{stream}:{shard_id}"
@@ -292,7 +217,7 @@ class SeveralStreams(StreamSet):
         name = owner.split(":")[1] if ":" in owner else owner
         found = self.find_place(name)
         if found is None:
-            return _no_stream(name)
+            return no_stream(name)
         if self.world.now < found.denied_until:
             return AccessDenied(f"access to {name} is denied", code=self.world.denial)
         if ":" in owner and found.content.stream_id != owner:
@@ -305,11 +230,3 @@ class SeveralStreams(StreamSet):
         if position.sequence_number is None or stream.has_given(int(position.sequence_number)):
             return None
         return Rejected(f"{position} did not come from this stream", code="InvalidArgumentException")
-
-
-def _retention_s(planned: PlannedStream) -> float:
-    return 86_400.0 if planned.retention_s is None else planned.retention_s
-
-
-def _no_stream(name: str) -> NotFound:
-    return NotFound(f"stream {name} does not exist", code="ResourceNotFoundException")

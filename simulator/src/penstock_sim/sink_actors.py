@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from penstock_sim.blocking_ports import STREAM_NAME
 from penstock_sim.events.sinks import ShardSilenced, StreamRemoved, WriteTaskKilled
 from penstock_sim.events.streams import ShardClosed
-from penstock_sim.plan import EPOCH_MS, SinkPlan
+from penstock_sim.plan import EPOCH_MS, STREAM_NAME, SinkPlan
 from penstock_sim.sink_executor import SinkExecutor
 from penstock_sim.sink_query import SimSinkQuery, SinkLog
 from penstock_sim.sink_rows import OTHER_STREAM

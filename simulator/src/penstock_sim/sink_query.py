@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.task_report import abort_batch, commit_batch, sum_up
-from penstock_sim.blocking_ports import STREAM_NAME, SimClock
+from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events.producers import RecordAdded
 from penstock_sim.events.sinks import (
@@ -24,7 +24,7 @@ from penstock_sim.events.sinks import (
     WriteStarted,
     WriteTasksDone,
 )
-from penstock_sim.plan import SinkPlan
+from penstock_sim.plan import STREAM_NAME, SinkPlan
 from penstock_sim.sink_executor import WriteAttempt, WrittenTask
 from penstock_sim.sink_rows import SinkRow, draw_rows
 from penstock_sim.sink_service import LETTERS, AttemptPlace, SinkFolder

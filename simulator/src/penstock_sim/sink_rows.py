@@ -6,8 +6,7 @@ import hashlib
 import random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock_sim.blocking_ports import STREAM_NAME
-from penstock_sim.plan import SinkPlan
+from penstock_sim.plan import STREAM_NAME, SinkPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from penstock.core.put_entry import PutAnswer, PutEntry
 from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, ServiceError
 from penstock.ports.kinesis import ShardFilter, ShardListing
-from penstock_sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
+from penstock_sim.blocking_ports import SimClock, SimKinesis
 from penstock_sim.environment import Environment
 from penstock_sim.events.producers import RecordsStored
 from penstock_sim.events.sinks import (
@@ -24,7 +24,7 @@ from penstock_sim.events.sinks import (
     RowsRefused,
     RowsStored,
 )
-from penstock_sim.plan import SinkPlan
+from penstock_sim.plan import STREAM_NAME, SinkPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.producer import SimPuts
 from penstock_sim.sink_rows import text_of

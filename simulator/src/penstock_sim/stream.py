@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, Position, Sentinel, at_record, at_timestamp
 from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.core.shard import ChildShard, Shard
+from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock_sim.plan import STREAM
 
@@ -65,22 +65,26 @@ class SimStream:
     Args:
         shard_count: Shards at the beginning, evenly spread.
         now_ms: When it is created.
+        identity: Its ARN and creation.
+        retention_s: How long it keeps a record; None is for ever.
         stream_id: The prefix of its shards' ids in lease keys; empty if the table has one stream.
         number_min: Its sequence numbers are greater: those of a stream that had its name before.
-        identity: Its ARN and creation.
     """
 
-    def __init__(  # noqa: PLR0917 - all but three have defaults
+    def __init__(
         self,
         chance: random.Random,
         shard_count: int,
         now_ms: int,
+        *,
+        identity: StreamIdentity = STREAM,
+        retention_s: float | None = None,
         stream_id: str = "",
         number_min: int = 0,
-        identity: StreamIdentity = STREAM,
     ) -> None:
         self._chance = chance
         self.identity = identity
+        self.retention_s = retention_s
         self.stream_id = stream_id
         self._horizon_ms = now_ms
         self.shards: dict[str, SimShard] = {}
@@ -106,6 +110,17 @@ class SimStream:
     @property
     def last_number(self) -> int:
         return self._sequence
+
+    def summary(self, name: str) -> StreamSummary:
+        """Return the stream's description under the name that a caller gives it; a seed's hours are short."""
+        return StreamSummary(
+            name,
+            self.identity.arn,
+            "ACTIVE",
+            self.identity.created_ms,
+            retention_hours=24 if self.retention_s is None else self.retention_s / 3600,
+            open_shard_count=len(self.open_shards()),
+        )
 
     def key_of(self, shard_id: str) -> str:
         return f"{self.stream_id}:{shard_id}" if self.stream_id else shard_id

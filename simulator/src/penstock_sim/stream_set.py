@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from penstock.core.aggregation import MAGIC, AggregateBuilder
@@ -11,7 +12,7 @@ from penstock.core.leases.lease_writes import Create
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.resume import IteratorStart
 from penstock.core.shard import Shard, StreamSummary
-from penstock.errors import AccessDenied, PenstockError, Throttled
+from penstock.errors import AccessDenied, NotFound, PenstockError, Throttled
 from penstock.ports.kinesis import ShardFilter, ShardListing
 from penstock_sim.actors import Actors
 from penstock_sim.events.streams import (
@@ -21,8 +22,9 @@ from penstock_sim.events.streams import (
     ShardCreated,
     ShardExpired,
     StreamQuiet,
+    stream_id_of,
 )
-from penstock_sim.plan import EPOCH_MS
+from penstock_sim.plan import EPOCH_MS, STREAM_NAME, PlannedStream
 from penstock_sim.stream import SimShard, SimStream, position_of
 
 if TYPE_CHECKING:
@@ -31,18 +33,44 @@ if TYPE_CHECKING:
 _SHARDS_MAX: Final = 14
 
 
+@dataclass(eq=False)
+class StreamInPlace:
+    """A stream that has been created, and may have been deleted.
+
+    Args:
+        content: Its shards and records.
+        is_there: Whether it has not been deleted.
+        refused_until: When it answers listings again.
+        denied_until: When it answers anything again.
+        quiet_until: When records arrive again.
+    """
+
+    plan: PlannedStream
+    content: SimStream
+    is_there: bool = True
+    refused_until: float = 0.0
+    denied_until: float = 0.0
+    quiet_until: float = 0.0
+
+
 class StreamSet(Actors):
     """The stream of a world that has one."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self.places: list[StreamInPlace] = []
         self.quiet_until = 0.0
         """Until then no records are put into any stream."""
 
     def open(self) -> SimStream:
         """Create the streams of the beginning; return the first."""
-        world = self.world
-        stream = SimStream(world.chance, world.scenario.shard_count, EPOCH_MS - 60_000)
+        scenario = self.world.scenario
+        start, retention_s = scenario.options.start.default, scenario.retention_s
+        plan = PlannedStream(STREAM_NAME, scenario.shard_count, start, retention_s)
+        stream = SimStream(
+            self.world.chance, plan.shard_count, EPOCH_MS - 60_000, retention_s=plan.retention_s
+        )
+        self.places.append(StreamInPlace(plan, stream))
         self.record_shards(stream)
         return stream
 
@@ -51,30 +79,47 @@ class StreamSet(Actors):
         for shard in stream.shards.values():
             self.world.record(ShardCreated(stream.key_of(shard.shard_id), shard.parents))
 
+    def there(self) -> list[StreamInPlace]:
+        """Return the streams that are not deleted."""
+        return [place for place in self.places if place.is_there]
+
+    def find_place(self, name: str) -> StreamInPlace | None:
+        """Return the stream that has a name now."""
+        return next((place for place in self.there() if place.plan.name == name), None)
+
     def read(self) -> list[SimStream]:
         """Return the streams whose records the fleet owes to its handlers."""
-        return [self.world.stream]
-
-    def retained(self) -> list[tuple[SimStream, float | None]]:
-        """Return how long each stream keeps its records."""
-        return [(self.world.stream, self.world.scenario.retention_s)]
+        return [place.content for place in self.there()]
 
     def iterator_life_s(self) -> float:
         """Return how long an iterator is valid: much shorter than the retention, as the service's five minutes are."""
-        return 300.0 if self.world.scenario.retention_s is None else 8.0
+        return 300.0 if all(place.content.retention_s is None for place in self.places) else 8.0
 
     # --- the service --------------------------------------------------------------------------------------
 
     def fetch_summary(self, name: str) -> StreamSummary:
-        """Answer DescribeStreamSummary. A worker that reads only one stream does not ask."""
-        raise NotImplementedError
+        """Answer DescribeStreamSummary.
+
+        Raises:
+            NotFound, AccessDenied: The stream is gone, or refuses.
+        """
+        place = self.find_place(name)
+        if place is None:
+            raise no_stream(name)
+        if self.world.is_denied("stream") or self.world.now < place.denied_until:
+            raise AccessDenied(f"access to {name} is denied", code=self.world.denial)
+        return place.content.summary(name)
 
     def list_stream(
         self, name: str, filter_type: str | None, timestamp_ms: int | None
     ) -> PenstockError | Problem | tuple[tuple[Shard, ...], int]:
         """Answer ListShards of one stream."""
-        del name
-        return self.world.serve_listing(filter_type, timestamp_ms)
+        place = self.find_place(name)
+        if place is None:
+            return no_stream(name)
+        if self.world.now < max(place.refused_until, place.denied_until):
+            return self.world.chance.choice((Problem.REFUSED, Problem.THROTTLED))
+        return self.world.serve_listing(filter_type, timestamp_ms, place.content)
 
     def place_of(self, stream: str, shard_id: str) -> str:
         """Return how calls name a shard."""
@@ -133,11 +178,9 @@ class StreamSet(Actors):
     def trim(self) -> None:
         """Remove the records whose retention is over, each second."""
         world = self.world
-        retained = [
-            (stream, retention_s) for stream, retention_s in self.retained() if retention_s is not None
-        ]
-        for stream, retention_s in retained:
-            shortened, gone = stream.trim(world.now_ms() - int(retention_s * 1000))
+        retained = [place.content for place in self.places if place.content.retention_s is not None]
+        for stream in retained:
+            shortened, gone = stream.trim(world.now_ms() - int((stream.retention_s or 0.0) * 1000))
             for shard in shortened:
                 key = stream.key_of(shard.shard_id)
                 world.record(RecordsTrimmed(key, shard.trimmed, shard.sequences[shard.trimmed - 1]))
@@ -171,10 +214,10 @@ class StreamSet(Actors):
 
     def leave_rows(self) -> None:
         """Put the rows of dead workers of the KCL and of Spark into the table: without our attributes, or with old ones."""
-        self.leave_rows_of(self.world.stream, self.world.scenario.options.start.default)
+        for place in self.places:
+            self._leave_rows_of(place.content, place.plan.start)
 
-    def leave_rows_of(self, stream: SimStream, start: Position) -> None:
-        """Put rows that dead workers left for one stream into the table, or put none."""
+    def _leave_rows_of(self, stream: SimStream, start: Position) -> None:
         world, rate, chance = self.world, self.world.faults.rows_of_others, self.world.chance
         if not rate or start != TRIM_HORIZON or chance.random() > rate:
             return
@@ -188,9 +231,9 @@ class StreamSet(Actors):
             world.table.write(f"{owner}#1", Create(lease))
 
     def may_delete(self, key: str) -> bool:
-        """Whether a row may be deleted: it is not its application's last."""
-        del key
-        return len(self.world.table.rows) > 1
+        """Whether a row may be deleted: it is not its stream's last."""
+        stream_id = stream_id_of(key)
+        return sum(stream_id_of(each) == stream_id for each in self.world.table.rows) > 1
 
 
 class StreamsService:
@@ -225,3 +268,8 @@ class StreamsService:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotImplementedError(f"nothing here calls {name}")
+
+
+def no_stream(name: str) -> NotFound:
+    """Return the error of a stream that is not there."""
+    return NotFound(f"stream {name} does not exist", code="ResourceNotFoundException")

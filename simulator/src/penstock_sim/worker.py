@@ -69,11 +69,12 @@ from penstock.core.starting import with_moment
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.lease_calls import list_shards
-from penstock_sim.blocking_ports import STREAM_NAME, SimClock
+from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CallMade, CoordinatorReported
 from penstock_sim.events.reading import ReaderStarted
 from penstock_sim.events.streams import WorkerStoodStill
+from penstock_sim.plan import STREAM_NAME
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.reader import SimReader
 from penstock_sim.stream_set import StreamsService
