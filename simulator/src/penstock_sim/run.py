@@ -84,9 +84,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
     world = open_world(scenario, suite.see)
     suite.finders += finders_of(scenario, suite.history, world.met)
     with _silence(), closing(world):
-        if writers is not None and not scenario.with_readers:
-            return _judge_writers(world, suite)
-        return _judge(world, suite)
+        return _judge(world, suite, reads=writers is None or scenario.with_readers)
 
 
 def _checkers_of(scenario: Scenario) -> tuple[type[Checker], ...]:
@@ -154,21 +152,26 @@ def _silence() -> Iterator[None]:
             log.disabled = was_disabled
 
 
-def _judge(world: World, suite: Suite) -> SeedResult:
+def _judge(world: World, suite: Suite, *, reads: bool) -> SeedResult:
+    """Run both phases of a world, and judge it.
+
+    Args:
+        reads: Whether workers read a stream. Otherwise the run ends when all is written or handled.
+    """
     scenario = world.scenario
     world.begin()
     _run_until(world, suite, scenario.safety_s)
     healed_s = world.now
     if suite.violation is None:
         world.heal()
-        while suite.violation is None and _may_go_on(world, suite, healed_s):
+        is_done = not reads and world.is_done()
+        while suite.violation is None and not is_done and _may_go_on(world, suite, healed_s):
             _run_until(world, suite, world.now + _STEP_S)
-            if world.is_done() and suite.is_settled():
-                break
+            is_done = world.is_done() and (not reads or suite.is_settled())
     settled_s = world.now - healed_s
-    if suite.violation is None:
+    if reads and suite.violation is None:
         suite.finish()
-    if suite.violation is None:
+    if reads and suite.violation is None:
         suite.history.is_quiet = True
         _run_until(world, suite, world.now + scenario.quiet_rounds * scenario.options.interval_s)
         suite.finish()
@@ -179,7 +182,16 @@ def _judge(world: World, suite: Suite) -> SeedResult:
         while suite.violation is None and _is_catching_up(world, suite):
             _run_until(world, suite, world.now + _STEP_S)
         suite.finish((NothingLost,))
-    return _result(world, suite, settled_s)
+    return SeedResult(
+        scenario.seed,
+        suite.violation,
+        world.digest(),
+        settled_s,
+        world.now,
+        tuple(world.history),
+        world.met,
+        tuple(world.calls),
+    )
 
 
 def _may_go_on(world: World, suite: Suite, healed_s: float) -> bool:
@@ -192,36 +204,6 @@ def _may_go_on(world: World, suite: Suite, healed_s: float) -> bool:
 def _is_catching_up(world: World, suite: Suite) -> bool:
     """Whether readers go on with the rest: a handler that gets one record at a time works on a backlog for minutes."""
     return not suite.is_settled((NothingLost,)) and world.now < suite.history.handled_s + _READ_WITHIN_S
-
-
-def _judge_writers(world: World, suite: Suite) -> SeedResult:
-    world.begin()
-    _run_until(world, suite, world.scenario.safety_s)
-    healed_s = world.now
-    if suite.violation is None:
-        world.heal()
-        while (
-            suite.violation is None
-            and world.now < healed_s + world.scenario.settle_max_s
-            and not world.is_done()
-        ):
-            _run_until(world, suite, world.now + _STEP_S)
-        suite.finish(suite.more)
-    return _result(world, suite, world.now - healed_s)
-
-
-def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
-    scenario = world.scenario
-    return SeedResult(
-        scenario.seed,
-        suite.violation,
-        world.digest(),
-        settled_s,
-        world.now,
-        tuple(world.history),
-        world.met,
-        tuple(world.calls),
-    )
 
 
 def _run_until(world: World, suite: Suite, until_s: float) -> None:
