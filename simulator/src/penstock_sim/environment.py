@@ -12,7 +12,7 @@ import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -36,6 +36,7 @@ from penstock_sim.stream import SimStream
 from penstock_sim.table import Fate, SimTable, TableCall
 
 if TYPE_CHECKING:
+    from penstock_sim.fan_out import SimSubscription
     from penstock_sim.stream_set import StreamSet
 
 _MISTAKES_APART_S: Final = 10.0
@@ -49,18 +50,6 @@ READER_OPTIONS: Final = ReaderOptions(
 
 
 _Answer = TypeVar("_Answer")
-
-
-class AcceptedSubscription(NamedTuple):
-    """A subscription that the service has accepted.
-
-    Args:
-        opened_s: When.
-        take_over: Ends it in favour of the next one, unless it has ended already.
-    """
-
-    opened_s: float
-    take_over: Callable[[], None]
 
 
 class Environment:
@@ -92,7 +81,7 @@ class Environment:
         self._count = 0
         self.fibers = Fibers()
         self.kcl3 = SimKcl3Rows(self, None if scenario.kcl3 is None else scenario.kcl3.begins)
-        self.subscriptions: dict[tuple[str, str], AcceptedSubscription] = {}
+        self.subscriptions: dict[tuple[str, str], SimSubscription] = {}
         """The one that was accepted last, by registered consumer and shard."""
         self._lives: Counter[str] = Counter()
         self.met: Counter[str] = Counter()

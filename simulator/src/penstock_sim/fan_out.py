@@ -15,7 +15,6 @@ from penstock.errors import NotFound, ResourceBusy, ServiceError, Unavailable
 from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamConsumer, StreamNews
 from penstock.ports.kinesis import RecordPage
 from penstock_sim.blocking_ports import SimKinesis
-from penstock_sim.environment import AcceptedSubscription
 from penstock_sim.stream import SimStream
 
 _HEARTBEAT_S: Final = 4.0
@@ -87,7 +86,7 @@ class SimSubscription:
         self._report = report
         self._shard = stream.shards[key[1]]
         self._index = 0
-        self._sent_s = 0.0
+        self._sent_s = self.opened_s = 0.0
         self._is_over = self._is_requested = self._is_silent = False
 
     def request(self) -> None:
@@ -113,7 +112,7 @@ class SimSubscription:
         before = world.subscriptions.get(self._key)
         if before is not None:
             before.take_over()
-        world.subscriptions[self._key] = AcceptedSubscription(world.now, self._take_over)
+        world.subscriptions[self._key], self.opened_s = self, world.now
         self._sent_s = world.now - _HEARTBEAT_S  # the first event is sent at once
         self._index = self._stream.seek(self._shard, self._kinesis.position_of(self._key[1], self._start))
         world.met["fan-out: accepted"] += 1
@@ -131,7 +130,8 @@ class SimSubscription:
             return world.chance.choice((_busy(), Unavailable("500"), NotFound("no such consumer")))
         return None
 
-    def _take_over(self) -> None:
+    def take_over(self) -> None:
+        """End in favour of a later subscription, unless it has ended already."""
         if not self._is_over:
             self._world.met["fan-out: taken over"] += 1
             self._end(Broken(_busy()))
