@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.aggregation import MAGIC, AggregateBuilder
 from penstock.core.leases.coordinator_events import Problem
@@ -11,7 +11,7 @@ from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_writes import Create
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.resume import IteratorStart
-from penstock.core.shard import Shard, StreamSummary
+from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied, NotFound, PenstockError, Throttled
 from penstock.ports.kinesis import ShardFilter, ShardListing
 from penstock_sim.actors import Actors
@@ -95,7 +95,7 @@ class StreamSet(Actors):
         """Return how long an iterator is valid: much shorter than the retention, as the service's five minutes are."""
         return 300.0 if all(place.content.retention_s is None for place in self.places) else 8.0
 
-    # --- the service --------------------------------------------------------------------------------------
+    # --- the service; the caller of a call advances the time ------------------------------------------------
 
     def fetch_summary(self, name: str) -> StreamSummary:
         """Answer DescribeStreamSummary.
@@ -110,16 +110,37 @@ class StreamSet(Actors):
             raise AccessDenied(f"access to {name} is denied", code=self.world.denial)
         return place.content.summary(name)
 
-    def list_stream(
-        self, name: str, filter_type: str | None, timestamp_ms: int | None
-    ) -> PenstockError | Problem | tuple[tuple[Shard, ...], int]:
-        """Answer ListShards of one stream."""
-        place = self.find_place(name)
+    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
+        """Answer ListShards.
+
+        Raises:
+            NotFound, AccessDenied, Throttled: The stream is gone, or refuses.
+        """
+        world, place = self.world, self.find_place(stream)
         if place is None:
-            return no_stream(name)
-        if self.world.now < max(place.refused_until, place.denied_until):
-            return self.world.chance.choice((Problem.REFUSED, Problem.THROTTLED))
-        return self.world.serve_listing(filter_type, timestamp_ms, place.content)
+            raise no_stream(stream)
+        if world.now < max(place.refused_until, place.denied_until):
+            answer: Any = world.chance.choice((Problem.REFUSED, Problem.THROTTLED))
+        elif shard_filter is None:
+            answer = world.serve_listing(None, None, place.content)
+        else:
+            answer = world.serve_listing(shard_filter.type, shard_filter.timestamp_ms, place.content)
+        if answer is Problem.REFUSED:
+            raise AccessDenied("access is denied", code=world.denial)
+        if isinstance(answer, Problem):
+            raise Throttled("throttled")
+        return ShardListing(*answer)
+
+    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
+        """Answer GetShardIterator.
+
+        Raises:
+            PenstockError: The service's.
+        """
+        answer = self.world.serve_iterator(self.place_of(stream, shard_id), position_of(start))
+        if isinstance(answer, PenstockError):
+            raise answer
+        return answer
 
     def place_of(self, stream: str, shard_id: str) -> str:
         """Return how calls name a shard."""
@@ -234,40 +255,6 @@ class StreamSet(Actors):
         """Whether a row may be deleted: it is not its stream's last."""
         stream_id = stream_id_of(key)
         return sum(stream_id_of(each) == stream_id for each in self.world.table.rows) > 1
-
-
-class StreamsService:
-    """Calls that are begun and answered at one moment: the caller advances the time."""
-
-    def __init__(self, streams: StreamSet) -> None:
-        self._streams = streams
-
-    def fetch_summary(self, stream: str) -> StreamSummary:
-        return self._streams.fetch_summary(stream)
-
-    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        kind, moment_ms = (
-            (None, None) if shard_filter is None else (shard_filter.type, shard_filter.timestamp_ms)
-        )
-        answer = self._streams.list_stream(stream, kind, moment_ms)
-        if isinstance(answer, PenstockError):
-            raise answer
-        if answer is Problem.REFUSED:
-            raise AccessDenied("access is denied", code=self._streams.world.denial)
-        if isinstance(answer, Problem):
-            raise Throttled("throttled")
-        return ShardListing(*answer)
-
-    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        answer = self._streams.world.serve_iterator(
-            self._streams.place_of(stream, shard_id), position_of(start)
-        )
-        if isinstance(answer, PenstockError):
-            raise answer
-        return answer
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NotImplementedError(f"nothing here calls {name}")
 
 
 def no_stream(name: str) -> NotFound:

@@ -77,7 +77,6 @@ from penstock_sim.events.streams import WorkerStoodStill
 from penstock_sim.plan import STREAM_NAME
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.reader import SimReader
-from penstock_sim.stream_set import StreamsService
 from penstock_sim.table import without_request
 
 _FIRST_CHECK_S: Final = 1.0
@@ -113,7 +112,7 @@ class SimWorker(SimProcess):
         scenario, clock = world.scenario, SimClock(self)
         only = ConsumedStream(STREAM_NAME, scenario.options.start, retention_s=scenario.retention_s)
         self.streams = {stream.stream_id: stream for stream in streams or (only,)}
-        self._kinesis = cast("Kinesis", StreamsService(world.streams))
+        self._kinesis = cast("Kinesis", world.streams)  # calls that are begun and answered at one moment
         self._known = {
             stream_id: known_stream(stream, self._kinesis, clock)
             for stream_id, stream in self.streams.items()
