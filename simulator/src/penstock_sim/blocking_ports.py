@@ -255,6 +255,7 @@ class SimKinesis:
 
     Args:
         prefix: Names the calls of this port in the history.
+        put: Answers PutRecords, if the process writes.
     """
 
     def __init__(
@@ -263,8 +264,10 @@ class SimKinesis:
         prefix: str,
         stream: SimStream,
         retries: RetryPlan | None = RETRIES,
+        put: Callable[[Sequence[PutEntry]], Any] | None = None,
     ) -> None:
         self.process = process
+        self._put = put
         self._caller = Caller(process, prefix, retries)
         self._world = process.world
         self._stream = stream
@@ -318,4 +321,9 @@ class SimKinesis:
         return position_of(start)
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
-        raise NotImplementedError
+        """Send entries once; a retry is the batcher's to plan."""
+        del stream
+        put = self._put
+        assert put is not None, "this process does not write"
+        answers: Sequence[PutAnswer] = self._caller.call("put", lambda: put(entries), retried=False)
+        return answers

@@ -64,19 +64,19 @@ class SimPuts:
 
     def serve(self, entries: Sequence[PutEntry]) -> Any:
         world = self._world
-        if self._world.luck("put_throttled"):
+        if world.luck("put_throttled"):
             return Throttled("throttled", code="ProvisionedThroughputExceededException")
-        if self._world.luck("put_unavailable"):
+        if world.luck("put_unavailable"):
             return Unavailable("internal failure")
-        if self._world.luck("put_lost"):
+        if world.luck("put_lost"):
             self._leave_unanswered(entries)
             return UNKNOWN
-        if self._world.luck("put_late"):
+        if world.luck("put_late"):
             self._leave_unanswered(entries)
             world.schedule(world.now + world.chance.uniform(0.1, LATE_MAX_S), self._take, entries)
             return UNKNOWN
         answers = self._take(entries)
-        if self._world.luck("put_unanswered"):
+        if world.luck("put_unanswered"):
             self._leave_unanswered(entries)
             return UNKNOWN
         return answers
@@ -142,21 +142,6 @@ def _records_of(entry: PutEntry) -> list[tuple[str, str | None, bytes]]:
     return [(each.partition_key or "", each.explicit_hash_key, each.data) for each in inner]
 
 
-class _PutKinesis(SimKinesis):
-    """The service as one producer sees it."""
-
-    def __init__(self, process: SimProcess, puts: SimPuts) -> None:
-        super().__init__(process, "", process.world.stream)
-        self._puts = puts
-
-    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
-        del stream
-        answers: Sequence[PutAnswer] = self._caller.call(
-            "put", lambda: self._puts.serve(entries), retried=False
-        )
-        return answers
-
-
 class SimProducer(SimProcess):
     """One process that puts records.
 
@@ -173,7 +158,8 @@ class SimProducer(SimProcess):
         self._added = 0
         self._senders = plan.sender_count
         self.batcher = Batcher(plan.settings)
-        ports = SenderPorts(_PutKinesis(self, puts), self._clock, world.chance, NoMetrics())
+        kinesis = SimKinesis(self, "", world.stream, put=puts.serve)
+        ports = SenderPorts(kinesis, self._clock, world.chance, NoMetrics())
         # Only one fiber runs at a time, and none waits while the batcher handles an outcome: no lock is needed.
         self._sender = Sender(
             STREAM_NAME, self.batcher, ports, fetch_placement=lambda: PLACED_BY_KEY, lock=nullcontext()

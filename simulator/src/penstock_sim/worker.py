@@ -194,7 +194,7 @@ class SimWorker(SimProcess):
         if wake < self._wake - 1e-9 and wake != math.inf:
             self._wake = wake
             # Slightly later: converting the moment to the world's time and back may give slightly less.
-            self.world.schedule(max(wake, self.world.now) + 1e-6, self._do_unless_ended, self._tick, (wake,))
+            self.at(max(wake, self.world.now) + 1e-6, self._tick, wake)
 
     def _tick(self, wake: float) -> None:
         if wake == self._wake:
