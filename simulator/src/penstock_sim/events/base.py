@@ -62,23 +62,18 @@ class HistoryEntry(NamedTuple):
         return f"{self.at_s}|{self.event}"
 
 
-class _Words(Mapping[str, Any]):
+class _Words(dict[str, Any]):
     """The fields of an event for the template of its story."""
 
     def __init__(self, event: Event) -> None:
+        super().__init__()
         self._event = event
 
-    def __getitem__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> Any:
         value = getattr(self._event, name)
         if value is None:
             return ""
         return _list(value) if isinstance(value, tuple) else value
-
-    def __iter__(self) -> Any:
-        return iter(self._event.__struct_fields__)
-
-    def __len__(self) -> int:
-        return len(self._event.__struct_fields__)
 
 
 def _list(values: tuple[Any, ...]) -> str:
