@@ -53,12 +53,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Environment:
-    """The services and the time of one run.
-
-    Args:
-        scenario: Drawn from the seed.
-        listener: Called with every history entry.
-    """
+    """The services and the time of one run."""
 
     streams: StreamSet
     """Set before the environment is made."""

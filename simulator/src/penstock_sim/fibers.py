@@ -24,11 +24,7 @@ class ProcessEnded(BaseException):
 
 
 class _Carrier:
-    """An OS thread that runs one fiber after the other.
-
-    Args:
-        fibers: Decides which fiber runs when one has ended.
-    """
+    """An OS thread that runs one fiber after the other."""
 
     def __init__(self, fibers: Fibers) -> None:
         self.go = threading.Lock()

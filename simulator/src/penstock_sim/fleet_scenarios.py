@@ -119,8 +119,6 @@ def run_fleet(
 
     Args:
         worker_count: Workers, in three zones.
-        lease_count: Leases.
-        policy: Who gets how many.
         progress: Called with the scenario's name and the virtual seconds passed since the last call.
     """
     wanted = [scenario for scenario in FleetScenario if scenario in set(scenarios)]
@@ -184,8 +182,6 @@ class WatchedFleet:
     """A fleet that scenarios happen to, one after the other.
 
     Args:
-        fleet: It.
-        worker_count: How many workers it has, or gets.
         progress: Called with the scenario's name and the virtual seconds passed since the last call.
     """
 

@@ -22,7 +22,6 @@ class SimKcl3Rows:
     """The rows of one application. Calls fail as those for leases do.
 
     Args:
-        world: The services that hold them.
         version: The state of the fleet's migration, or None if there never was a KCL 3 worker.
     """
 

@@ -139,7 +139,6 @@ class _Sighting(Struct):
 
     Args:
         changed_s: When it was first seen.
-        owners: Owner and reader.
         owners_s: When these were first seen.
     """
 

@@ -50,7 +50,6 @@ class SimPuts:
     """The service's side of PutRecords.
 
     Args:
-        world: Time, chance and the stream.
         stream: The stream to put into; None for the world's.
         attempt: Who puts, in the history.
     """
@@ -143,12 +142,7 @@ def _records_of(entry: PutEntry) -> list[tuple[str, str | None, bytes]]:
 
 
 class SimProducer(SimProcess):
-    """One process that puts records.
-
-    Args:
-        name: Its name; its partition keys begin with it.
-        plan: The records to put.
-    """
+    """One process that puts records."""
 
     def __init__(self, world: Environment, name: str, plan: ProducerPlan, puts: SimPuts) -> None:
         super().__init__(world, name)

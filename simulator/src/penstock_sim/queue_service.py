@@ -49,12 +49,7 @@ class _Stored(Struct, eq=False):
 
 
 class QueueService:
-    """The service's side of a queue.
-
-    Args:
-        world: Time, chance, stream and faults.
-        plan: Drawn from the seed.
-    """
+    """The service's side of a queue."""
 
     def __init__(self, world: World, plan: QueuePlan) -> None:
         self._world = world

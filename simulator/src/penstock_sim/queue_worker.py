@@ -121,11 +121,7 @@ class _RecordingLoop(QueueLoop):
 
 
 class SimQueueWorker(SimProcess):
-    """One process that consumes the queue.
-
-    Args:
-        plan: Options of its consumer.
-    """
+    """One process that consumes the queue."""
 
     def __init__(self, world: Environment, name: str, plan: QueuePlan, service: QueueService) -> None:
         super().__init__(world, name)

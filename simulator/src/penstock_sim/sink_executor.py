@@ -37,7 +37,6 @@ class WriteAttempt(TaskAttempt, eq=False, kw_only=True):
     """One attempt of one task of a batch.
 
     Args:
-        place: Which it is.
         write_id: Of the batch write; None in a streaming query's sink.
     """
 
@@ -48,12 +47,7 @@ class WriteAttempt(TaskAttempt, eq=False, kw_only=True):
 
 
 class SinkExecutor(SparkExecutor[WriteAttempt]):
-    """One process that runs tasks.
-
-    Args:
-        streams: By name.
-        files: The files of all folders.
-    """
+    """One process that runs tasks."""
 
     def __init__(
         self,

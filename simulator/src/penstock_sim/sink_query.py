@@ -64,12 +64,7 @@ def sink_options(plan: SinkPlan, name: str, log: SinkLog) -> SinkOptions:
 
 
 class SimSinkQuery(SparkDriver):
-    """One life of the driver of a query with a sink.
-
-    Args:
-        plan: Its rows, and its faults.
-        files: The files of all folders.
-    """
+    """One life of the driver of a query with a sink."""
 
     def __init__(
         self,

@@ -135,12 +135,7 @@ def refusal(world: Environment, target: SinkStream) -> PenstockError | None:
 
 
 class SinkKinesis(SimKinesis):
-    """The service as one attempt sees it.
-
-    Args:
-        streams: By name.
-        attempt: Which attempt it is.
-    """
+    """The service as one attempt sees it."""
 
     def __init__(
         self, process: SimProcess, streams: dict[str, SinkStream], plan: SinkPlan, attempt: AttemptPlace
@@ -212,7 +207,6 @@ class SinkFolder:
     """Implements `penstock.spark.sink.folder.FileFolder`: files that outlive their writers.
 
     Args:
-        process: Who reads and writes.
         files: The files of all folders.
     """
 

@@ -46,8 +46,6 @@ class SparkJob(Generic[_Result]):
     """One job of a driver.
 
     Args:
-        driver: The process that waits for it.
-        start: Begins an attempt.
         runs_twice: Draws whether a task gets a second attempt while the first one runs.
     """
 

@@ -182,12 +182,7 @@ _Executor = TypeVar("_Executor", bound=SparkExecutor[Any])
 
 
 class SparkActors(Actors, Generic[_Driver, _Executor]):
-    """Queries of one kind, their executors, and the faults of both.
-
-    Args:
-        executor_count: Processes that run the tasks of every query.
-        driver_type: The class of the drivers.
-    """
+    """Queries of one kind, their executors, and the faults of both."""
 
     def __init__(
         self, world: World, names: frozenset[str], executor_count: int, driver_type: type[_Driver]

@@ -22,9 +22,7 @@ class SimBlob(NamedTuple):
     """A Kinesis record as the service returns it.
 
     Args:
-        sequence_number: The service's text.
         data: The blob, perhaps an aggregate.
-        arrival_s: When it arrived.
     """
 
     sequence_number: str

@@ -57,7 +57,6 @@ class SimTable:
     """Rows by key. The listener gets every applied write, with the row before and after.
 
     Args:
-        listener: Called with applied writes.
         met: Refusals are counted in it, by write and reason.
     """
 

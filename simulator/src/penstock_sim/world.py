@@ -32,13 +32,7 @@ _UNDER_WAY_S: Final = 2.0
 
 
 class World(Environment):
-    """One run of one scenario.
-
-    Args:
-        scenario: Drawn from the seed.
-        listener: Called with every history entry.
-        streams: Makes the streams of the world.
-    """
+    """One run of one scenario."""
 
     def __init__(
         self,

@@ -120,13 +120,7 @@ def methods_of(subscriber: type[Subscriber]) -> Mapping[type[Event], str]:
 
 
 class SituationFinder(Subscriber):
-    """Finds situations that take several events. It gets each event before `History` applies it.
-
-    Args:
-        scenario: Drawn from the seed.
-        history: Of the seed's world.
-        met: Counted in.
-    """
+    """Finds situations that take several events. It gets each event before `History` applies it."""
 
     def __init__(self, scenario: Scenario, history: History, met: Counter[str]) -> None:
         self.scenario = scenario
