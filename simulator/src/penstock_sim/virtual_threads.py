@@ -39,15 +39,13 @@ class _VirtualPool:
         self._running -= 1
 
 
-class _Driving:
-    """A fiber that drives a loop."""
+class _Driving(VirtualCondition):
+    """A fiber that drives a loop, as the thread of `penstock.runtime.loop.LoopThread`."""
 
-    def __init__(self, ended: VirtualCondition) -> None:
-        self.has_ended = False
-        self._ended = ended
+    has_ended = False
 
     def join(self, timeout: float | None = None) -> None:
-        self._ended.wait_for(lambda: not self.is_alive(), timeout)
+        self.wait_for(lambda: self.has_ended, timeout)
 
     def is_alive(self) -> bool:
         return not self.has_ended
@@ -71,14 +69,13 @@ class VirtualThreads:
     ) -> _Driving:
         """Drive a loop by the production's own code, on a fiber."""
         self._process.watch_loop(loop)
-        ended = VirtualCondition(self._process.world.fibers)
+        driving = _Driving(self._process.world.fibers)
         thread = LoopThread(name, loop, clock, on_crash)
 
         def body() -> None:
             thread.run()
             driving.has_ended = True
-            ended.notify_all()
+            driving.notify_all()
 
-        driving = _Driving(ended)
         self._process.spawn(body)
         return driving
