@@ -125,8 +125,9 @@ class Environment:
     def record(self, event: Event) -> None:
         """Write an event to the history; the checkers judge it."""
         entry = HistoryEntry(round(self.now, 6), event)
-        if event.meets:
-            self.met[event.meets] += 1
+        situation = event.situation()
+        if situation:
+            self.met[situation] += 1
         self.history.append(entry)
         self._listener(entry)
 

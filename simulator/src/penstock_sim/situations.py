@@ -1,7 +1,7 @@
 """How often each fault, decision and situation happened: many clean seeds prove something only if they met all of them.
 
 The environment and the ports count faults, refusals and decisions as they happen. Events declare the situations that each of
-them shows (`Event.meets`); situations that take several events are found by the finders of `sim.events`.
+them shows (`Event.situation`); situations that take several events are found by the finders of `penstock_sim.events`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from penstock.core.leases.lease_writes import Refusal
 from penstock_sim.events.base import SituationFinder
 from penstock_sim.events.kcl3 import Kcl3Situations
 from penstock_sim.events.leases import LeaseSituations
-from penstock_sim.events.processes import ProcessSituations
 from penstock_sim.events.producers import ProducerSituations
 from penstock_sim.events.queries import QuerySituations
-from penstock_sim.events.reading import ReadingSituations
 from penstock_sim.events.sinks import SinkSituations
 from penstock_sim.events.streams import StreamsSituations
 from penstock_sim.history import History
@@ -126,9 +124,7 @@ def never_met(met: Iterable[str], kind: SeedKind) -> list[str]:
 def finders_of(scenario: Scenario, history: History, met: Counter[str]) -> list[SituationFinder]:
     """Return the finders of one seed's situations, which count them in `met`."""
     kinds: list[type[SituationFinder]] = [
-        ProcessSituations,
         LeaseSituations,
-        ReadingSituations,
         Kcl3Situations,
         QuerySituations,
         ProducerSituations,

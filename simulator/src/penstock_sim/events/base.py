@@ -27,6 +27,10 @@ class Event(Struct, frozen=True):
     concerns_all: ClassVar[bool] = False
     """Whether the event belongs to the story of every shard."""
 
+    def situation(self) -> str:
+        """Return the fault or the situation that this event shows; an empty text for none."""
+        return self.meets
+
     def values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.base import Event
 
 
 class ProcessStarted(Event, frozen=True):
@@ -21,6 +21,9 @@ class ProcessExited(Event, frozen=True):
     story: ClassVar = "{who} ends: {how}"
     concerns_all: ClassVar = True
 
+    def situation(self) -> str:
+        return "fault: crashes_per_min" if self.how == "crashed" else ""
+
 
 class ProcessStopping(Event, frozen=True):
     story: ClassVar = "{who} is asked to stop"
@@ -34,6 +37,10 @@ class ProcessPaused(Event, frozen=True):
     who: str
     until_s: float
     concerns_all: ClassVar = True
+
+    def situation(self) -> str:
+        is_executor = self.who.startswith("executor")
+        return f"fault: {'executor_pauses_per_min' if is_executor else 'pauses_per_min'}"
 
 
 class SecondProcessStarted(Event, frozen=True):
@@ -91,14 +98,3 @@ class TimeStoodStill(Event, frozen=True):
     """More events were due within one second than a loop that waits can cause."""
 
     count: int
-
-
-class ProcessSituations(SituationFinder):
-    """Counts the faults of processes."""
-
-    def _on_process_exited(self, event: ProcessExited) -> None:
-        self.met["fault: crashes_per_min"] += event.how == "crashed"
-
-    def _on_process_paused(self, event: ProcessPaused) -> None:
-        kind = "executor_pauses_per_min" if event.who.startswith("executor") else "pauses_per_min"
-        self.met[f"fault: {kind}"] += 1

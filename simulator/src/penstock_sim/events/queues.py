@@ -38,8 +38,7 @@ class QueueRecordReceived(Event, frozen=True):
     count: int
     story: ClassVar = "{who} receives {record} for the {count}. time, as {handle}"
 
-    @property
-    def meets(self) -> str:  # type: ignore[override]  # only a later delivery is a situation
+    def situation(self) -> str:
         return _AGAIN if self.count > 1 else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.core.position import Position
-from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.base import Event
 from penstock_sim.kinds import SeedKind, situation
 
 _CONSUMERS = (SeedKind.CONSUMERS, SeedKind.STREAMS)
@@ -27,6 +27,9 @@ class ReaderEvent(Event, frozen=True):
 class ReaderStarted(ReaderEvent, frozen=True):
     story: ClassVar = "{who} begins to read {key} at {position} (reader {epoch})"
     position: Position
+
+    def situation(self) -> str:
+        return INSIDE_AGGREGATE if self.position.sub_sequence_number else ""
 
 
 class ReaderEnded(ReaderEvent, frozen=True):
@@ -95,10 +98,3 @@ class TipReached(ReaderEvent, frozen=True):
 class LossReported(ReaderEvent, frozen=True):
     story: ClassVar = "{who} reports that records of {key} may be lost"
     meets: ClassVar = situation("a loss is reported", *_CONSUMERS)
-
-
-class ReadingSituations(SituationFinder):
-    """Finds situations of readers."""
-
-    def _on_reader_started(self, event: ReaderStarted) -> None:
-        self.met[INSIDE_AGGREGATE] += bool(event.position.sub_sequence_number)
