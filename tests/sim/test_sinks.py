@@ -10,13 +10,12 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock_sim.checker import Broken
 from penstock_sim.events.processes import CallMade, FaultsEnded, MessageLogged
-from penstock_sim.events.producers import RecordAdded, RecordsUnanswered
+from penstock_sim.events.producers import RecordAdded, RecordsStored, RecordsUnanswered
 from penstock_sim.events.sinks import (
     BadRowAdded,
     FileWritten,
     RequestTooLarge,
     RowsRefused,
-    RowsStored,
     WriteLogged,
     WritePlanned,
     WriteTaskDone,
@@ -107,7 +106,7 @@ WITH_A_BAD_ROW = [
 
 
 def stored(*places, name=NAME, is_read=True):
-    return RowsStored(name, "stream", tuple(ROWS[place] for place in places), is_read)
+    return RecordsStored("shardId-0", 7, tuple(ROWS[place] for place in places), is_read, name)
 
 
 def done(count=2, twice=0, letters=0):

@@ -23,7 +23,7 @@ from penstock_sim.events.processes import (
     ProcessPaused,
     ProcessStarted,
 )
-from penstock_sim.events.producers import RecordAdded, RecordsMisrouted, RecordsUnanswered
+from penstock_sim.events.producers import RecordAdded, RecordsMisrouted, RecordsStored, RecordsUnanswered
 from penstock_sim.events.queries import (
     ApplicationRenamed,
     BatchPlanned,
@@ -43,7 +43,6 @@ from penstock_sim.events.reading import (
 from penstock_sim.events.sinks import (
     BadRowAdded,
     DeadLettersStored,
-    RowsStored,
     WritePlanned,
     WriteTaskStarted,
 )
@@ -425,8 +424,8 @@ class History(Subscriber):
         if event.attempt in self.attempts:
             self.attempts[event.attempt].excused.update(event.texts)
 
-    def _on_rows_stored(self, event: RowsStored) -> None:
-        if event.is_read:
+    def _on_records_stored(self, event: RecordsStored) -> None:
+        if event.is_read and event.attempt in self.attempts:
             self.attempts[event.attempt].seen.update(event.texts)
 
     def _on_dead_letters_stored(self, event: DeadLettersStored) -> None:

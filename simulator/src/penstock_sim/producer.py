@@ -94,7 +94,7 @@ class SimPuts:
     def record_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
         """Record that a shard has taken an entry, and whether readers see its records."""
         world = self._world
-        world.record(RecordsStored(shard_id, numbers[0], texts, is_read))
+        world.record(RecordsStored(shard_id, numbers[0], texts, is_read, self.attempt))
         for number in numbers if is_read else ():
             world.record(RecordPut(shard_id, number, world.now_ms()))
 

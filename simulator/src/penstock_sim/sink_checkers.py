@@ -9,13 +9,12 @@ from typing import Final
 from penstock.spark.sink.report import FILE_NAME
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, NoCrash
 from penstock_sim.events.processes import CallMade, ProcessPaused
-from penstock_sim.events.producers import RecordsUnanswered
+from penstock_sim.events.producers import RecordsStored, RecordsUnanswered
 from penstock_sim.events.sinks import (
     DeadLettersStored,
     FileWritten,
     RequestTooLarge,
     RowsRefused,
-    RowsStored,
     WriteLogged,
     WriteTaskDone,
     WriteTaskFailed,
@@ -109,14 +108,14 @@ class OrderOfEachAttempt(Checker):
     def _begin(self) -> None:
         self._left: dict[tuple[str, str], list[str]] = {}
 
-    def _on_rows_stored(self, event: RowsStored) -> None:
+    def _on_records_stored(self, event: RecordsStored) -> None:
         name = event.attempt
         attempt = self.history.attempts[name]
         for text in event.texts if event.is_read else ():
             if not attempt.seen[text]:
                 left = self._left_of(name, self.history.key_of[text])
                 if left[0] != text:
-                    raise Broken(f"{event.stream} takes {text} of {name}, and {left[0]} is not there yet")
+                    raise Broken(f"{event.key} takes {text} of {name}, and {left[0]} is not there yet")
                 left.pop(0)
 
     def _left_of(self, name: str, group: str) -> list[str]:
@@ -131,8 +130,8 @@ class TwiceWithCause(Checker):
 
     invariant = "K3"
 
-    def _on_rows_stored(self, event: RowsStored) -> None:
-        name, stream = event.attempt, event.stream
+    def _on_records_stored(self, event: RecordsStored) -> None:
+        name, stream = event.attempt, event.key
         attempt = self.history.attempts[name]
         for text in event.texts if event.is_read else ():
             if text in self.history.bad_rows:
@@ -273,7 +272,7 @@ class EndsInTime(Checker):
         self._executor_of[event.attempt] = event.executor
         self._deadline_s[event.attempt] = event.deadline_s
 
-    def _on_progress(self, event: RowsStored | DeadLettersStored) -> None:
+    def _on_progress(self, event: RecordsStored | DeadLettersStored) -> None:
         self._tried_s.pop(event.attempt, None)
         self._calls.pop(event.attempt, None)
 

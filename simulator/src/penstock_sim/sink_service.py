@@ -22,7 +22,6 @@ from penstock_sim.events.sinks import (
     FileWritten,
     RequestTooLarge,
     RowsRefused,
-    RowsStored,
 )
 from penstock_sim.plan import STREAM_NAME, SinkPlan
 from penstock_sim.process import SimProcess
@@ -112,14 +111,15 @@ class SinkPuts(SimPuts):
         return self._place.text_of(json.loads(data)["row"]) if data[:1] == b"{" else text_of(data)
 
     def record_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
-        """Write the rows to the history under the attempt's name, and as records for the stream's consumers."""
+        """Record rows, of the stream that consumers read as records too; or dead letters."""
         name = self._target.name
-        kind = DeadLettersStored if name == LETTERS else RowsStored
-        self._world.record(kind(self.attempt, name, texts, is_read))
         if name == STREAM_NAME:
             super().record_stored(shard_id, numbers, texts, is_read)
-        elif name != LETTERS:
-            self._world.record(RecordsStored(f"{name}/{shard_id}", numbers[0], texts, is_read))
+        elif name == LETTERS:
+            self._world.record(DeadLettersStored(self.attempt, name, texts, is_read))
+        else:
+            stored = RecordsStored(f"{name}/{shard_id}", numbers[0], texts, is_read, self.attempt)
+            self._world.record(stored)
 
 
 def refusal(world: Environment, target: SinkStream) -> PenstockError | None:

@@ -44,12 +44,14 @@ class RecordsStored(Event, frozen=True):
     Args:
         texts: The records of the entry.
         is_read: Whether readers of the stream see them: they drop aggregates of another shard.
+        attempt: Who has put them: a producer, or an attempt of a task that writes.
     """
 
     key: str
     number: int
     texts: tuple[str, ...]
     is_read: bool
+    attempt: str = "a producer"
 
     def describe(self) -> str:
         dropped = "" if self.is_read else ", which its readers drop"

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 from penstock_sim.events.base import Event, SituationFinder, name_of
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
+from penstock_sim.events.producers import RecordsStored
 from penstock_sim.events.queries import RACING, REPEATED
 from penstock_sim.events.streams import ShardClosed
 from penstock_sim.kinds import SeedKind, situation
@@ -137,15 +138,6 @@ class WriteTaskFailed(Event, frozen=True):
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
-class RowsStored(Event, frozen=True):
-    """A stream takes rows of an attempt."""
-
-    attempt: str
-    stream: str
-    texts: tuple[str, ...]
-    is_read: bool
-
-
 class RowsRefused(Event, frozen=True):
     story: ClassVar = "{stream} refuses records of {attempt}"
     attempt: str
@@ -243,7 +235,7 @@ class SinkSituations(SituationFinder):
         self._running[event.attempt] = task
         self._wrote[event.attempt] = set()
 
-    def _on_rows_stored(self, event: RowsStored) -> None:
+    def _on_records_stored(self, event: RecordsStored) -> None:
         self._wrote[event.attempt].update(event.texts)
         if event.is_read:
             self.met[STORED_TWICE] += len(self._seen.intersection(event.texts))
