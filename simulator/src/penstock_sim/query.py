@@ -40,7 +40,7 @@ from penstock_sim.events.queries import (
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
 from penstock_sim.executor import ReadAttempt, ShardRows, read_task
 from penstock_sim.fan_out import SimFanOut
-from penstock_sim.plan import STREAM_NAME, Scenario
+from penstock_sim.plan import STREAM_NAME
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.spark_job import OnEnd
 from penstock_sim.spark_processes import LogConflict, SparkDriver
@@ -90,35 +90,6 @@ class QueryLog(Struct):
         return True
 
 
-def source_options(
-    scenario: Scenario,
-    name: str,
-    stream: str = STREAM_NAME,
-    *,
-    application: str | None = "application",
-    accepts_loss: bool = False,
-) -> SourceOptions:
-    """Return a query's options, as its user would give them."""
-    start = scenario.options.start.default
-    where = {"startingPosition": "LATEST" if start.sentinel is None else start.sentinel.value}
-    if start.timestamp_ms is not None:
-        where = {"startingTimestamp": str(start.timestamp_ms)}
-    given = {
-        "streamName": stream,
-        "workerId": name,
-        "leaseDuration": f"{scenario.options.lease_duration_s}s",
-        "balance": scenario.options.policy.value,
-        "region": "sim-1",
-        **where,
-        **scenario.query_plan.options,
-    }
-    if application is not None:
-        given["applicationName"] = application
-    if accepts_loss:
-        given["failOnDataLoss"] = "false"
-    return parse_source(given)[0]
-
-
 class SimQuery(SparkDriver):
     """One life of a query's driver.
 
@@ -148,13 +119,7 @@ class SimQuery(SparkDriver):
         self.query = query or name
         self._on_batch = on_batch
         self._stream = stream or world.stream
-        self._options = source_options(
-            world.scenario,
-            name,
-            STREAM_NAME if stream is None else "other",
-            application=world.application if names_application else None,
-            accepts_loss=log.accepts_loss,
-        )
+        self._options = self._parse_options(names_application=names_application)
         self._clock = SimClock(self)
         self._threads = VirtualThreads(self)
         self._table = _DriverTable(self, lambda: world.fibers.current is self.main)
@@ -163,6 +128,28 @@ class SimQuery(SparkDriver):
         self._reads_what_is_there = world.has_fault("available_now")
         self.has_begun = False
         """Whether it has planned or run a batch, and goes on until it is stopped."""
+
+    def _parse_options(self, *, names_application: bool) -> SourceOptions:
+        """Return the query's options, as its user gives them."""
+        world, scenario = self.world, self.world.scenario
+        start = scenario.options.start.default
+        given = {
+            "streamName": STREAM_NAME if self._stream is world.stream else "other",
+            "workerId": self.name,
+            "leaseDuration": f"{scenario.options.lease_duration_s}s",
+            "balance": scenario.options.policy.value,
+            "region": "sim-1",
+            **scenario.query_plan.options,
+        }
+        if start.timestamp_ms is not None:
+            given["startingTimestamp"] = str(start.timestamp_ms)
+        else:
+            given["startingPosition"] = "LATEST" if start.sentinel is None else start.sentinel.value
+        if names_application:
+            given["applicationName"] = world.application
+        if self.log.accepts_loss:
+            given["failOnDataLoss"] = "false"
+        return parse_source(given)[0]
 
     # --- the process ----------------------------------------------------------------------------------------
 
