@@ -30,6 +30,14 @@ def test_text_keeps_what_is_read_and_shows_what_would_act(text, shown):
     assert escape_text(text) == shown
 
 
+def test_a_closed_input_is_an_empty_one(monkeypatch):
+    """As after `<&-`: Python has no file for it."""
+    monkeypatch.setattr(sys, "stdin", None)
+    terminal.prepare_output()
+    with sys.stdin as given:
+        assert (given.read(), given.isatty()) == ("", False)
+
+
 def test_json_means_the_same_and_holds_nothing_that_acts():
     document = {"data": HOSTILE, "größe": ["\U000e0041", "注文"]}
     for indent in (None, 2):

@@ -176,6 +176,14 @@ def test_metrics_that_fail_leave_no_receipt_open(stream, caplog):
     assert "the metrics could not be written" in caplog.text
 
 
+def test_metrics_that_fail_cost_no_record(stream, caplog):
+    with producer_of(stream, metrics=Broken()) as producer:
+        receipts = [put(producer, b"%d" % number) for number in range(5)]
+        assert [receipt.result(WAIT_S).shard_id for receipt in receipts] == ["low"] * 5
+    assert "the metrics could not be written" in caplog.text
+    assert len(stream.stored) == 5
+
+
 def test_what_comes_back_after_the_producer_was_closed_and_left_alone_fails_too(stream, monkeypatch):
     monkeypatch.setattr("penstock.producer.producer._JOIN_S", 0.01)
     producer = producer_of(stream)

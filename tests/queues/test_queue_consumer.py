@@ -294,6 +294,37 @@ def test_a_durable_memory_is_asked_before_and_filled_before_the_acknowledgement(
     assert memory.ids == {known, new}
 
 
+class Broken:
+    """Metrics, or a memory of finished records, that fail."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def count(self, *_):
+        raise self.error
+
+    gauge = observe = fetch_finished = put_finished = count
+
+
+def test_metrics_that_raise_stop_no_consumer(world, caplog):
+    world.put("a", "b")
+    metrics = Broken(ConnectionError("no metrics today"))
+    with consumer(world, lambda _: None, metrics=metrics, metrics_interval_s=0.1) as of:
+        wait_until(lambda: not world.left)
+        assert of.health().is_healthy
+    assert "no metrics today" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ConnectionError("asleep"), SystemExit(3), GeneratorExit(), OddTextError()])
+def test_whatever_a_durable_memory_raises_the_records_are_handled(world, error, caplog):
+    world.put("a", "b")
+    handled = []
+    with consumer(world, lambda record: handled.append(record.data), finished=Broken(error)):
+        wait_until(lambda: not world.left)
+    assert sorted(handled) == [b"a", b"b"]
+    assert "the memory of finished records failed" in caplog.text
+
+
 def test_a_deleted_queue_ends_the_consumer(world):
     of = consumer(world, lambda _: None)
     of.start()

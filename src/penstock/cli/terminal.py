@@ -28,11 +28,13 @@ def _acts(character: str) -> bool:
 
 
 def prepare_output() -> None:
-    """Make stdout and stderr take any text, whatever their encoding; for the whole process.
+    """Make stdout and stderr take any text, whatever their encoding, and stdin a file; for the whole process.
 
     A character that the encoding does not have (`PYTHONIOENCODING=latin-1`, `LANG=C`) is spelled out by its code. If the
-    shell has closed an output (`>&-`), Python has no file for it: prints there are discarded.
+    shell has closed an output (`>&-`) or the input (`<&-`), Python has no file for it: prints are discarded, and the input is empty.
     """
+    if sys.stdin is None:  # first of all: the next file that is opened gets its descriptor
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - for as long as the process
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

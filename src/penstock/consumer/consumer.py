@@ -39,10 +39,12 @@ from penstock.consumer.stream_argument import StreamArgument, parse_streams
 from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver, WorkerPorts
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
+from penstock.core.stream_identity import in_region_of
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, check_measures
 from penstock.runtime.consumer_run import ConsumerRun
+from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
 
@@ -78,7 +80,7 @@ class Consumer:
         metrics: Where metrics go. `penstock.metrics.PrometheusMetrics` serves `/health` and
             `/ready` too.
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
-        region: AWS region; None: as boto3 finds it.
+        region: AWS region; None: that of an ARN, or as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further connection options (docs/api.md), for instance `{"profile": "test"}`, and
             `lease_table_name`.
@@ -133,7 +135,7 @@ class Consumer:
         self._handler = handler
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter
-        self._metrics: Metrics = metrics or NoMetrics()
+        self._metrics = metrics
         self._tracer_provider = tracer_provider
         self._ports = ports
         self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)
@@ -316,7 +318,7 @@ class Consumer:
     def _open_ports(self) -> ConsumerPorts:
         return open_ports(
             self.application,
-            self._connection,
+            in_region_of(self._connection, *self.streams),
             self.options.lease_duration_s,
             may_push=self.options.retrieval != "polling",
         )
@@ -345,7 +347,7 @@ class Consumer:
                 table=ports.lease_table,
                 clock=clock,
                 chance=chance,
-                metrics=metrics,
+                metrics=guard_metrics(metrics),
                 kcl3=ports.kcl3,
             ),
             pools=driver.pools,

@@ -1,6 +1,6 @@
 """Where measurements go: to the log, to Prometheus or to CloudWatch.
 
-Implementations must not raise: no measurement is worth a failure.
+No measurement is worth a failure: an error of an implementation is logged, and the measurement is left out.
 """
 
 from __future__ import annotations

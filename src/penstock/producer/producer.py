@@ -20,12 +20,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, Unpack
 
 from penstock.core.keyword_options import check_types, merge_connection, merge_options
+from penstock.core.stream_identity import in_region_of
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.packing import check_record, plain_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
-from penstock.ports.metrics import Metrics, NoMetrics, check_measures
+from penstock.ports.metrics import Metrics, check_measures
 from penstock.producer.engine import Engine
 from penstock.producer.placement import Placement, fetch_placement
 from penstock.producer.process_end import EndHook, refuse_open_end, warn_of_open_end
@@ -38,6 +39,7 @@ from penstock.producer.writer_options import (
     check_range,
     settings_of,
 )
+from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ class Producer:
     Args:
         stream: Name or ARN.
         options: How to work. Single options may also be given by name: `Producer(..., linger_s=0.5)`.
-        region: AWS region; None: as boto3 finds it.
+        region: AWS region; None: that of an ARN, or as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further connection options (docs/api.md), for instance `{"profile": "test"}`.
         metrics: Where metrics go.
@@ -142,10 +144,10 @@ class Producer:
         fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
         if kinesis is not None and fields:
             raise UsageError(f"kinesis is given, so {', '.join(sorted(fields))} would have no effect")
-        self._kinesis = kinesis or open_kinesis(fields)
+        self._kinesis = kinesis or open_kinesis(in_region_of(fields, stream))
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self._metrics: Metrics = metrics or NoMetrics()
+        self._metrics = guard_metrics(metrics)
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._record_bytes_max = 0

@@ -53,7 +53,7 @@ class AsyncQueueConsumer:
         options: How to work. Single options may also be given by name: `AsyncQueueConsumer(..., concurrency=500)`.
         metrics: Where metrics go.
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span.
-        region: AWS region; None: as boto3 finds it.
+        region: AWS region; None: that of an ARN, or as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further connection options (docs/api.md).
         ports: The service and the clock; None opens the service.

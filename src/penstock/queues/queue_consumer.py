@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from penstock.core.keyword_options import merge_connection, merge_options
+from penstock.core.stream_identity import in_region_of
 from penstock.errors import PenstockError, UsageError
-from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, check_measures
 from penstock.ports.queues import FinishedRecords, QueueDescription
 from penstock.queues.handler_calls import HandlerCalls, QueueHandler, ThreadCalls
 from penstock.queues.queue_health import QueueHealth
@@ -30,6 +31,7 @@ from penstock.queues.queue_opening import open_queue
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.consumer_run import ConsumerRun
+from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.loop import LoopThread, ThreadPool
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import IterationEnded, ThreadPull
@@ -65,7 +67,7 @@ class QueueConsumer:
         options: How to work. Single options may also be given by name: `QueueConsumer(..., concurrency=50)`.
         metrics: Where metrics go. `penstock.metrics.PrometheusMetrics` serves `/health` and `/ready` too.
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
-        region: AWS region; None: as boto3 finds it.
+        region: AWS region; None: that of an ARN, or as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further connection options (docs/api.md), for instance `{"profile": "test"}`.
         ports: The service and the clock; None opens the service. Excludes region, endpoint_url and connection.
@@ -108,7 +110,7 @@ class QueueConsumer:
         self._handler = handler
         self._calls: HandlerCalls | None = None
         self._finished = finished
-        self._metrics: Metrics = metrics or NoMetrics()
+        self._metrics = metrics
         self._tracer_provider = tracer_provider
         self._ports = ports
         self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)
@@ -155,7 +157,8 @@ class QueueConsumer:
         log.info("worker %s consumes queue %s", self.worker_id, self.queue)
 
     def _prepare(self) -> tuple[QueueLoop, Callable[[], None]]:
-        ports = self._ports or open_ports(self._connection)
+        stream = None if self._creation is None else self._creation.stream
+        ports = self._ports or open_ports(in_region_of(self._connection, self.queue, stream))
         clock = ports.clock or SystemClock()
         queue = open_queue(ports.queues, self.queue, self._creation, ports.kinesis, clock)
         options = self.options
@@ -173,7 +176,7 @@ class QueueConsumer:
             pools=pools,
             clock=clock,
             chance=ports.chance or random.SystemRandom(),
-            metrics=self._metrics_of(queue),
+            metrics=guard_metrics(self._metrics_of(queue)),
             finished=self._finished,
         )
         return loop, LoopThread("penstock-queue", loop, clock, loop.crash).start
@@ -194,7 +197,7 @@ class QueueConsumer:
         """Replace the calls of user code on threads by others. `AsyncQueueConsumer` uses it before the start."""
         self._calls, self._pull = calls, None
 
-    def _metrics_of(self, queue: QueueDescription) -> Metrics:
+    def _metrics_of(self, queue: QueueDescription) -> Metrics | None:
         if isinstance(self._metrics, MetricsOfConsumers):
             stream = queue.stream_arn.rpartition("/")[2]
             return self._metrics.of_consumer(stream, queue.name, self.worker_id, self.health)

@@ -248,7 +248,7 @@ class QueueLoop(Loop[QueueEvent]):
             return None
         try:
             return ask()
-        except Exception as error:  # noqa: BLE001 - without the memory records may be handled twice, and are not lost
+        except BaseException as error:  # noqa: BLE001 - without the memory records may be handled twice, and are not lost
             ended_s = self._clock.monotonic_s()
             self._metrics.count("queue_memory_failures")
             is_slow = ended_s - began_s >= _SLOW_MEMORY_S

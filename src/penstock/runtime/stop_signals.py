@@ -64,12 +64,18 @@ class StopSignals:
             _entered.remove(self)
             if not _entered:
                 for number in _SIGNALS:
-                    signal.signal(number, _before[number])
+                    signal.signal(number, _handler_before(number))
 
 
 _entered: Final[list[StopSignals]] = []
 _before: Final[dict[int, Any]] = {}
 _received: Final[list[int]] = []
+
+
+def _handler_before(number: int) -> Any:
+    """Return the handler that a signal had before. One that was not set by Python, as in a server that embeds it, is lost."""
+    before = _before[number]
+    return signal.SIG_DFL if before is None else before
 
 
 def received_signal() -> int | None:
@@ -80,7 +86,7 @@ def received_signal() -> int | None:
 def _handle(number: int, _frame: FrameType | None) -> None:
     here = [each for each in _entered if each.is_here]
     if not here:  # a forked child inherits this handler, and nothing that could stop
-        signal.signal(number, _before[number])
+        signal.signal(number, _handler_before(number))
         os.kill(os.getpid(), number)
         return
     _received.append(number)
