@@ -23,6 +23,7 @@ from penstock.aws.connection import client_for
 from penstock.aws.service_calls import PASSING, call
 from penstock.core.keyword_options import check_names, field_names, merge_connection
 from penstock.core.limits import RECORD_BYTES_MAX
+from penstock.core.stream_identity import in_region_of
 from penstock.errors import DeadLetterFailed, ResourceBusy, ServiceError, UnknownOutcome, UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class DeadLetterStream(_Target):
 
     Args:
         stream: Name or ARN of the stream for dead letters. It must exist.
-        region: AWS region; None: as boto3 finds it.
+        region: AWS region; None: that of an ARN, or as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further connection options (docs/api.md); `deadline_s` (60) bounds a call with its retries.
 
@@ -126,7 +127,7 @@ class DeadLetterStream(_Target):
         endpoint_url: str | None = None,
         connection: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(region, endpoint_url, connection)
+        super().__init__(region, endpoint_url, in_region_of(connection or {}, stream))
         self.stream = stream
 
     def __str__(self) -> str:

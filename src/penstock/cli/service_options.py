@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.stream_identity import in_region_of
+
 if TYPE_CHECKING:
     from penstock.aws.aws_options import AwsOptions
     from penstock.aws.cloudwatch_queries import CloudWatchQueries
@@ -28,7 +30,9 @@ The deadline bounds only the beginning of the last attempt, so each attempt is b
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--region`, `--endpoint-url` and `--profile`."""
     group = parser.add_argument_group("connection", "missing options follow boto3: environment, then files")
-    group.add_argument("--region", metavar="NAME", help="AWS region; also AWS_REGION or AWS_DEFAULT_REGION")
+    group.add_argument(
+        "--region", metavar="NAME", help="AWS region; also that of an ARN, AWS_REGION or AWS_DEFAULT_REGION"
+    )
     group.add_argument(
         "--endpoint-url", metavar="URL", help="for instance that of `penstock local`; also AWS_ENDPOINT_URL"
     )
@@ -36,9 +40,11 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def connection_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of `AwsOptions` that were set."""
+    """Return the fields of `AwsOptions` that were set, or follow from the ARN of a stream or queue."""
     fields = {"region": args.region, "endpoint_url": args.endpoint_url, "profile": args.profile}
-    return {name: value for name, value in fields.items() if value is not None}
+    given = {name: value for name, value in fields.items() if value is not None}
+    named = (getattr(args, "stream", None), getattr(args, "queue", None), *getattr(args, "streams", ()))
+    return in_region_of(given, *named)
 
 
 def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:

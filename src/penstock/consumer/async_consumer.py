@@ -72,7 +72,7 @@ class AsyncConsumer:
             `AsyncConsumer(..., concurrency=100)`.
         metrics: Where metrics go; as for `Consumer`.
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
-        region: AWS region; None: as boto3 finds it.
+        region: AWS region; None: that of an ARN, or as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further connection options (docs/api.md), and `lease_table_name`.
         ports: The service, the lease table and the clock; None opens the service. Excludes region, endpoint_url and connection.

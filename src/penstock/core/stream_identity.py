@@ -1,8 +1,13 @@
-"""The identity of a stream: distinct from another one's, and from a later one's of the same name."""
+"""The identity of a stream: distinct from another one's, and from a later one's of the same name; and the region in an ARN."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 from msgspec import Struct
+
+_REGION_PART: Final = 3  # of an ARN: arn, partition, service, region
 
 
 class StreamIdentity(Struct, frozen=True):
@@ -40,3 +45,20 @@ def parse_identity(text: str) -> StreamIdentity:
     if not (found and arn and created.isascii() and created.isdigit()):
         raise ValueError(f"{text!r} names no stream: expected <ARN>@<creation in milliseconds>")
     return StreamIdentity(arn, int(created))
+
+
+def in_region_of(connection: Mapping[str, Any], *names: str | None) -> dict[str, Any]:
+    """Return the fields of a connection, with the region of the ARNs among some names unless a region is given.
+
+    Args:
+        names: Names or ARNs of streams or queues; None is none.
+    """
+    region = region_of(*names)
+    return dict(connection) if region is None else {"region": region, **connection}
+
+
+def region_of(*names: str | None) -> str | None:
+    """Return the region that all ARNs among some names have; None if there is no ARN, or if they differ."""
+    arns = [name.split(":") for name in names if name is not None and name.startswith("arn:")]
+    regions = {parts[_REGION_PART] for parts in arns if len(parts) > _REGION_PART}
+    return (regions.pop() or None) if len(regions) == 1 else None

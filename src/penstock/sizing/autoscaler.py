@@ -25,6 +25,7 @@ from penstock.core.sizing.load_map import LoadMap
 from penstock.core.sizing.resharding import Decision, Hold, Resharder, Split, StreamView, limits_for, place_of
 from penstock.core.sizing.samples import load_map_of
 from penstock.core.sizing.turn import TURN_S, Turn
+from penstock.core.stream_identity import in_region_of
 from penstock.errors import (
     NotFound,
     OptionError,
@@ -158,7 +159,8 @@ class Autoscaler:
         self.worker_id: str = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._stream = stream
         self._on_event = on_event
-        self._ports = _open(connection or {}, readers, lease_table) if ports is None else ports
+        fields = in_region_of(connection or {}, stream)
+        self._ports = _open(fields, readers, lease_table) if ports is None else ports
         self._limits = limits_for(self.options.shards_min, self.options.shards_max, self.options.target)
         self._resharder = Resharder(self._limits)
         self._history = LoadHistory()

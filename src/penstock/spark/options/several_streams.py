@@ -140,6 +140,7 @@ def _stream_list(given: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     names, arns = lists.get("streamName"), lists.get("streamARN")
     if arns is None:
         assert names is not None, "a read of several streams names them"
+        _check_arns("streamName", names)
         return "streamName", names
     short = tuple(arn.rpartition("/")[2] for arn in arns)
     if names is not None and names != short:
@@ -147,19 +148,29 @@ def _stream_list(given: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
             f"options streamName={','.join(names)} and streamARN={','.join(arns)} name other streams, or the same ones in another "
             "order; keep one"
         )
+    _check_arns("streamARN", arns)
+    return "streamARN", arns
+
+
+def _check_arns(option: str, arns: tuple[str, ...]) -> None:
+    """Refuse streams of two regions, and two streams of one name.
+
+    Args:
+        arns: ARNs, or names.
+    """
     regions = sorted({arn.split(":")[3] for arn in arns if arn.count(":") >= 5})
     if len(regions) > 1:
         raise OptionError(
-            f"option streamARN names streams of {', '.join(regions)}: the streams of one query are in one region, as its lease table is. "
+            f"option {option} names streams of {', '.join(regions)}: the streams of one query are in one region, as its lease table is. "
             "Load each region's streams by themselves, with an applicationName of their own, and union the frames"
         )
+    short = [arn.rpartition("/")[2] for arn in arns]
     twice = sorted({name for name in short if short.count(name) > 1})
     if twice:
         raise OptionError(
-            f"option streamARN names several streams {', '.join(twice)}: the column streamName could not tell them apart. Load each of "
+            f"option {option} names several streams {', '.join(twice)}: the column streamName could not tell them apart. Load each of "
             "them by itself, with an applicationName of its own"
         )
-    return "streamARN", arns
 
 
 def parse_names(option: str, text: str) -> tuple[str, ...]:
