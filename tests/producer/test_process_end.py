@@ -62,6 +62,19 @@ def test_only_a_pool_of_billiard_without_celery_refuses_an_open_end(
         refuse_open_end("events")
 
 
+@pytest.mark.parametrize(
+    ("handler", "is_warned"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False), (print, False)]
+)
+def test_a_producer_of_a_pools_other_thread_is_warned_of_termination(monkeypatch, caplog, handler, is_warned):
+    monkeypatch.setattr(signal, "getsignal", lambda _: handler)
+    for is_child in (False, True):
+        monkeypatch.setattr(
+            "penstock.producer.process_end._is_pool_child", lambda is_child=is_child: is_child
+        )
+        warn_of_open_end("events")
+        assert ("make it on the main thread" in caplog.text) == (is_warned and is_child)
+
+
 class Server:
     """`uvicorn.server.Server`."""
 

@@ -250,6 +250,7 @@ def test_json_is_checked_as_it_is_written(registry):
         ({"type": "order"}, {}, UnsupportedSchema, "schema orders is not an Avro schema"),
         ({"type": "order"}, {"data_format": "JSON"}, UnsupportedSchema, "schema orders is not a JSON Schema"),
         ("{", {"data_format": "JSON"}, UnsupportedSchema, "schema orders is not a JSON Schema"),
+        ("[" * 100_000, {"data_format": "JSON"}, UnsupportedSchema, "schema orders is not a JSON Schema"),
     ],
 )
 def test_a_bad_option_is_named_at_once(registry, definition, options, error, message):

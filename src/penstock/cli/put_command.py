@@ -200,7 +200,7 @@ def _key_of(args: argparse.Namespace, data: bytes) -> str:
         return f"{random.getrandbits(64):016x}"
     try:
         document: Any = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(
             f"this is no JSON, so it has no field {args.key_field!r} to take the key from: {data[:80]!r}"
         ) from error

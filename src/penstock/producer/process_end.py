@@ -5,6 +5,7 @@
 | any, also one made by `os.fork` that leaves by `sys.exit` | interpreter's exit | `atexit` |
 | child of `multiprocessing` or billiard (Process, Pool, ProcessPoolExecutor) | `os._exit` after the module's finalizers | `multiprocessing.util.Finalize` |
 | the same, terminated, as by `with Pool()` at its end | SIGTERM | a handler that ends the process in order, soon |
+| the same, if the producer was made on another thread than the main one | SIGTERM | none: `warn_of_open_end` |
 | worker of Celery | `os._exit` | Celery's signal `worker_process_shutdown` |
 | worker of billiard's Pool without Celery | `os._exit` without any finalizer | none: `refuse_open_end` |
 | server of uvicorn | SIGTERM again, once its own shutdown is over | none: `warn_of_open_end` |
@@ -224,7 +225,11 @@ def refuse_open_end(stream: str) -> None:
 
 
 def warn_of_open_end(stream: str) -> None:
-    """Warn of a producer outside a `with` block in a server of uvicorn, where a shutdown hook of the program has to close it."""
+    """Warn of a producer outside a `with` block if a signal that ends the process may end it without any hook.
+
+    In a server of uvicorn, a shutdown hook of the program has to close it. In a process of a pool, only the main thread may set
+    the handler that ends the process in order.
+    """
     servers = sys.modules.get("uvicorn.server")
     if servers is not None and isinstance(
         getattr(signal.getsignal(signal.SIGTERM), "__self__", None), servers.Server
@@ -233,6 +238,13 @@ def warn_of_open_end(stream: str) -> None:
             "stream %s: uvicorn ends its process by the signal itself once its shutdown is over, and no hook closes this producer "
             "then: close it in the lifespan of the application (`async with AsyncProducer(Producer(...))`), or its last records are "
             "lost",
+            stream,
+        )
+    elif _is_pool_child() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        _log.warning(
+            "stream %s: this producer was made on another thread than the main one, so its last records are lost if the process is "
+            "terminated, as multiprocessing.Pool does at the end of its `with` block: make it on the main thread, for instance in the "
+            "pool's initializer, or close it",
             stream,
         )
 

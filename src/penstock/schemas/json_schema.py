@@ -108,7 +108,12 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
             raise TypeError(f"a {type(schema).__name__}, expected an object")  # noqa: TRY301 - one sentence for all
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
         kind.check_schema(schema)
-    except (ValueError, TypeError, AttributeError) as error:  # such as a $schema that is no text
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # such as a $schema that is no text
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error}") from error
     except jsonschema.SchemaError as error:
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error.json_path}: {error.message}") from error
