@@ -95,6 +95,8 @@ def test_there_are_no_lines_of_a_server_that_does_not_run():
         (("--shards", "orders"), "--shards takes NAME=N with N of at least 1, not 'orders'"),
         (("--shards", "orders=0"), "--shards takes NAME=N"),
         (("--time-factor", "-1"), "time_factor must be at least 0"),
+        (("--settle", "inf"), "settle_s must be at least 0, not inf"),
+        (("--state", ""), "state_dir is empty: name a folder"),
         (("--cert", "cert.pem"), "cert and key are the two files of one certificate"),
         (("--cert", "none.pem", "--key", "none.pem"), "cannot use the certificate none.pem"),
     ],
@@ -159,6 +161,38 @@ def answers(server: Handle) -> bool:
 def test_a_server_that_was_not_started_says_what_to_do():
     with pytest.raises(AttributeError, match=r"LocalKinesis has no 'endpoint_url'; .* once it was started"):
         _ = LocalKinesis().endpoint_url
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"port": "4567"}, "port must be a whole number of 0 to 65535, not '4567'"),
+        ({"port": True}, "port must be a whole number"),
+        ({"time_factor": "2"}, "time_factor must be a number of at least 0, not '2'"),
+        ({"time_factor": float("nan")}, "time_factor must be at least 0, not nan"),
+        ({"settle_s": None}, "settle_s must be a number of at least 0, not None"),
+        ({"memory_bytes_max": 1e9}, "memory_bytes_max must be a whole number of at least 1"),
+        ({"region": 5}, "region must be the name of a region"),
+        ({"state_dir": b"here"}, "state_dir must be the path of a folder, not b'here'"),
+    ],
+)
+def test_an_option_of_another_kind_is_named(options, message):
+    with pytest.raises(OptionError, match=message):
+        LocalKinesis(**options)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_that_ends_leaves_its_parents_server_running():
+    with LocalKinesisProcess() as kinesis:
+        kinesis.create_stream("orders")
+        child = os.fork()
+        if child == 0:  # pragma: no cover - counted in the parent
+            try:
+                kinesis.stop()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert list(kinesis.state()["streams"]) == ["orders"]
 
 
 def test_a_running_server_is_not_started_twice():

@@ -230,6 +230,24 @@ def test_a_folder_serves_one_server_at_a_time(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_folder_that_is_removed_under_a_server_is_reported_once(tmp_path, caplog, is_replaced):
+    folder = tmp_path / "state"
+    with LocalKinesis(state_dir=folder) as kinesis:
+        kinesis.create_stream("orders")
+        folder.rename(tmp_path / "aside")
+        if is_replaced:
+            folder.mkdir()
+        wait_until(lambda: "was removed, moved or replaced" in caplog.text, "the report")
+        if is_replaced:
+            folder.rmdir()
+        (tmp_path / "aside").rename(folder)  # put back, nothing is lost
+        kinesis.create_stream("returns")
+    assert caplog.text.count("was removed, moved or replaced") == 1
+    with LocalKinesis(state_dir=folder) as kinesis:
+        assert list(kinesis.state()["streams"]) == ["orders", "returns"]
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OptionError, match="cannot be used"):

@@ -32,6 +32,7 @@ from penstock_local.http import Connections
 from penstock_local.journal import FileJournal
 from penstock_local.moto_bridge import MotoBridge
 from penstock_local.operations.call import Service
+from penstock_local.option_checks import check_folder, check_number
 from penstock_local.queues.long_polls import LongPolls
 from penstock_local.quotas import Quotas
 from penstock_local.replay.player import Player
@@ -96,15 +97,12 @@ class LocalOptions:
     on_demand_growth: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise OptionError(f"port must be 0 to 65535, not {self.port}")
-        if not self.settle_s >= 0:
-            raise OptionError(f"settle_s must be at least 0, not {self.settle_s}")
-        if self.memory_bytes_max < 1:
-            raise OptionError(f"memory_bytes_max must be at least 1, not {self.memory_bytes_max}")
-        if not self.time_factor >= 0:
-            raise OptionError(f"time_factor must be at least 0, not {self.time_factor}")
-        if not is_region(self.region):
+        check_number("port", self.port, 0, 65535, is_whole=True)
+        check_number("settle_s", self.settle_s, 0)
+        check_number("memory_bytes_max", self.memory_bytes_max, 1, is_whole=True)
+        check_number("time_factor", self.time_factor, 0)
+        check_folder("state_dir", self.state_dir)
+        if not isinstance(self.region, str) or not is_region(self.region):
             raise OptionError(
                 f"region must be the name of a region, for instance us-east-1, not {self.region!r}"
             )
@@ -138,7 +136,7 @@ class Server:
         if self._player is not None:
             start_ms = self._player.from_ms if options.replay_from == "start" else self._player.until_ms
         self.clock = VirtualClock(options.time_factor, start_ms)
-        self._folder = None if options.state_dir is None else StateFolder(Path(options.state_dir))
+        self._folder = None if options.state_dir is None else StateFolder(Path(options.state_dir).absolute())
         self._journal = None if self._folder is None else FileJournal(self._folder)
         settings = StoreOptions(
             region=options.region,
@@ -168,6 +166,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._loaded = False
+        self._has_warned_of_folder = False
         self.port = 0
 
     async def start(self) -> None:
@@ -218,7 +217,7 @@ class Server:
 
     def about(self) -> About:
         """Return the settings that a client of this server needs."""
-        state_dir = None if self.options.state_dir is None else str(Path(self.options.state_dir).resolve())
+        state_dir = None if self._folder is None else str(self._folder.path.resolve())
         streams = {
             stream.name: len(stream.open_shards)
             for stream in self._store.streams.values()
@@ -289,9 +288,22 @@ class Server:
                 if self.clock.factor > 1:
                     self._journal.save_clock(now_ms)
                 self._journal.compact_if_large(self._store)
+            self._warn_of_removed_folder()
         finally:
             # the loop logs the failure, and the next sweep runs all the same
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+
+    def _warn_of_removed_folder(self) -> None:
+        """Report once that the state folder is not where it was: the open files take every change, and a restart finds none of it."""
+        if self._folder is None or self._folder.is_in_place:
+            self._has_warned_of_folder = False
+        elif not self._has_warned_of_folder:
+            self._has_warned_of_folder = True
+            log.error(
+                "the state folder %s was removed, moved or replaced while this server uses it: it serves on, and a restart finds "
+                "nothing of what it keeps. Stop the server, and put the folder back if it was moved",
+                self._folder.path,
+            )
 
 
 async def _stop_accepting(server: asyncio.Server) -> None:
@@ -444,6 +456,7 @@ class LocalKinesisProcess(Handle):
     def __init__(self, **options: Unpack[LocalKeywords]) -> None:
         self.options: LocalOptions = LocalOptions(**options)
         self._process: subprocess.Popen[str] | None = None
+        self._starter_pid = 0
 
     @property
     def pid(self) -> int:
@@ -482,7 +495,7 @@ class LocalKinesisProcess(Handle):
                 process.communicate()
                 said.seek(0)
                 raise Unavailable(f"the embedded Kinesis did not start: {said.read().strip()}")
-        self._process = process
+        self._process, self._starter_pid = process, os.getpid()
         self._point_to(Handle(environ["AWS_ENDPOINT_URL"], self.options.region, environ.get("AWS_CA_BUNDLE")))
         return self
 
@@ -496,8 +509,8 @@ class LocalKinesisProcess(Handle):
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
+        if process is None or self._starter_pid != os.getpid():
+            return  # a forked child leaves the block by its own exit: the server is its parent's
         process.send_signal(number)
         try:
             process.communicate(timeout=_STOP_TIMEOUT_S)

@@ -48,6 +48,17 @@ class StateFolder:
             self.close()
             raise
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this folder."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # unknown: a parent that may not be searched, for instance
+        return os.path.samestat(found, os.fstat(self._folder))
+
     def open(self, name: str, flags: int) -> int:
         """Open a file of the folder, readable by its owner only.
 
