@@ -1,5 +1,6 @@
 """The hooks of process pools that the tests do not install: Celery's signal, and billiard's pool, which has none."""
 
+import os
 import signal
 import sys
 from types import SimpleNamespace
@@ -73,6 +74,25 @@ def test_a_producer_of_a_pools_other_thread_is_warned_of_termination(monkeypatch
         )
         warn_of_open_end("events")
         assert ("make it on the main thread" in caplog.text) == (is_warned and is_child)
+
+
+def test_a_caller_that_ends_the_process_at_once_is_warned_of(caplog):
+    """As in a worker of RQ, and in a program that forks by itself."""
+
+    def work_in_a_child(job, *, ends=False):
+        job()
+        if ends:
+            os._exit(0)
+
+    def do_in_a_child(job, *, forks=False):
+        if not forks or os.fork() == 0:
+            work_in_a_child(job)
+
+    work_in_a_child(lambda: warn_of_open_end("events"))  # as a worker of pytest-xdist
+    assert caplog.text == ""
+    do_in_a_child(lambda: warn_of_open_end("events"))
+    assert "work_in_a_child of " in caplog.text
+    assert "can end the process by os._exit" in caplog.text
 
 
 class Server:

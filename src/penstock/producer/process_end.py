@@ -10,12 +10,14 @@
 | worker of billiard's Pool without Celery | `os._exit` without any finalizer | none: `refuse_open_end` |
 | server of uvicorn | SIGTERM again, once its own shutdown is over | none: `warn_of_open_end` |
 | worker of PySpark | `os._exit`, or a signal, without any finalizer | none: `refuse_open_end` |
+| any whose code ends it so, for instance an RQ worker's process of a job | `os._exit` | none: `warn_of_open_end` |
 | any, once its hooks have run | | none: `refuse_open_end` |
 """
 
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import os
 import signal
@@ -225,10 +227,10 @@ def refuse_open_end(stream: str) -> None:
 
 
 def warn_of_open_end(stream: str) -> None:
-    """Warn of a producer outside a `with` block if a signal that ends the process may end it without any hook.
+    """Warn of a producer outside a `with` block if the process may end without any hook.
 
     In a server of uvicorn, a shutdown hook of the program has to close it. In a process of a pool, only the main thread may set
-    the handler that ends the process in order.
+    the handler that ends the process in order. Elsewhere a function around this call may end the process by `os._exit`.
     """
     servers = sys.modules.get("uvicorn.server")
     if servers is not None and isinstance(
@@ -240,13 +242,35 @@ def warn_of_open_end(stream: str) -> None:
             "lost",
             stream,
         )
-    elif _is_pool_child() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    elif _is_pool_child():
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            _log.warning(
+                "stream %s: this producer was made on another thread than the main one, so its last records are lost if the process is "
+                "terminated, as multiprocessing.Pool does at the end of its `with` block: make it on the main thread, for instance in "
+                "the pool's initializer, or close it",
+                stream,
+            )
+    elif (caller := _exiting_caller()) is not None:
         _log.warning(
-            "stream %s: this producer was made on another thread than the main one, so its last records are lost if the process is "
-            "terminated, as multiprocessing.Pool does at the end of its `with` block: make it on the main thread, for instance in the "
-            "pool's initializer, or close it",
+            "stream %s: %s has called this code and can end the process by os._exit, without any hook: use `with Producer(...)`, or "
+            "the last records may be lost",
             stream,
+            caller,
         )
+
+
+def _exiting_caller() -> str | None:
+    """Return the name of a function on this thread's stack that names `os._exit`, below one that forks; None if there is none."""
+    found = None
+    has_forked = False
+    frame = inspect.currentframe()
+    while frame is not None:
+        code = frame.f_code
+        has_forked = has_forked or "fork" in code.co_names
+        if found is None and "_exit" in code.co_names:
+            found = f"{code.co_qualname} of {code.co_filename}"
+        frame = frame.f_back
+    return found if has_forked else None
 
 
 def _is_unhooked_billiard_worker() -> bool:
