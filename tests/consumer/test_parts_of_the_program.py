@@ -10,7 +10,7 @@ from real_threads import FAST, put, tiny_stream, unfinished
 
 import penstock
 from penstock.consumer import Consumer, ConsumerPorts
-from penstock.runtime import own_loggers
+from penstock.runtime import consumer_run, own_loggers
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.stop_signals import StopSignals
 from waiting import wait_until
@@ -77,6 +77,22 @@ def test_every_logger_of_the_package_is_guarded():
     texts = [path.read_text(encoding="utf-8") for path in Path(penstock.__file__).parent.rglob("*.py")]
     named = {name for text in texts for name in re.findall(r'getLogger\("(penstock\.\w+)"\)', text)}
     assert named == set(own_loggers.NAMES)
+
+
+def test_a_program_that_ends_while_its_consumer_runs_is_warned(caplog):
+    """As one whose last line is `consumer.start()`."""
+    stream = tiny_stream(1)
+    consumer = Consumer(
+        "orders", "app", lambda batch: None, ports=ConsumerPorts(stream, MemoryLeaseTable("app")), **FAST
+    )
+    consumer_run._warn_at_exit()
+    consumer.start()
+    assert caplog.text == ""
+    consumer_run._warn_at_exit()
+    assert caplog.text.count("the program ends while a consumer of it runs") == 1
+    consumer.stop()
+    consumer_run._warn_at_exit()
+    assert caplog.text.count("the program ends while a consumer of it runs") == 1
 
 
 class Broken:

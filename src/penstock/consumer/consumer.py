@@ -198,7 +198,7 @@ class Consumer:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        self._run.begin(self._prepare)
+        self._run.begin(self._prepare, on_threads=self._ports is None or self._ports.driver is None)
         log.info(
             "worker %s consumes stream %s as application %s", self.worker_id, self.stream, self.application
         )

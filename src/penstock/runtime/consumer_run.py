@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from penstock.errors import PenstockError, UsageError
 from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.thread_pull import ThreadPull
+
+log: logging.Logger = logging.getLogger("penstock.consumer")
 
 STOP_SLACK_S: Final = 10.0
 """Seconds beyond `shutdown_timeout_s` to wait for a consumer's end."""
@@ -55,11 +60,12 @@ class ConsumerRun(Generic[_R]):
         """Whether the consumer was started and has not ended."""
         return self.running is not None and self.home.is_here and not self.running.has_ended.is_set()
 
-    def begin(self, prepare: Callable[[], tuple[_R, Callable[[], None]]]) -> None:
+    def begin(self, prepare: Callable[[], tuple[_R, Callable[[], None]]], *, on_threads: bool = True) -> None:
         """Start the consumer; a stop that was requested before begins at once.
 
         Args:
             prepare: Returns the threads' owner, which may be asked to stop from then on, and the function that starts it.
+            on_threads: Whether it runs by itself, and not in virtual time; then the end of the program warns of it.
 
         Raises:
             UsageError: It was started before.
@@ -71,6 +77,8 @@ class ConsumerRun(Generic[_R]):
             running, start = prepare()
             self.running = running
             start()
+            if on_threads:
+                _begun.add(self)
             if self._is_stop_wanted:
                 running.request_stop()
 
@@ -171,3 +179,17 @@ class ConsumerRun(Generic[_R]):
                     self.request_stop()
                     self.wait(self._stop_within_s)
         self.raise_failure()
+
+
+_begun: Final[WeakSet[ConsumerRun[Any]]] = WeakSet()
+
+
+@atexit.register
+def _warn_at_exit() -> None:
+    """Warn of consumers that still run: a program whose last line is `start()` ends at once, and reads nothing."""
+    for run in list(_begun):
+        if run.is_running:
+            log.warning(
+                "the program ends while a consumer of it runs on other threads: records in hand are delivered again. Call run() in "
+                "place of start(), or wait(), or stop() before the end"
+            )
