@@ -69,6 +69,11 @@ def local_kinesis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     Options go into the marker: `@pytest.mark.local_kinesis(limits=False)`.
     """
     marker = request.node.get_closest_marker("local_kinesis")
+    if marker is not None and marker.args:
+        pytest.fail(
+            "the marker local_kinesis takes options by name: @pytest.mark.local_kinesis(limits=False)",
+            pytrace=False,
+        )
     with _server_class(request.fixturename)(**(marker.kwargs if marker is not None else {})) as kinesis:
         _point_environment(kinesis, monkeypatch)
         yield kinesis

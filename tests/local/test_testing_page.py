@@ -98,3 +98,33 @@ def test_a_scope_that_there_is_not_is_said_before_any_test_runs():
         pytest.UsageError, match="local_kinesis_server_scope = modul: expected one of session, package"
     ):
         pytest_configure(Config())
+
+
+def test_a_profile_that_ignores_endpoints_does_not_lead_to_aws(local_kinesis, tmp_path):
+    config = tmp_path / "config"
+    config.write_text("[default]\nignore_configured_endpoint_urls = true\nregion = eu-west-1\n")
+    code = "import boto3; print(boto3.client('kinesis').meta.endpoint_url)"
+    environ = {**os.environ, **local_kinesis.environ(), "AWS_CONFIG_FILE": str(config)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == local_kinesis.endpoint_url
+
+
+def test_options_without_a_name_in_the_marker_are_refused(tmp_path):
+    (tmp_path / "test_orders.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.local_kinesis({'limits': False})\n"
+        "def test_orders(local_kinesis):\n"
+        "    pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "takes options by name: @pytest.mark.local_kinesis(limits=False)" in done.stdout

@@ -300,6 +300,8 @@ class Handle:
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_EC2_METADATA_DISABLED": "true",
+            # a profile of the user's may say that the endpoint above is to be ignored
+            "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false",
         }
         if self.ca_bundle is not None:
             found["AWS_CA_BUNDLE"] = self.ca_bundle
