@@ -60,9 +60,13 @@ class _Target:
     _service: str
 
     def __init__(
-        self, region: str | None, endpoint_url: str | None, connection: Mapping[str, Any] | None
+        self,
+        region: str | None,
+        endpoint_url: str | None,
+        connection: Mapping[str, Any] | None,
+        stream: str | None = None,
     ) -> None:
-        fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
+        fields = in_region_of(merge_connection(connection, region=region, endpoint_url=endpoint_url), stream)
         check_names(fields, field_names(AwsOptions), "connection option")
         self._options = AwsOptions(**fields)
 
@@ -101,6 +105,12 @@ class _Target:
         )
 
 
+def _check_named(**targets: object) -> None:
+    for name, given in targets.items():
+        if not given or not isinstance(given, str):
+            raise UsageError(f"{name}={given!r}: expected a text")
+
+
 class DeadLetterStream(_Target):
     """Puts each failed record as a JSON object into another stream, under the record's own partition key.
 
@@ -127,7 +137,8 @@ class DeadLetterStream(_Target):
         endpoint_url: str | None = None,
         connection: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(region, endpoint_url, in_region_of(connection or {}, stream))
+        _check_named(stream=stream)
+        super().__init__(region, endpoint_url, connection, stream)
         self.stream = stream
 
     def __str__(self) -> str:
@@ -168,6 +179,7 @@ class DeadLetterBucket(_Target):
         region: str | None = None,
         connection: Mapping[str, Any] | None = None,
     ) -> None:
+        _check_named(bucket=bucket)
         super().__init__(region, None, connection)
         self.bucket = bucket
         self.prefix: str = prefix.strip("/")
@@ -216,6 +228,7 @@ class DeadLetterQueue(_Target):
         connection: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(region, endpoint_url, connection)
+        _check_named(queue_url=queue_url)
         if "://" not in queue_url:
             raise UsageError(
                 f"queue_url={queue_url!r}: expected https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"

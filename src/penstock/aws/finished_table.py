@@ -14,6 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Real
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
@@ -74,9 +75,9 @@ class FinishedRecordsTable:
         endpoint_url: str | None = None,
         connection: Mapping[str, Any] | None = None,
     ) -> None:
-        if not table or not queue:
+        if not (table and queue and isinstance(table, str) and isinstance(queue, str)):
             raise OptionError(f"table={table!r}, queue={queue!r}: both must be named")
-        if not keep_s > 0:
+        if not isinstance(keep_s, Real) or not keep_s > 0:
             raise OptionError(f"keep_s={keep_s}: expected more than 0")
         fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
         check_names(fields, field_names(AwsOptions), "connection option")

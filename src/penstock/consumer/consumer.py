@@ -111,6 +111,8 @@ class Consumer:
     ) -> None:
         if not stream or not application:
             raise UsageError(f"stream={stream!r}, application={application!r}: both must be named")
+        if not isinstance(application, str):
+            raise UsageError(f"application={application!r}: expected a name")
         if handler is not None and processor_factory is not None:
             raise UsageError("give a handler or a processor_factory, not both")
         check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)

@@ -126,7 +126,7 @@ class ConsumerOptions:
             )
         check_range(self, 1, None, "read_threads", "handler_threads", "buffer_bytes_max")
         check_above_zero(self, "metrics_interval_s", "fan_out_after_s", "polling_after_s")
-        if self.policy not in {policy.value for policy in BalancePolicy}:
+        if self.policy not in [policy.value for policy in BalancePolicy]:
             known = ", ".join(repr(policy.value) for policy in BalancePolicy)
             raise OptionError(f"policy={self.policy!r}: expected one of {known}")
         self._check_retrieval()

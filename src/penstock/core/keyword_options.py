@@ -55,17 +55,20 @@ def check_names(given: Iterable[str], known: Collection[str], what: str) -> None
 
 
 def check_types(options: Any) -> None:
-    """Refuse a field of a dataclass value whose kind differs from its annotation, if that is a number or a bool.
+    """Refuse a field of a dataclass value whose kind differs from its annotation, if that is a number, a bool or a text.
 
     Raises:
-        OptionError: For instance a text in place of a number; the message names the field and its value.
+        OptionError: For instance a text in place of a number; the message names the field, and its value if that is no text.
     """
     for field in dataclasses.fields(options):
         kind, *others = str(field.type).split(" | ")
-        if kind not in _KINDS:
-            continue
         value = getattr(options, field.name)
         if value is None and "None" in others:
+            continue
+        if kind == "str" and not set(others) - {"None"} and not isinstance(value, str):
+            # Without the value, which may be a secret.
+            raise OptionError(f"{field.name}: expected a text, not {type(value).__name__}")
+        if kind not in _KINDS:
             continue
         expected, kind_text = _KINDS[kind]
         if not isinstance(value, expected) or isinstance(value, bool) != (kind == "bool"):
@@ -126,12 +129,25 @@ def merge_options(options: T, single: Mapping[str, Any]) -> T:
     """Return a copy of a dataclass value with some fields replaced.
 
     Raises:
-        OptionError: A name is no field, or the dataclass refuses a value.
+        OptionError: A name is no field, the dataclass refuses a value, or `options` is none.
     """
+    if isinstance(options, type) or not dataclasses.is_dataclass(options):
+        raise OptionError(
+            f"options is of type {type(options).__name__}: give a value of the options' class, or single options by name"
+        )
     check_names(single, field_names(type(options)), "option")
     return dataclasses.replace(options, **single) if single else options  # type: ignore[type-var]
 
 
 def merge_connection(connection: Mapping[str, Any] | None, **named: str | None) -> dict[str, Any]:
-    """Return the fields of a connection, with those that were given as separate parameters."""
+    """Return the fields of a connection, with those that were given as separate parameters.
+
+    Raises:
+        OptionError: The connection is no mapping.
+    """
+    if connection is not None and not isinstance(connection, Mapping):
+        raise OptionError(
+            f"connection is of type {type(connection).__name__}: expected its fields, for instance "
+            "connection={'region': 'eu-west-1'}"
+        )
     return {**(connection or {}), **{name: value for name, value in named.items() if value is not None}}

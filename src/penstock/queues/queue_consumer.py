@@ -96,7 +96,13 @@ class QueueConsumer:
     ) -> None:
         if not isinstance(queue, str) or not queue:
             raise UsageError(f"queue={queue!r}: expected its name or its ARN")
-        check_are_callable(handler=handler)
+        check_are_callable(
+            handler=handler,
+            **{
+                f"finished.{name}": getattr(finished, name, finished)
+                for name in ("fetch_finished", "put_finished")
+            },
+        )
         check_is_plain(handler, "handler", "QueueConsumer")
         check_measures(metrics)
         self.queue = queue
@@ -278,6 +284,10 @@ def not_done() -> IterationEnded:
 def _creation_of(fields: Mapping[str, Any]) -> QueueCreation:
     from penstock.core.keyword_options import check_names, field_names
 
+    if not isinstance(fields, Mapping):
+        raise UsageError(
+            f"create={fields!r}: expected a QueueCreation or its fields, for instance create={{'stream': 'orders'}}"
+        )
     check_names(fields, field_names(QueueCreation), "field of create")
     if "stream" not in fields:
         raise UsageError("create needs the stream of the queue: create={'stream': 'orders'}")

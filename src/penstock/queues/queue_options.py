@@ -143,6 +143,11 @@ class QueueCreation:
         check_types(self)
         if not self.stream:
             raise OptionError("stream is empty: name the stream of the queue")
+        tags = self.tags
+        if not isinstance(tags, Mapping) or not all(
+            isinstance(each, str) for pair in tags.items() for each in pair
+        ):
+            raise OptionError(f"tags={tags!r}: expected texts by name")
         check_range(self, 0, VISIBILITY_S_MAX, "visibility_timeout_s")
         check_range(self, 1, RECEIVE_COUNT_LIMIT_MAX, "max_receive_count")
         self.start  # noqa: B018 - it checks
@@ -155,6 +160,8 @@ class QueueCreation:
             if given.tzinfo is None:
                 raise OptionError(f"starting_position={given!r} has no time zone: give one")
             return QueueStart("AT_TIMESTAMP", round(given.timestamp() * 1000))
+        if not isinstance(given, str):
+            raise OptionError(f"starting_position={given!r}: expected a text or a datetime")
         word, _, moment = given.strip().partition(" ")
         if word == "LATEST" and not moment:
             return QueueStart("LATEST")

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from penstock.core.keyword_options import check_types
 from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.sizing.load_history import LoadHistory
@@ -77,6 +78,7 @@ class AutoscaleOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         limits_for(self.shards_min, self.shards_max, self.target)
         if self.interval_s < 20:
             raise OptionError(f"interval_s={self.interval_s:g}: expected 20 or more")
@@ -153,6 +155,8 @@ class Autoscaler:
         ports: AutoscalePorts | None = None,
         **keywords: Any,
     ) -> None:
+        if not stream or not isinstance(stream, str):
+            raise UsageError(f"stream={stream!r}: expected a name or ARN")
         if options is not None and keywords:
             raise UsageError("give options or their fields as keywords, not both")
         self.options: AutoscaleOptions = AutoscaleOptions(**keywords) if options is None else options
