@@ -80,14 +80,8 @@ class ServiceError(PenstockError):
         self.resource = resource
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep the fields when the error travels between processes."""
-        return (_rebuild, (type(self), str(self), self.operation, self.code, self.resource))
-
-
-def _rebuild(
-    kind: type[ServiceError], message: str, operation: str, code: str, resource: str
-) -> ServiceError:
-    return kind(message, operation=operation, code=code, resource=resource)
+        """Keep the fields, and notes that were added, when the error travels between processes."""
+        return type(self), (str(self),), vars(self)
 
 
 class Throttled(ServiceError):

@@ -38,6 +38,7 @@ from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.ports.metrics import Metrics
 from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.async_run import AsyncRun
+from penstock.runtime.home_process import InOneProcess
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -49,7 +50,7 @@ log: logging.Logger = logging.getLogger("penstock.consumer")
 _HANDLER_THREADS: Final = ConsumerOptions().handler_threads
 
 
-class AsyncConsumer:
+class AsyncConsumer(InOneProcess):
     """One worker, whose handler is a coroutine function. It shares its application's shards as every `Consumer` does.
 
     Leases are renewed and shards are read on threads, so a handler that blocks the event loop delays other handlers and no

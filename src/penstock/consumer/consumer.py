@@ -45,6 +45,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, check_measures
 from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.guarded_metrics import guard_metrics
+from penstock.runtime.home_process import InOneProcess
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
 
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
 
-class Consumer:
+class Consumer(InOneProcess):
     """One worker. Several of them, in any processes, with one `application` share the shards of a stream, or of several.
 
     Make it in the process that runs it: after a fork the child is refused.

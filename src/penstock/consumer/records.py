@@ -10,6 +10,7 @@ from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
 from penstock.errors import UsageError
+from penstock.runtime.home_process import InOneProcess
 
 
 class Record(NamedTuple):
@@ -89,7 +90,7 @@ class ShardCheckpointer(Acknowledging, Protocol):
         """The newest record that was delivered."""
 
 
-class ShardRecords(Sequence[Record]):
+class ShardRecords(InOneProcess, Sequence[Record]):
     """Records of one shard, in order: the common part of `Batch` and `AsyncBatch`.
 
     Args:
@@ -99,6 +100,8 @@ class ShardRecords(Sequence[Record]):
         millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
         attempt: 1, or more when the handler failed on these records before.
     """
+
+    _to_send = "send its records, list(batch)"
 
     def __init__(
         self,

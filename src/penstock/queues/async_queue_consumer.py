@@ -25,6 +25,7 @@ from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.async_run import AsyncRun
+from penstock.runtime.home_process import InOneProcess
 from penstock.runtime.user_code import check_are_callable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("penstock.queues")
 
 
-class AsyncQueueConsumer:
+class AsyncQueueConsumer(InOneProcess):
     """One consumer of a queue, whose handler is a coroutine function. It shares the records with every other consumer of the queue.
 
     Records are received, renewed and acknowledged on threads. A handler that blocks the event loop delays other handlers, but no

@@ -32,6 +32,7 @@ from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.guarded_metrics import guard_metrics
+from penstock.runtime.home_process import InOneProcess
 from penstock.runtime.loop import LoopThread, ThreadPool
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import IterationEnded, ThreadPull
@@ -49,7 +50,7 @@ _CALL_THREADS: Final = 32
 timeout of 30 s. Threads are started when calls wait: usually there are two or three."""
 
 
-class QueueConsumer:
+class QueueConsumer(InOneProcess):
     """One consumer of a queue. Any number of them, in any processes, share its records.
 
     Every record is delivered at least once, in no order. When the handler returns, the record is acknowledged. When it raises, the

@@ -10,6 +10,7 @@ from penstock.core.aggregation import MAGIC, DecodeCounts, user_records
 from penstock.core.queueing.queue_events import Settled
 from penstock.errors import UsageError
 from penstock.ports.queues import ReceivedRecord
+from penstock.runtime.home_process import InOneProcess
 
 RECORD_MEMORY_BYTES = 600
 """Bytes that a record counts for in memory, beside its data."""
@@ -67,7 +68,7 @@ def records_of(received: ReceivedRecord, queue: str, counts: DecodeCounts) -> li
     ]
 
 
-class QueueBatch(Sequence[QueueRecord]):
+class QueueBatch(InOneProcess, Sequence[QueueRecord]):
     """Records of a queue, in no order.
 
     When the handler returns, the records that are neither acknowledged nor rejected are acknowledged. When it raises, they are
@@ -77,6 +78,8 @@ class QueueBatch(Sequence[QueueRecord]):
         records: The records, at least one.
         settle: Called with a record's place and result; callable from any thread.
     """
+
+    _to_send = "send its records, list(batch)"
 
     def __init__(self, records: Sequence[QueueRecord], settle: Callable[[int, Settled], None]) -> None:
         self.records: tuple[QueueRecord, ...] = tuple(records)

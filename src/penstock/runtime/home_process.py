@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import os
+from typing import ClassVar, NoReturn
 
 from penstock.errors import UsageError
+
+
+class InOneProcess:
+    """The base of an object whose threads or connections stay in the process that made it: it cannot be pickled."""
+
+    _to_send: ClassVar[str] = "make one in the function that the other process runs"
+    """What to do instead."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be sent to another process, as `multiprocessing` and process pools send their arguments.
+
+        Raises:
+            TypeError: Always.
+        """
+        name = type(self).__name__
+        raise TypeError(f"{name} works in the process that made it and cannot be pickled: {self._to_send}")
 
 
 class HomeProcess:
