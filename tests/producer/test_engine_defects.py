@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import logging
 import sys
 import threading
 
@@ -174,6 +175,12 @@ def test_metrics_that_fail_leave_no_receipt_open(stream, caplog):
     with contextlib.suppress(DeliveryFailed):
         producer.close()
     assert "the metrics could not be written" in caplog.text
+
+
+def test_a_producer_without_its_logger_warns(stream, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("penstock.producer"), "disabled", True)
+    with producer_of(stream) as producer, pytest.warns(RuntimeWarning, match="penstock.producer is disabled"):
+        put(producer, b"1").result(WAIT_S)
 
 
 def test_metrics_that_fail_cost_no_record(stream, caplog):

@@ -1,6 +1,7 @@
 """A queue's consumer on threads, over a queue in memory."""
 
 import contextlib
+import logging
 import re
 import threading
 
@@ -323,6 +324,17 @@ def test_whatever_a_durable_memory_raises_the_records_are_handled(world, error, 
         wait_until(lambda: not world.left)
     assert sorted(handled) == [b"a", b"b"]
     assert "the memory of finished records failed" in caplog.text
+
+
+def test_a_consumer_without_its_logger_warns(world, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("penstock.queues"), "disabled", True)
+    of = consumer(world, lambda _: None)
+    with pytest.warns(
+        RuntimeWarning, match="penstock.queues is disabled, so the log will not say which records"
+    ) as caught:
+        of.start()
+    of.stop()
+    assert caught[0].filename == __file__
 
 
 def test_a_deleted_queue_ends_the_consumer(world):

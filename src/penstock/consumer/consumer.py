@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
@@ -46,6 +45,7 @@ from penstock.ports.metrics import Metrics, MetricsOfConsumers, check_measures
 from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.home_process import InOneProcess
+from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
 
@@ -194,13 +194,7 @@ class Consumer(InOneProcess):
         self._start()
 
     def _start(self) -> None:
-        if log.disabled:
-            warnings.warn(
-                "the logger penstock.consumer is disabled, so the log will not say which shards stop, and why: give "
-                "logging.config disable_existing_loggers=False, or configure logging before penstock is imported",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        warn_if_disabled(log, "which shards stop, and why")
         self._run.begin(self._prepare, on_threads=self._ports is None or self._ports.driver is None)
         log.info(
             "worker %s consumes stream %s as application %s", self.worker_id, self.stream, self.application

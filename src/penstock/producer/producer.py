@@ -40,6 +40,7 @@ from penstock.producer.writer_options import (
     settings_of,
 )
 from penstock.runtime.guarded_metrics import guard_metrics
+from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
@@ -331,6 +332,7 @@ class Producer:
                 )
             if self._engine is not None:
                 return self._engine
+            warn_if_disabled(_log, "which records failed")
             if not self._is_entered:
                 refuse_open_end(self.stream)
                 warn_of_open_end(self.stream)

@@ -34,6 +34,7 @@ from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.home_process import InOneProcess
 from penstock.runtime.loop import LoopThread, ThreadPool
+from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import IterationEnded, ThreadPull
 from penstock.runtime.user_code import check_are_callable, check_is_plain
@@ -160,6 +161,7 @@ class QueueConsumer(InOneProcess):
         self._start()
 
     def _start(self) -> None:
+        warn_if_disabled(log, "which records fail, and why")
         self._run.begin(self._prepare)
         log.info("worker %s consumes queue %s", self.worker_id, self.queue)
 

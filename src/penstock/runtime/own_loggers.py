@@ -8,6 +8,7 @@ that renews leases or sends records.
 from __future__ import annotations
 
 import logging
+import warnings
 from functools import partial
 from typing import Any, Final
 
@@ -39,6 +40,22 @@ def guard_loggers() -> None:
         logger = logging.getLogger(name)
         # On the logger itself: it keeps the class that the program may have set by `setLoggerClass`.
         vars(logger).update(handle=partial(_handle, logger), makeRecord=partial(_make_record, logger))
+
+
+def warn_if_disabled(logger: logging.Logger, untold: str, stacklevel: int = 4) -> None:
+    """Warn of a logger that is disabled, as `logging.config` leaves those of packages that were imported before.
+
+    Args:
+        untold: What the log will not say.
+        stacklevel: How many calls up the program's own line is, this function included.
+    """
+    if logger.disabled:
+        warnings.warn(
+            f"the logger {logger.name} is disabled, so the log will not say {untold}: give logging.config "
+            "disable_existing_loggers=False, or configure logging before penstock is imported",
+            RuntimeWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
