@@ -13,7 +13,8 @@ from msgspec import Struct
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import OptionError
-from penstock.ports.metrics import ForgettingMetrics, Metrics, NoMetrics
+from penstock.ports.metrics import ForgettingMetrics, Metrics
+from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.spark.monitoring.progress import StreamLag, lag, lags_by_source, report_of
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -59,7 +60,7 @@ class LagListener(StreamingQueryListener):
         if not warn_growth_s > 0:
             raise OptionError(f"warn_growth_s={warn_growth_s}: expected more than 0")
         self._reported_after_ms = warn_growth_s * 1000
-        self._metrics: Metrics = metrics or NoMetrics()
+        self._metrics = guard_metrics(metrics)
         self._names: dict[str, str] = {}
         self._growths: dict[tuple[str, str, int], LagGrowth] = {}
         # Shards whose lag is shown, by query and stream.
