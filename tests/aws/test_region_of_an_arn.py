@@ -4,7 +4,7 @@ import pytest
 
 from penstock import Consumer, DeadLetterStream, Producer, QueueConsumer
 from penstock.cli import main as cli
-from penstock.core.stream_identity import region_of
+from penstock.core.stream_identity import region_of_arns
 from penstock.spark.options.spark_options import parse_batch, parse_sink, parse_source
 from penstock.testing import batch, records
 from waiting import wait_until
@@ -78,7 +78,7 @@ def test_both_options_of_spark_take_the_region_of_an_arn(parse, option):
 
 def test_only_arns_of_one_region_name_it():
     arns = [f"arn:aws:kinesis:{region}:123456789012:stream/orders" for region in ("r1", "r2")]
-    assert region_of("orders", arns[0], None, arns[0]) == "r1"
-    assert [region_of(*names) for names in ((), ("orders",), arns, ("arn:",), ("arn:aws:s3::1:b",))] == [
+    assert region_of_arns("orders", arns[0], None, arns[0]) == "r1"
+    assert [region_of_arns(*names) for names in ((), ("orders",), arns, ("arn:",), ("arn:aws:s3::1:b",))] == [
         None
     ] * 5

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.stream_identity import in_region_of
-
 if TYPE_CHECKING:
     from penstock.aws.aws_options import AwsOptions
     from penstock.aws.cloudwatch_queries import CloudWatchQueries
@@ -41,6 +39,8 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 def connection_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of `AwsOptions` that were set, or follow from the ARN of a stream or queue."""
+    from penstock.core.stream_identity import in_region_of
+
     fields = {"region": args.region, "endpoint_url": args.endpoint_url, "profile": args.profile}
     given = {name: value for name, value in fields.items() if value is not None}
     named = (getattr(args, "stream", None), getattr(args, "queue", None), *getattr(args, "streams", ()))

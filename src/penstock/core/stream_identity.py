@@ -53,11 +53,11 @@ def in_region_of(connection: Mapping[str, Any], *names: str | None) -> dict[str,
     Args:
         names: Names or ARNs of streams or queues; None is none.
     """
-    region = region_of(*names)
+    region = region_of_arns(*names)
     return dict(connection) if region is None else {"region": region, **connection}
 
 
-def region_of(*names: str | None) -> str | None:
+def region_of_arns(*names: str | None) -> str | None:
     """Return the region that all ARNs among some names have; None if there is no ARN, or if they differ."""
     arns = [name.split(":") for name in names if name is not None and name.startswith("arn:")]
     regions = {parts[_REGION_PART] for parts in arns if len(parts) > _REGION_PART}

@@ -30,7 +30,7 @@ from penstock.core.option_table import (
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.core.stream_consumer import check_consumer_name
-from penstock.core.stream_identity import region_of
+from penstock.core.stream_identity import region_of_arns
 from penstock.errors import OptionError, PositionError
 from penstock.spark.options.foreign_options import REFUSED, WITHOUT_EFFECT
 from penstock.spark.options.table_properties import NO_OPTIONS, user_options
@@ -454,7 +454,7 @@ def _connection(values: Mapping[str, Any]) -> AwsOptions:
     if (values["awsAccessKeyId"] is None) != (values["awsSecretKey"] is None):
         raise OptionError("options awsAccessKeyId and awsSecretKey go together; set both or neither")
     return AwsOptions(
-        region=values["region"] or region_of(values["streamARN"], values["streamName"]),
+        region=values["region"] or region_of_arns(values["streamARN"], values["streamName"]),
         endpoint_url=values["endpointUrl"],
         profile=values["profile"],
         access_key_id=values["awsAccessKeyId"],
