@@ -31,7 +31,7 @@ def needs_a_request(*_, **__):
 
 
 @pytest.fixture
-def odd_logging(request, monkeypatch):
+def odd_logging(request):
     handler = ToChat() if request.param == "handler" else logging.StreamHandler()
     if request.param == "filter of a handler":
         handler.addFilter(needs_a_request)
@@ -41,13 +41,13 @@ def odd_logging(request, monkeypatch):
     if request.param == "record factory":
         logging.setLogRecordFactory(needs_a_request)
     LOG.addHandler(handler)
-    monkeypatch.setattr(LOG, "level", logging.DEBUG)
-    LOG.manager._clear_cache()
+    level = LOG.level
+    LOG.setLevel(logging.DEBUG)
     yield request.param
     logging.setLogRecordFactory(before)
     LOG.removeHandler(handler)
     LOG.removeFilter(needs_a_request)
-    LOG.manager._clear_cache()
+    LOG.setLevel(level)
 
 
 @pytest.mark.parametrize(
