@@ -1,4 +1,4 @@
-"""Checks of the options of a server, whose values may come from a test's own settings."""
+"""Checks of the options of a server: a value of another kind, or out of its range, is named."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def warn_if_disabled(logger: logging.Logger, untold: str, stacklevel: int = 4) -
     """Warn of a logger that is disabled, as `logging.config` leaves those of packages that were imported before.
 
     Args:
-        untold: What the log will not say.
+        untold: The facts that are missing from the log.
         stacklevel: How many calls up the program's own line is, this function included.
     """
     if logger.disabled:
