@@ -3,6 +3,8 @@
 import logging
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,16 @@ def test_a_signal_handler_that_python_did_not_set_becomes_the_default(monkeypatc
     with StopSignals(lambda: None):
         assert callable(handlers[signal.SIGTERM])
     assert handlers == {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.SIG_DFL}
+
+
+def test_no_logger_is_made_for_a_configuration_to_disable():
+    """`logging.config` disables the loggers that exist; those of modules that are loaded later are left alone."""
+    code = (
+        "import logging, penstock.consumer, penstock.runtime.loop\n"
+        "made = logging.root.manager.loggerDict\n"
+        "print(sorted(name for name in made if name.startswith('penstock.') and 'producer' in name))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"

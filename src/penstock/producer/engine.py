@@ -21,6 +21,7 @@ from penstock.ports.metrics import NoMetrics
 from penstock.producer.placement import Placement
 from penstock.producer.receipts import Acknowledgement, Receipt
 from penstock.producer.sender import Sender, SenderPorts
+from penstock.runtime.own_loggers import guard_loggers
 
 if TYPE_CHECKING:
     from penstock.core.writing.packing import PackedEntry, PendingRecord
@@ -75,6 +76,7 @@ class Engine:
         buffer_bytes_max: int,
         record_ttl_s: float | None = None,
     ) -> None:
+        guard_loggers()
         self._record_ttl_s = record_ttl_s
         self._expiry_due_s = float("-inf")
         self._stream = stream

@@ -1,5 +1,1 @@
 """Shared parts of all shells: event loops and their threads, the lease loop, the clock, metrics and an in-memory lease table."""
-
-from penstock.runtime.own_loggers import guard_loggers
-
-guard_loggers()

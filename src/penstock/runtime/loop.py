@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from penstock.ports.clock import Clock
+from penstock.runtime.own_loggers import guard_loggers
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
@@ -70,6 +71,7 @@ class ThreadPool:
     """
 
     def __init__(self, name: str, thread_count: int) -> None:
+        guard_loggers()
         self._name = name
         self._thread_count = thread_count
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
@@ -183,6 +185,7 @@ class LoopThread(threading.Thread):
     def __init__(
         self, name: str, loop: Loop[E], clock: Clock, on_crash: Callable[[BaseException], None]
     ) -> None:
+        guard_loggers()
         super().__init__(name=name, daemon=True)
         self._loop: Loop[E] = loop
         self._clock = clock

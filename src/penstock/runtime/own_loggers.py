@@ -35,9 +35,14 @@ _PLAIN_ARGUMENTS: Final = 7  # of a record: its name, level, file, line, message
 
 
 def guard_loggers() -> None:
-    """Report the errors of log handlers, filters and record factories on stderr, instead of raising them in our threads."""
+    """Report the errors of log handlers, filters and record factories on stderr, instead of raising them in our threads.
+
+    Called before a thread of ours is made, and not at the import: `logging.config` disables every logger that exists by then.
+    """
     for name in NAMES:
         logger = logging.getLogger(name)
+        if "handle" in vars(logger):
+            return  # done before
         # On the logger itself: it keeps the class that the program may have set by `setLoggerClass`.
         vars(logger).update(handle=partial(_handle, logger), makeRecord=partial(_make_record, logger))
 
