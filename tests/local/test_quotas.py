@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from botocore.config import Config
 
 from local.error_codes import code
+from penstock_local import LocalKinesis
 from penstock_local.quotas import Bucket, ReadBucket
 
 MIB = 1024 * 1024
@@ -190,6 +192,15 @@ def test_the_mode_changes_at_most_twice_a_day(limited):
         outcomes.append(code(limited.kinesis.update_stream_mode, **change))
         limited.clock.advance(1)
     assert outcomes == ["ok", "ok", "LimitExceededException"]
+
+
+def test_a_quota_that_is_used_up_under_a_stopped_clock_is_reported_once(caplog):
+    with LocalKinesis(time_factor=0) as server:
+        server.create_stream("s")
+        kinesis = server.client("kinesis", config=Config(retries={"total_max_attempts": 1}))
+        codes = [code(kinesis.describe_limits) for _ in range(3)]
+    assert codes == [None, "LimitExceededException", "LimitExceededException"]
+    assert caplog.text.count("DescribeLimits is refused for its rate while the clock is stopped") == 1
 
 
 def test_without_limits_nothing_is_refused(rig):

@@ -34,6 +34,7 @@ log = logging.getLogger("penstock_local")
 _EVENTS_TIMEOUT_S = 330.0
 """A subscriber may leave its events unread for as long as its subscription lasts, and a little longer."""
 _TARGET = "Kinesis_20131202."
+_FOR_THE_RATE = ("ProvisionedThroughputExceededException", "LimitExceededException")
 _THROTTLES = {
     "dynamodb": (
         "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",
@@ -73,6 +74,7 @@ class KinesisApplication:
         self._clock = clock
         self._calls = calls
         self._bridge = bridge
+        self._has_warned_of_clock = False
         self.control: Control = Control(service, clock, calls, about, player)
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
@@ -141,8 +143,21 @@ class KinesisApplication:
             outcome=outcome,
             caller=caller,
         )
+        if outcome in _FOR_THE_RATE and not self._clock.factor:
+            self._warn_of_stopped_clock(call.operation)
         self._dated(response)
         return _sent(response, call.sending) if call.sending else response
+
+    def _warn_of_stopped_clock(self, operation: str) -> None:
+        """Report once that a quota is used up and cannot recover: the caller may try again without end."""
+        if self._has_warned_of_clock or not self._service.quotas.enforced or self._service.faults.describe():
+            return
+        self._has_warned_of_clock = True
+        log.warning(
+            "%s is refused for its rate while the clock is stopped (time_factor=0): it is refused until clock.advance moves the clock. "
+            "limits=False switches the quotas off",
+            operation,
+        )
 
     # -- the others -----------------------------------------------------------------------------------------
 
