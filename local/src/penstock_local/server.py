@@ -479,9 +479,14 @@ class LocalKinesisProcess(Handle):
             raise OptionError("this LocalKinesisProcess runs already")
         command = [sys.executable, "-m", "penstock_local", *arguments(self.options), "--stop-on-eof"]
         # its output goes to a file: a pipe without a reader would block it when full
-        with tempfile.TemporaryFile("w+") as said:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
             process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                encoding="utf-8",
+                errors="replace",
             )
             assert process.stdout is not None
             timer = threading.Timer(_START_TIMEOUT_S, process.kill)

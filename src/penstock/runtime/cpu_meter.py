@@ -53,26 +53,28 @@ class CpuMeter:
 
     def _read_group_v2(self) -> _Reading:
         group = self._root / "sys/fs/cgroup"
-        quota, period = (group / "cpu.max").read_text().split()
+        quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
         if quota == "max":
-            limit = float(_count_processors((group / "cpuset.cpus.effective").read_text()))
+            limit = float(_count_processors((group / "cpuset.cpus.effective").read_text(encoding="ascii")))
         else:
             limit = float(quota) / float(period)
-        used = (group / "cpu.stat").read_text().split()[1]
+        used = (group / "cpu.stat").read_text(encoding="ascii").split()[1]
         return _Reading(int(used) / _MICROS_PER_S, self._monotonic_s() * limit)
 
     def _read_group_v1(self) -> _Reading:
         group = self._root / "sys/fs/cgroup"
-        quota = float((group / "cpu/cpu.cfs_quota_us").read_text())
+        quota = float((group / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii"))
         if quota < 0:
-            limit = float(_count_processors((group / "cpuset/cpuset.effective_cpus").read_text()))
+            limit = float(
+                _count_processors((group / "cpuset/cpuset.effective_cpus").read_text(encoding="ascii"))
+            )
         else:
-            limit = quota / float((group / "cpu/cpu.cfs_period_us").read_text())
-        used = int((group / "cpu/cpuacct.usage").read_text())
+            limit = quota / float((group / "cpu/cpu.cfs_period_us").read_text(encoding="ascii"))
+        used = int((group / "cpu/cpuacct.usage").read_text(encoding="ascii"))
         return _Reading(used / _NANOS_PER_S, self._monotonic_s() * limit)
 
     def _read_machine(self) -> _Reading:
-        with (self._root / "proc/stat").open() as file:
+        with (self._root / "proc/stat").open(encoding="ascii") as file:
             user, nice, system, idle, waiting = map(int, file.readline().split()[1:6])
         total = user + nice + system + idle + waiting
         return _Reading(float(total - idle), float(total))
