@@ -14,7 +14,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Real
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
@@ -77,7 +76,7 @@ class FinishedRecordsTable:
     ) -> None:
         if not (table and queue and isinstance(table, str) and isinstance(queue, str)):
             raise OptionError(f"table={table!r}, queue={queue!r}: both must be named")
-        if not isinstance(keep_s, Real) or not keep_s > 0:
+        if not isinstance(keep_s, (int, float)) or not keep_s > 0:
             raise OptionError(f"keep_s={keep_s}: expected more than 0")
         fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
         check_names(fields, field_names(AwsOptions), "connection option")

@@ -41,7 +41,7 @@ from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import in_region_of
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.metrics import Metrics, MetricsOfConsumers, check_measures
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
 from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.home_process import InOneProcess
@@ -138,7 +138,7 @@ class Consumer(InOneProcess):
         self._handler = handler
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter
-        self._metrics = metrics
+        self._metrics: Metrics = NoMetrics() if metrics is None else metrics
         self._tracer_provider = tracer_provider
         self._ports = ports
         self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)

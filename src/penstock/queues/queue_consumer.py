@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_identity import in_region_of
 from penstock.errors import PenstockError, UsageError
-from penstock.ports.metrics import Metrics, MetricsOfConsumers, check_measures
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
 from penstock.ports.queues import FinishedRecords, QueueDescription
 from penstock.queues.handler_calls import HandlerCalls, QueueHandler, ThreadCalls
 from penstock.queues.queue_health import QueueHealth
@@ -118,7 +118,7 @@ class QueueConsumer(InOneProcess):
         self._handler = handler
         self._calls: HandlerCalls | None = None
         self._finished = finished
-        self._metrics = metrics
+        self._metrics: Metrics = NoMetrics() if metrics is None else metrics
         self._tracer_provider = tracer_provider
         self._ports = ports
         self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)
@@ -206,7 +206,7 @@ class QueueConsumer(InOneProcess):
         """Replace the calls of user code on threads by others. `AsyncQueueConsumer` uses it before the start."""
         self._calls, self._pull = calls, None
 
-    def _metrics_of(self, queue: QueueDescription) -> Metrics | None:
+    def _metrics_of(self, queue: QueueDescription) -> Metrics:
         if isinstance(self._metrics, MetricsOfConsumers):
             stream = queue.stream_arn.rpartition("/")[2]
             return self._metrics.of_consumer(stream, queue.name, self.worker_id, self.health)
