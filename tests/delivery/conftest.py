@@ -31,6 +31,7 @@ class Batches:
             texts=texts,
             target=open_target(spark, delivery, ""),
             record=None,
+            earlier=None,
             backfill_range=None,
             starting="",
         )

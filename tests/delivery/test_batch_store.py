@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import duckdb
 import pytest
 
@@ -106,3 +110,48 @@ def test_places_of_this_machine_are_paths(tmp_path, monkeypatch):
     assert local_path("lake/orders") == f"{tmp_path}/lake/orders"
     assert local_path("file:///lake/a%20b") == "/lake/a b"
     assert local_path("s3://lake/orders") is None
+    assert local_path("dbfs:/lake/orders") is None
+    assert local_path("~/orders") == str(Path.home() / "orders")
+
+
+def test_a_file_is_moved_to_another_disk(tmp_path, monkeypatch):
+    def refuse(self, target):
+        if Path(target).parent != self.parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return replace(self, target)
+
+    replace = Path.replace
+    monkeypatch.setattr(Path, "rename", refuse)
+    store = BatchStore(LocalFiles(), f"{tmp_path}/state")
+    (tmp_path / "staged").write_bytes(b"abc")
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / ".file.tmp").write_bytes(b"a")  # of an attempt that was killed
+    store.commit(manifest(tmp_path))
+    assert [each.name for each in (tmp_path / "lake").iterdir()] == ["file"]
+    assert (tmp_path / "lake" / "file").read_bytes() == b"abc"
+    assert not (tmp_path / "staged").exists()
+
+
+def test_a_full_disk_leaves_no_half_file_and_the_batch_goes_on_later(tmp_path, monkeypatch):
+    def refuse(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = BatchStore(LocalFiles(), f"{tmp_path}/state")
+    (tmp_path / "staged").write_bytes(b"abc")
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            store.commit(manifest(tmp_path))
+    assert [each for each in (tmp_path / "state").rglob("*") if each.is_file()] == []
+    store.commit(manifest(tmp_path))
+    assert (tmp_path / "lake" / "file").read_bytes() == b"abc"
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path, monkeypatch):
+    def refuse(_folder):
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert BatchStore(LocalFiles(), f"{tmp_path}/state").is_empty()
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        BatchStore(LocalFiles(), f"{tmp_path}/state").is_empty()

@@ -10,6 +10,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from penstock.errors import OptionError
+
 DAY = dt.date(2026, 11, 25)
 
 
@@ -125,3 +127,111 @@ def test_odd_names_of_columns_come_from_a_file(write, tmp_path):
 def test_a_partition_column_that_no_record_has_yet_is_a_text(write):
     table, _ = write(['{"id": 1}'], ['{"id": 2, "country": "de"}'], **{"partition-by": "country"})
     assert read(table, "id, country") == [(1, None), (2, "de")]
+
+
+def test_a_partition_without_a_possible_folder_makes_a_dead_letter_and_does_not_end_the_delivery(write):
+    values = {
+        1: "x" * 300,
+        2: "a/" * 80,
+        3: "a\0b",
+        4: "__HIVE_DEFAULT_PARTITION__",
+        5: "x" * 240,
+        6: "größe/=%",
+    }
+    lines = [json.dumps({"id": number, "country": value}) for number, value in values.items()]
+    table, letters = write(lines, **{"partition-by": "country"})
+    found = {json.loads(data)["id"]: reason for data, reason in reasons(letters).items()}
+    long = "partition column country: the name of its folder would have more than 255 bytes"
+    assert found == {
+        1: long,
+        2: long,
+        3: "partition column country: a text with a NUL cannot be the name of a folder",
+        4: "partition column country: this text is the name of the folder of null",
+    }
+    assert read(table, "id, country") == [(5, values[5]), (6, values[6])]
+
+
+def test_a_record_without_a_possible_folder_is_a_dead_letter_also_without_a_schema(write):
+    table, letters = write(
+        ["y" * 300, "short"], schema="raw", **{"partition-by": "decode(data, 'UTF-8') AS text"}
+    )
+    assert list(reasons(letters)) == ["y" * 300]
+    rows = duckdb.sql(f"SELECT text, data FROM read_parquet('{table}', hive_partitioning=true)").fetchall()
+    assert rows == [("short", b"short")]
+
+
+def test_a_field_that_only_a_broken_record_has_is_not_its_reason(write):
+    bad = r'{"id": 1, "note": "\ud83d"}'
+    table, letters = write(['{"id": 2}', bad])
+    assert reasons(letters) == {bad: "a text has half a surrogate pair, which is no valid Unicode"}
+    assert read(table, "*") == [(2,)]
+
+
+def test_new_fields_of_a_struct_are_added_to_it(batches):
+    columns = "id BIGINT, place STRUCT<lat: DOUBLE, geo: STRUCT<x: INT>>, list ARRAY<STRUCT<a: INT>>"
+    delivery = batches(schema=columns)
+    delivery.write([b'{"id": 1, "place": {"lat": 1.5}}', b'{"id": 2, "place": null}'])
+    new = {"lat": 2, "height": 8, "tags": ["a"], "geo": {"x": 1, "z": "deep"}}
+    delivery.write(
+        [json.dumps({"id": 3, "place": new, "note": "top"}).encode(), b'{"id": 4, "place": {"LAT": 1}}']
+    )
+    delivery.write([b'{"id": 5, "place": {"height": "tall"}}'])
+    query = "SELECT id, place.height, place.tags, place.geo.z, note FROM read_parquet('{}', union_by_name=true) ORDER BY id"
+    assert duckdb.sql(query.format(delivery.table)).fetchall() == [
+        (1, None, None, None, None),
+        (2, None, None, None, None),
+        (3, 8, '["a"]', "deep", "top"),
+    ]
+    assert delivery.reports[1].new_columns == ("place", "note")
+    found = reasons(Path(delivery.letters))
+    assert (
+        found['{"id": 4, "place": {"LAT": 1}}'] == "field place.LAT is no column: field lat differs in case"
+    )
+    assert found['{"id": 5, "place": {"height": "tall"}}'].startswith(
+        "field place: object does not fit STRUCT<"
+    )
+
+
+def test_a_folder_with_signs_of_patterns_is_a_folder(batches, tmp_path):
+    delivery = batches(to=f"{tmp_path}/a b[1]{{2}}*?#%20", schema="id BIGINT", evolve="refuse")
+    delivery.write([b'{"id": 1}', b'{"note": 2}'])
+    delivery.redeliver()
+    files = [path.name for path in tmp_path.rglob("*.parquet")]
+    assert files == ["part-orders-000000000-00000.parquet"]
+    assert reasons(Path(delivery.letters)) == {'{"note": 2}': "field note is no column"}
+
+
+def test_a_redelivery_leaves_the_dead_letters_of_others(batches, tmp_path):
+    shared = {"dead-letters": f"{tmp_path}/dead", "evolve": "refuse"}
+    other = batches(to=f"{tmp_path}/other", name="other", schema="id BIGINT", **shared)
+    other.write([b'{"note": 1}'])
+    delivery = batches(schema="id BIGINT", **shared)
+    delivery.write([b'{"id": "x"}'])
+    mended = batches(schema="id STRING, note BIGINT", **shared)
+    mended.redeliver()
+    assert reasons(tmp_path / "dead") == {'{"note": 1}': "field note is no column"}
+    assert read(mended.table, "id") == [("x",)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "expression", "message"),
+    [
+        ("id BIGINT, place STRUCT<a: INT>", "place", "cannot be the name of a folder"),
+        ("id BIGINT, tags ARRAY<STRING>", "explode(tags) AS tag", "partition-by: .*GENERATOR"),
+        ("raw", "explode(array(1, 2)) AS twice", "partition-by: .*GENERATOR"),
+        ("id BIGINT", "count(id) AS n", "partition-by: "),
+        ("Country STRING, id BIGINT", "country", None),
+    ],
+)
+def test_a_partition_that_is_no_single_value_is_refused_before_the_first_write(
+    running_spark, schema, expression, message
+):
+    from penstock.core.delivering.definition import parse_delivery
+    from penstock.delivery.opening import _check_expressions, parse_schema
+
+    delivery = parse_delivery({"stream": "orders", "to": "/l", "schema": schema, "partition-by": expression})
+    if message is None:
+        _check_expressions(running_spark, delivery, parse_schema(delivery))
+        return
+    with pytest.raises(OptionError, match=message):
+        _check_expressions(running_spark, delivery, parse_schema(delivery))

@@ -9,12 +9,19 @@ import pytest
 
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.manifest import Identity, Manifest
+from penstock.core.delivering.record import record_of
 from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import LocalFiles
-from penstock.delivery.opening import check_table_folder, first_line, lock_run
-from penstock.delivery.run_lock import QUERY, kind_of, try_lock
-from penstock.errors import DeliveryFailed, StreamChanged
+from penstock.delivery.folder_checks import check_other_names, check_table_folder
+from penstock.delivery.opening import (
+    first_line,
+    lock_run,
+    others_run,
+    with_absolute_paths,
+)
+from penstock.delivery.run_lock import QUERY, RANGE, kind_of, try_lock
+from penstock.errors import DeliveryFailed, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
 
 
@@ -57,6 +64,41 @@ def test_a_table_whose_folder_was_renamed_is_not_begun_anew(tmp_path):
     check_table_folder(delivery, store)
 
 
+def test_a_run_beside_one_in_its_first_batch_keeps_its_schema_and_layout(tmp_path):
+    delivery = parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"})
+    first = lock_run(delivery, is_redelivery=False)
+    assert others_run(delivery, RANGE)
+    first.release()
+    assert not others_run(delivery, RANGE)
+
+
+def test_a_delivery_that_was_only_renamed_is_refused(tmp_path):
+    files = LocalFiles()
+    first = parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"})
+    files.replace(f"{first.state}/delivery.json", record_of(first, "app").to_json())
+    renamed = {"stream": "orders", "to": f"{tmp_path}/orders", "name": "renamed"}
+    with pytest.raises(
+        DeliveryFailed, match=r"under the name renamed all of them would come again: keep name=orders"
+    ):
+        check_other_names(files, parse_delivery(renamed))
+    check_other_names(files, parse_delivery({**renamed, "start": "TRIM_HORIZON"}))
+    check_other_names(files, parse_delivery({**renamed, "stream": "returns"}))
+    check_other_names(files, parse_delivery({"stream": "orders", "to": f"{tmp_path}/new"}))
+
+
+def test_files_are_moved_only_within_one_file_system(tmp_path):
+    def places(**given):
+        return with_absolute_paths(parse_delivery({"stream": "orders", "to": "s3://lake/orders", **given}))
+
+    assert places(state="s3://lake/state").state == "s3://lake/state/orders"
+    for given in ({"state": "/state"}, {"state": "s3://other/state"}, {"dead-letters": str(tmp_path)}):
+        with pytest.raises(OptionError, match="different file systems or buckets"):
+            places(**given)
+    iceberg = {"to": "lake.sales.orders", "format": "iceberg", "state": "/state"}
+    assert places(**iceberg, checkpoint="s3://lake/checkpoint").state == "/state/orders"
+    places(to="hdfs:///lake/orders", state="hdfs://host/state")
+
+
 def test_folders_elsewhere_are_not_locked():
     assert try_lock("s3://lake/orders.penstock/orders", QUERY) is not None
 
@@ -74,4 +116,4 @@ def test_a_stream_that_was_created_again_is_delivered_under_another_name():
         check_stream("orders", "app", StreamIdentity("arn:orders", 2), StreamIdentity("arn:orders", 1))
     text = first_line(f"[STREAM_FAILED] Query terminated\npenstock.errors.StreamChanged: {changed.value}\n")
     assert "it was deleted and created again" in text
-    assert text.endswith("Deliver the new stream under another name: it may fill the same table")
+    assert text.endswith("under another name, with start TRIM_HORIZON: it may fill the same table")

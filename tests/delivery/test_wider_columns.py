@@ -53,5 +53,20 @@ def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struc
     assert grown == schema("lat", "lon")
     assert with_newer(grown, schema("lat"), names, in_structs=True) == grown
     assert with_newer(schema("lat"), grown, names) == schema("lat")
-    with pytest.raises(OptionError, match="cannot become STRUCT<LAT:DOUBLE>"):
-        _merged(schema("lat"), schema("lat", "lon"), delivery)
+    assert _merged(schema("lat"), schema("lat", "lon"), delivery) == schema("lat", "lon")
+    text = kinds.StructType([kinds.StructField("lat", kinds.StringType())])
+    with pytest.raises(OptionError, match="cannot become STRUCT<LAT:STRING,LON:DOUBLE>"):
+        _merged(kinds.StructType([kinds.StructField("place", text)]), schema("lat", "lon"), delivery)
+    lake = parse_delivery({"stream": "orders", "to": "/lake/orders", "format": "delta"})
+    assert _merged(schema("lat"), schema("lat", "lon"), lake) == schema("lat")
+
+
+def test_a_struct_whose_fields_spark_cannot_find_is_refused(kinds):
+    from penstock.delivery.table_rows import check_columns
+
+    delivery = parse_delivery({"stream": "orders", "to": "/lake/orders"})
+    inner = kinds.StructType([kinds.StructField("a", kinds.IntegerType())])
+    check_columns(delivery, kinds.StructType([kinds.StructField("what?", kinds.StringType())]))
+    for name in ("what?", "it's"):
+        with pytest.raises(OptionError, match="make it a STRING"):
+            check_columns(delivery, kinds.StructType([kinds.StructField(name, inner)]))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark import __version__ as spark_version
 
+import changing_orders as changing
 from killed_steps import kill_at
 from lake_jars import JARS, may_have
 from lake_recipes import packages
@@ -310,6 +311,55 @@ def test_every_record_is_a_row_or_a_dead_letter_once_whatever_step_is_killed(lak
     assert lake.letters() == sorted(bad)
     assert lake.kinds()["note"] == "string"
     assert lake.sql("SELECT count(note) FROM {table}").collect()[0][0] == 10
+
+
+@pytest.mark.timeout(900)
+def test_ten_new_fields_and_bad_records_are_delivered_once_and_mended(lake):
+    options = {
+        "fetchInterval": "0ms",
+        "probeInterval": "200ms",
+        "maxRecordsPerTrigger": str(changing.PER_BATCH),
+    }
+    narrow, mended = ({"schema": each, "options": options} for each in (changing.NARROW, changing.MENDED))
+    lines, steps = changing.orders(), iter(changing.KILLS)
+    for first in range(0, len(lines), 3 * changing.PER_VERSION):
+        lake.put(lines[first : first + 3 * changing.PER_VERSION])
+        step = next(steps, None)
+        if step is not None:
+            with pytest.raises(DeliveryFailed, match=f"killed at {step}"):
+                lake.deliver(kill_at(step), **narrow)
+    lake.deliver(**narrow)
+    assert lake.ids() == changing.small_ids()
+    large = sorted(set(changing.ids()) - set(changing.small_ids()))
+    assert sorted(json.loads(each)["id"] for each in lake.letters()) == large
+
+    if lake.lake == "delta":
+        lake.sql("ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    with pytest.raises(DeliveryFailed, match="killed at end"):
+        lake.deliver(kill_at("end"), redelivers=True, **mended)
+    lake.deliver(redelivers=True, **mended)
+    lake.deliver(**mended)
+    assert lake.ids() == sorted(changing.ids())
+    assert lake.letters() == []
+    counts = changing.rows_by_field(changing.ids())
+    found = lake.sql(f"SELECT {', '.join(f'count({name})' for name in counts)} FROM {{table}}").collect()[0]
+    assert tuple(found) == tuple(counts.values())
+    assert lake.kinds()["id"] == "bigint"
+
+
+@pytest.mark.timeout(900)
+def test_a_new_field_in_a_struct_waits_for_the_user(lake):
+    given = {"schema": "id BIGINT, place STRUCT<lat: DOUBLE>"}
+    late = b'{"id": 2, "place": {"lat": 1.5, "height": 8}}'
+    lake.put([b'{"id": 1, "place": {"lat": 0.5}}', late])
+    lake.deliver(**given)
+    assert (lake.ids(), lake.letters()) == ([1], [late])
+    lake.sql("ALTER TABLE {table} ADD COLUMN place.height DOUBLE")
+    given["schema"] = "id BIGINT, place STRUCT<lat: DOUBLE, height: DOUBLE>"
+    lake.deliver(redelivers=True, **given)
+    rows = lake.sql("SELECT id, place.lat, place.height FROM {table} ORDER BY id").collect()
+    assert [tuple(each) for each in rows] == [(1, 0.5, None), (2, 1.5, 8.0)]
+    assert lake.letters() == []
 
 
 @pytest.mark.timeout(900)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
+
+from penstock.errors import DeliveryFailed
+
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""Begin of a place on another file system: Databricks and Hadoop write `dbfs:/lake` with one slash."""
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 
 class Files(Protocol):
@@ -69,9 +78,15 @@ class LocalFiles:
         Path(self._write_aside(path, content)).replace(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file."""
+        """Move a file; to another disk it is copied aside first."""
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        Path(source).rename(target)
+        try:
+            Path(source).rename(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _copy(source, target)
+            Path(source).unlink()
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder."""
@@ -82,7 +97,7 @@ class LocalFiles:
 
     def walk(self, folder: str) -> Iterable[tuple[str, int]]:
         """Return the files below a folder."""
-        for at, _, names in os.walk(folder):
+        for at, _, names in os.walk(folder, onerror=_raise_if_there):
             for name in names:
                 path = f"{at}/{name}"
                 size = self.size(path)
@@ -94,11 +109,32 @@ class LocalFiles:
         folder = Path(path).parent
         folder.mkdir(parents=True, exist_ok=True)
         aside = f"{folder}/.{uuid.uuid4().hex}.tmp"
-        with Path(aside).open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with Path(aside).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            Path(aside).unlink(missing_ok=True)
+            raise
         return aside
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file to another disk, under a name that readers ignore until it is whole. A repeat replaces an earlier half copy."""
+    aside = Path(target).with_name(f".{Path(target).name}.tmp")
+    try:
+        shutil.copyfile(source, aside)
+        aside.replace(target)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _raise_if_there(error: OSError) -> None:
+    """Raise an error of `os.walk`, which would leave the folder out. A folder that is missing has no files."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 class HadoopFiles:
@@ -107,12 +143,20 @@ class HadoopFiles:
     Args:
         spark: A classic session.
         place: A path on the file system.
+
+    Raises:
+        DeliveryFailed: Spark has no such file system, or cannot open it.
     """
 
     def __init__(self, spark: Any, place: str) -> None:
         self._jvm = spark._jvm  # noqa: SLF001 - Hadoop's classes have no other way from Python
         configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._system = self._path(place).getFileSystem(configuration)
+        try:
+            with _java_errors():
+                self._system = self._path(place).getFileSystem(configuration)
+        except OSError as error:
+            way_out = _way_to_s3(self._jvm) if place.startswith(("s3:", "s3a:")) else ""
+            raise DeliveryFailed(f"{place} cannot be opened: {error}{way_out}") from error
 
     def size(self, path: str) -> int | None:
         """Return a file's size."""
@@ -125,10 +169,11 @@ class HadoopFiles:
         if not self._call("exists", at):
             return None
         stream = self._call("open", at)
-        try:
-            return bytes(stream.readAllBytes())
-        finally:
-            stream.close()
+        with _java_errors():
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
 
     def create(self, path: str, content: bytes) -> bool:
         """Write a new file: aside, then renamed, which HDFS refuses if the name is taken."""
@@ -148,9 +193,7 @@ class HadoopFiles:
 
     def replace(self, path: str, content: bytes) -> None:
         """Write a file over another one."""
-        stream = self._call("create", self._path(path), True)
-        stream.write(bytearray(content))
-        stream.close()
+        self._write(self._path(path), content, overwrites=True)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file."""
@@ -169,27 +212,51 @@ class HadoopFiles:
         if not self._call("exists", at):
             return
         found = self._call("listFiles", at, True)
-        while found.hasNext():
-            status = found.next()
+        while True:
+            with _java_errors():
+                if not found.hasNext():
+                    return
+                status = found.next()
             yield str(status.getPath().toString()), int(status.getLen())
 
     def _write_aside(self, path: str, content: bytes) -> Any:
         aside = self._path(f"{path}.{uuid.uuid4().hex}.tmp")
-        stream = self._call("create", aside, False)
-        stream.write(bytearray(content))
-        stream.close()
+        self._write(aside, content, overwrites=False)
         return aside
+
+    def _write(self, at: Any, content: bytes, *, overwrites: bool) -> None:
+        stream = self._call("create", at, overwrites)
+        with _java_errors():
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        from py4j.protocol import Py4JJavaError
-
-        try:
+        with _java_errors():
             return getattr(self._system, name)(*arguments)
-        except Py4JJavaError as error:
-            raise OSError(str(error.java_exception)) from error
+
+
+@contextmanager
+def _java_errors() -> Iterator[None]:
+    """Raise errors of Hadoop as OSError."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise OSError(str(error.java_exception)) from error
+
+
+def _way_to_s3(jvm: Any) -> str:
+    """Return how a Spark without S3 gets it. EMR and Databricks have it already."""
+    return (
+        f"; S3 needs --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{jvm.org.apache.hadoop.util.VersionInfo.getVersion()} and, "
+        "for s3:// in place of s3a://, --conf spark.hadoop.fs.s3.impl=org.apache.hadoop.fs.s3a.S3AFileSystem"
+    )
 
 
 def local_path(place: str) -> str | None:
@@ -198,16 +265,28 @@ def local_path(place: str) -> str | None:
     if parts.scheme == "file":
         return _absolute(unquote(parts.path))
     # Spark would resolve a path without a scheme by `fs.defaultFS`.
-    return _absolute(place) if "://" not in place else None
+    return _absolute(place) if _URI.match(place) is None else None
+
+
+def file_system_of(place: str) -> tuple[str, str]:
+    """Return the scheme and the host or bucket of a place; local paths are those of `local_path`."""
+    parts = urlsplit(place)
+    return ("file", "") if place.startswith("/") else (parts.scheme, parts.netloc)
 
 
 def _absolute(path: str) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 - it takes `..` away and leaves links alone
+    # pathlib would leave `..` or follow links, and raise an error for an unknown `~user`.
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
 def spark_uri(place: str) -> str:
     """Return a place as Spark reads it: a path without a scheme would be one of `fs.defaultFS`."""
     return f"file://{place}" if place.startswith("/") else place
+
+
+def read_uri(place: str) -> str:
+    """Return a place for Spark's readers, which take braces, brackets, `*` and `?` for patterns; writers do not."""
+    return _GLOB.sub(r"\\\g<0>", spark_uri(place))
 
 
 def open_files(spark: Any, place: str) -> Files:

@@ -21,7 +21,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.core.delivering.json_fields import HALF_PAIR, SECONDS_MAX, explain, infer_columns
+from penstock.core.delivering.json_fields import (
+    HALF_PAIR,
+    SECONDS_MAX,
+    KnownColumns,
+    explain,
+    infer_columns,
+    infer_fields,
+)
 from penstock.core.delivering.new_names import NewNames
 from penstock.delivery.record_texts import RecordTexts, text_and_reason
 
@@ -92,7 +99,7 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
     has_known = F.size(F.array_intersect(_names(schema.names), keys)) == F.size(keys)
     is_twice = F.size(F.array_distinct(keys)) != F.size(keys)
     for path, names in _structs(schema):
-        inner = F.json_object_keys(F.get_json_object(text, path))
+        inner = _keys_at(path)
         known = F.size(F.array_intersect(_names(names), inner)) == F.size(inner)
         has_known = has_known & F.coalesce(known, F.lit(True))
         twice = F.size(F.array_distinct(inner)) != F.size(inner)
@@ -157,25 +164,77 @@ def new_columns(verdicts: DataFrame, schema: StructType, names: NewNames) -> dic
     return infer_columns((bytes(row[0]).decode() for row in rows), schema.names, names.refusal)
 
 
+def with_new_fields(verdicts: DataFrame, schema: StructType, names: NewNames) -> StructType:
+    """Return a schema whose structs have the further fields that records with unknown fields have in them."""
+    structs = dict(_structs(schema))
+    if not structs:
+        return schema
+    has_new = functools.reduce(operator.or_, (_has_new(path, known) for path, known in structs.items()))
+    rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & has_new).select(TEXT).limit(SAMPLE_COUNT).collect()
+    found = infer_fields((bytes(row[0]).decode() for row in rows), structs, names.inner_refusal)
+    for path, fields in found.items():
+        schema = _with_fields(schema, path, fields)
+    return schema
+
+
+def _has_new(path: tuple[str, ...], known: list[str]) -> Column:
+    names = [*(each.lower() for each in known), ""]
+    return F.coalesce(F.exists(_keys_at(path), lambda key: ~F.lower(key).isin(names)), F.lit(False))
+
+
+def _with_fields(schema: StructType, path: tuple[str, ...], fields: Mapping[str, str]) -> StructType:
+    if not path:
+        return extended(schema, fields)
+    first, rest = path[0], path[1:]
+    return StructType(
+        [
+            StructField(each.name, _with_fields(each.dataType, rest, fields), each.nullable)
+            if each.name == first and isinstance(each.dataType, StructType)
+            else each
+            for each in schema.fields
+        ]
+    )
+
+
 def extended(schema: StructType, columns: Mapping[str, str]) -> StructType:
     """Return a schema with further columns."""
     added = [StructField(name, columns_of(f"c {kind}").fields[0].dataType) for name, kind in columns.items()]
     return StructType([*schema.fields, *added])
 
 
-def reason_of(schema: StructType, names: NewNames) -> Column:
+def reason_of(schema: StructType | None, names: NewNames) -> Column:
     """Return a column with the reason why a record becomes a dead letter."""
-    types = {field.name: field.dataType.simpleString() for field in schema.fields}
-
-    def read(data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
-        return explain(bytes(data or b""), types, names.refusal)
-
     verdict = F.col(VERDICT)
-    return F.when(verdict.isin(*_VERDICTS), F.udf(read, "string")(TEXT)).otherwise(verdict)
+    if schema is None:
+        return verdict
+    columns = KnownColumns(
+        {field.name: field.dataType.simpleString() for field in schema.fields},
+        _names_inside(schema),
+        names.refusal,
+        names.inner_refusal,
+    )
+
+    def read(data, is_unknown):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
+        return explain(bytes(data or b""), columns, is_unknown=is_unknown)
+
+    found = F.udf(read, "string")(TEXT, verdict == UNKNOWN)
+    return F.when(verdict.isin(*_VERDICTS), found).otherwise(verdict)
+
+
+def _names_inside(schema: StructType) -> dict[str, Any]:
+    """Return the fields of the columns that are structs, as `KnownColumns` has them."""
+    return {
+        column.name: {
+            **dict.fromkeys(column.dataType.names),
+            **_names_inside(column.dataType),
+        }
+        for column in schema.fields
+        if isinstance(column.dataType, StructType)
+    }
 
 
 def dead_letters(
-    rows: DataFrame, schema: StructType, names: NewNames, delivery: str, label: str
+    rows: DataFrame, schema: StructType | None, names: NewNames, delivery: str, label: str
 ) -> DataFrame:
     """Return the dead letters for source rows that do not fit the table, in the form in which they are written."""
     return rows.select(
@@ -243,12 +302,18 @@ def _all_sound(value: Column, kind: Any) -> Column:
     return sound
 
 
-def _structs(schema: StructType, path: str = "$") -> list[tuple[str, list[str]]]:
-    """Return the JSON path of each struct in the schema, with the names of the struct's fields."""
-    found: list[tuple[str, list[str]]] = []
+def _keys_at(path: tuple[str, ...]) -> Column:
+    """Return the names in the object at a path of names; null if there is no object."""
+    at = "".join(f"['{name}']" for name in path)
+    return F.json_object_keys(F.get_json_object(F.col(TEXT).cast("string"), f"${at}"))
+
+
+def _structs(schema: StructType, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], list[str]]]:
+    """Return the path of each struct in the schema, with the names of the struct's fields."""
+    found: list[tuple[tuple[str, ...], list[str]]] = []
     for field in schema.fields:
         kind: Any = field.dataType
         if isinstance(kind, StructType) and "'" not in field.name:
-            inner = f"{path}['{field.name}']"
+            inner = (*path, field.name)
             found += [(inner, kind.names), *_structs(kind, inner)]
     return found

@@ -6,7 +6,6 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -14,16 +13,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 
 from penstock import wiring
-from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, RAW, SAMPLE, Delivery
+from penstock.core.delivering.definition import FILE_FORMATS, RAW, SAMPLE, Delivery
 from penstock.core.delivering.json_schema_columns import is_json_schema
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import (
     DeliveryRecord,
     check_same_delivery,
-    has_files_of,
     plan_backfill,
     plan_start,
     read_record,
@@ -37,12 +35,25 @@ from penstock.core.moments import parse_moment
 from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.starting import check_has_come, parse_starting
 from penstock.delivery.batch_store import BatchStore
-from penstock.delivery.files import Files, local_path, open_files
+from penstock.delivery.files import Files, file_system_of, local_path, open_files
+from penstock.delivery.folder_checks import (
+    check_checkpoint,
+    check_first_run,
+    check_table_folder,
+    check_writable,
+)
 from penstock.delivery.json_rows import columns_of
 from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, open_texts
 from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, kind_of, try_lock
 from penstock.delivery.schema_file import schema_file
-from penstock.delivery.table_rows import check_columns, may_become, table_rows, with_wider
+from penstock.delivery.table_rows import (
+    check_columns,
+    may_become,
+    table_rows,
+    with_inner_fields,
+    with_verdict,
+    with_wider,
+)
 from penstock.delivery.table_writer import save_schema, saved_schema, schema_place
 from penstock.delivery.targets.opening import open_target
 from penstock.delivery.targets.target import Target
@@ -53,8 +64,9 @@ from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_s
 from penstock.spark.options.time_zones import read_time_zone
 from penstock.spark.tasks.query_stream import NEW_QUERY
 
-_NEW_STREAM: Final = "Deliver the new stream under another name: it may fill the same table"
-_PROBE: Final = ".penstock-probe"
+_NEW_STREAM: Final = (
+    "Deliver the new stream under another name, with start TRIM_HORIZON: it may fill the same table"
+)
 _APPLICATION_HASH_LENGTH: Final = 8
 
 
@@ -69,13 +81,31 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
         to = local_path(to) or to
     if to == "/":
         raise OptionError(f"to={delivery.to}: a table needs a folder of its own")
-    return structs.replace(
+    found = structs.replace(
         delivery,
         to=to,
         checkpoint=absolute(delivery.checkpoint),
         dead_letters=absolute(delivery.dead_letters),
         state_folder=absolute(delivery.state_folder),
     )
+    _check_file_systems(found)
+    return found
+
+
+def _check_file_systems(delivery: Delivery) -> None:
+    """Refuse folders between which no file can be moved."""
+    state = file_system_of(delivery.state)
+    moved = {"dead-letters": delivery.dead_letter_folder}
+    if delivery.format in FILE_FORMATS:
+        moved["to"] = delivery.to
+    for key, place in moved.items():
+        other = file_system_of(place)
+        # Without a host, HDFS is the configured one.
+        if other[0] != state[0] or (other[1] and state[1] and other[1] != state[1]):
+            raise OptionError(
+                f"{key}={place} and the state in {delivery.state} are in different file systems or buckets, and finished files are moved from "
+                f"one to the other: name folders of the same one"
+            )
 
 
 def new_application(delivery: Delivery, now_ms: int) -> str:
@@ -151,6 +181,16 @@ def _kind_of_run(delivery: Delivery, *, is_redelivery: bool) -> str:
     return REDELIVERY if is_redelivery else QUERY if delivery.since is None else RANGE
 
 
+def others_run(delivery: Delivery, own: str) -> bool:
+    """Return whether a run of another kind is under way on this machine."""
+    for kind in {QUERY, RANGE, REDELIVERY} - {own}:
+        lock = try_lock(delivery.state, kind)
+        if lock is None:
+            return True
+        lock.release()
+    return False
+
+
 def _finish_batches(delivery: Delivery, store: BatchStore, own: str) -> None:
     """Finish the batches that killed runs have left, but none of a run that is under way."""
     for kind in (QUERY, RANGE, REDELIVERY):
@@ -176,6 +216,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         texts: Makes JSON texts of the records; None if they are parsed as they are, or not at all.
         target: Where the rows are put.
         record: The record that `save_record` writes.
+        earlier: The record of earlier runs; None if there were none.
         backfill_range: The range of a backfill; None if this is no backfill.
         starting: The source's starting position.
     """
@@ -186,6 +227,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     texts: Any
     target: Any
     record: DeliveryRecord
+    earlier: DeliveryRecord | None
     backfill_range: DoneRange | None
     starting: str
 
@@ -215,30 +257,29 @@ def open_delivery(
     kinesis = wiring.open_kinesis(options.connection)
     kinesis.fetch_summary(delivery.stream)
     files = open_files(spark, delivery.state)
-    earlier = earlier_record(files, delivery)
+    earlier = found = earlier_record(files, delivery)
     kind = _kind_of_run(delivery, is_redelivery=is_redelivery)
+    if earlier is not None:
+        lock(delivery)
     delivery_id = uuid.uuid4().hex if earlier is None else earlier.id
     target = open_target(spark, delivery, delivery_id)
     texts = open_record_texts(delivery)
     store = BatchStore(files, delivery.state, target.commit)
-    if store.is_empty():  # the schema of a run that ended before its first batch
+    # A run that is in its first batch has saved its schema already, and has begun to write by its layout.
+    is_fresh = store.is_empty() and not others_run(delivery, kind)
+    if is_fresh:  # the schema of a run that ended before its first batch
         files.remove(schema_place(delivery))
     schema = checked_schema(spark, files, delivery, target, texts)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
     if earlier is not None:
         now = record_of(delivery, delivery.application or earlier.application)
-        if store.is_empty():
+        if is_fresh:
             earlier = with_layout(earlier, now)
         check_same_delivery(delivery, earlier, now)
         check_table_folder(delivery, store)
-        lock(delivery)
         _finish_batches(delivery, store, kind)
-    elif is_redelivery:
-        raise DeliveryFailed(
-            f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
-        )
     else:
-        _check_new(open_files(spark, delivery.to) if delivery.is_folder else files, delivery, store)
+        check_first_run(spark, files, delivery, store, kind)
     record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id)
     backfill_range = None
     zone = time_zone_of(delivery)
@@ -253,12 +294,10 @@ def open_delivery(
         record = with_start(record, start or delivery.start, start_ms)
     if backfill_range is None and not is_redelivery:
         is_first = earlier is None or earlier.start is None
-        _check_checkpoint(
-            open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first
-        )
-    _check_writable(files, delivery.state)
+        check_checkpoint(open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first)
+    check_writable(files, delivery.state)
     if delivery.is_folder:
-        _check_writable(open_files(spark, delivery.to), delivery.to)
+        check_writable(open_files(spark, delivery.to), delivery.to)
     return OpenDelivery(
         delivery=delivery,
         files=files,
@@ -266,6 +305,7 @@ def open_delivery(
         texts=texts,
         target=target,
         record=record,
+        earlier=found,
         backfill_range=backfill_range,
         starting=record.start or "",
     )
@@ -307,15 +347,26 @@ def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> 
     grown = saved_schema(files, delivery)
     if grown is not None and schema is not None:
         if delivery.glue_schema:
-            schema = with_wider(schema, grown, in_structs=delivery.format in FILE_FORMATS)
+            schema = with_wider(schema, grown, in_structs=delivery.adds_to_structs)
         schema = _merged(schema, grown, delivery)
     check_columns(delivery, schema)
     return schema
 
 
 def save_record(opened: OpenDelivery) -> None:
-    """Write the delivery's record and schema: after the checks of all deliveries and before its first batch."""
-    opened.files.replace(_record_place(opened.delivery), opened.record.to_json())
+    """Write the delivery's record and schema: after the checks of all deliveries and before its first batch.
+
+    Raises:
+        DeliveryFailed: Another kind of run has begun the delivery since the checks.
+    """
+    place = _record_place(opened.delivery)
+    if opened.earlier is None:
+        if not opened.files.create(place, opened.record.to_json()):
+            raise DeliveryFailed(
+                f"another run of delivery {opened.delivery.name} into {opened.delivery.to} has begun at the same time: start this one again"
+            )
+    elif opened.record != opened.earlier:
+        opened.files.replace(place, opened.record.to_json())
     if opened.schema is not None and opened.schema.fields:
         save_schema(opened.files, opened.delivery, opened.schema)
 
@@ -416,6 +467,8 @@ def _read_schema(text: str) -> StructType:
 def _merged(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
     """Return the given columns, then the further columns to which the table has grown."""
     known = {field.name: field.dataType for field in grown.fields}
+    if delivery.adds_to_structs:
+        schema = with_inner_fields(schema, grown)
     for field in schema.fields:
         before = known.get(field.name, field.dataType)
         if delivery.format == "parquet" and not may_become(before, field.dataType):
@@ -442,13 +495,18 @@ def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructTy
         return
     rows = spark.createDataFrame([], SCHEMA_DDL)
     try:
-        if schema is not None:
-            from penstock.delivery.json_rows import with_verdict
-
-            rows = with_verdict(rows, schema)
-        columns = table_rows(rows, delivery, schema).columns
+        rows = with_verdict(rows, delivery, schema, None)
+        columns = table_rows(rows, delivery, schema).schema
     except PySparkException as error:
         raise OptionError(f"partition-by: {str(error).strip().splitlines()[0]}") from error
+    kinds = {each.name.lower(): each.dataType for each in columns.fields}
+    for each in delivery.partitions:
+        kind = kinds[each.name.lower()]
+        if isinstance(kind, StructType | ArrayType | MapType | NullType):
+            raise OptionError(
+                f"partition-by={each.expression}: its values are {kind.simpleString().upper()}, which cannot be the name of a folder; name "
+                "an expression of one value"
+            )
     if len(columns) == len(delivery.partitions):
         raise OptionError(
             "partition-by: no column is left for the files; partition by expressions of columns"
@@ -474,56 +532,6 @@ def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
                 raise OptionError(
                     f"partition-by={part.expression}: {str(error).strip().splitlines()[0]}"
                 ) from error
-
-
-def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
-    """Refuse to go on if the table's folder on this machine has gone since the last batch.
-
-    Raises:
-        DeliveryFailed: It was renamed or removed.
-    """
-    if not delivery.is_folder or not delivery.to.startswith("/") or store.is_empty():
-        return
-    if not Path(delivery.to).exists():
-        raise DeliveryFailed(
-            f"the folder {delivery.to} has gone, and {delivery.state} has batches that were delivered into it: put it back, or remove "
-            f"{delivery.state} too to start over"
-        )
-
-
-def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
-    if delivery.is_folder and delivery.to.startswith("/") and Path(delivery.to).is_file():
-        raise DeliveryFailed(f"to={delivery.to} is a file; a table is a folder")
-    is_plain = delivery.format in FILE_FORMATS
-    names = [path.rpartition("/")[2] for path, _ in files.walk(delivery.to)] if is_plain else []
-    if has_files_of(delivery.name, names) or not store.is_empty():
-        raise DeliveryFailed(
-            f"{delivery.to} has files of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, "
-            f"or {NEW_TABLE}"
-        )
-
-
-def _check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, *, is_first: bool) -> None:
-    location = delivery.checkpoint_location
-    text = files.read(f"{location}/metadata")
-    found = None if text is None else str(json.loads(text).get("id"))
-    if is_first and found is not None:
-        raise DeliveryFailed(f"checkpoint {location} is that of another query")
-    if record.query_id is not None and found != record.query_id:
-        raise DeliveryFailed(
-            f"checkpoint {location} "
-            f"{'has gone' if found is None else f'is not that of delivery {delivery.name} into {delivery.to}'}: restore it, or "
-            f"{NEW_TABLE}"
-        )
-
-
-def _check_writable(files: Files, folder: str) -> None:
-    path = f"{folder}/{_PROBE}"
-    try:
-        files.replace(path, b"")
-        files.remove(path)
-    except OSError as error:
-        raise DeliveryFailed(f"{folder} cannot be written: {error}") from error
 
 
 def first_line(error: Any) -> str:

@@ -51,11 +51,11 @@ class GlueTexts:
         schema_name: Schema whose newest version has the table's columns.
     """
 
-    allows_non_finite = True
-
     def __init__(self, registry: SchemaRegistry, schema_name: str) -> None:
         self._registry = registry
         self._schema_name = schema_name
+        self.allows_non_finite = True
+        """False as soon as `columns` has found a JSON Schema: JSON has no NaN, and the registry checks no record."""
 
     def columns(self) -> StructType:
         """Return the columns of the newest version."""
@@ -65,6 +65,7 @@ class GlueTexts:
                 f"schema {self._schema_name} is not in {self._registry}: name it with schema=glue:NAME or glue:REGISTRY/NAME"
             )
         if version.data_format is DataFormat.JSON:
+            self.allows_non_finite = False
             return _columns(json.loads(version.definition))
         if version.data_format is not DataFormat.AVRO:
             raise UnsupportedSchema(

@@ -8,11 +8,11 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.core.delivering.manifest import next_redelivery, redelivery_label
+from penstock.core.delivering.record import has_files_of
 from penstock.delivery import json_rows
-from penstock.delivery.files import spark_uri
+from penstock.delivery.files import read_uri
 from penstock.delivery.opening import OpenDelivery
 from penstock.delivery.table_writer import BatchReport, TableWriter
-from penstock.errors import OptionError
 
 _ENDING: Final = ".jsonl"
 
@@ -26,13 +26,8 @@ def redeliver(
     """Deliver the dead letters of a delivery again, as one batch that also removes their files.
 
     It may run while the delivery runs, because that only adds files of dead letters. If two redeliveries run at the same time, the
-    second one adopts the batch of the first.
-
-    Raises:
-        OptionError: The table has the source's columns, and thus no dead letters.
+    second one adopts the batch of the first. Other deliveries may have their dead letters in the same folder.
     """
-    if opened.schema is None:
-        raise OptionError("schema=raw has no dead letters")
     delivery = opened.delivery
     writer = TableWriter(
         delivery,
@@ -46,8 +41,12 @@ def redeliver(
     # The label is chosen before the files are listed: if another redelivery ends in between, it has used this label, and its
     # batch counts.
     label = redelivery_label(next_redelivery(writer.store.labels()))
-    paths = [path for path, _ in opened.files.walk(delivery.dead_letter_folder) if path.endswith(_ENDING)]
+    paths = [
+        path
+        for path, _ in opened.files.walk(delivery.dead_letter_folder)
+        if path.endswith(_ENDING) and has_files_of(delivery.name, [path.rpartition("/")[2]])
+    ]
     if not paths:
         return
-    letters = spark.read.schema(json_rows.DEAD_LETTER_DDL).json([spark_uri(path) for path in paths])
+    letters = spark.read.schema(json_rows.DEAD_LETTER_DDL).json([read_uri(path) for path in paths])
     writer.write(json_rows.source_rows(letters), label, removes=paths)

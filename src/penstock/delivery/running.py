@@ -265,7 +265,12 @@ class DeliveryRun:
         writer = self._writer(opened)
         label = range_label(backfill_range.since_ms, backfill_range.until_ms)
         if writer.store.is_done(label):
-            _log.warning("%s: this range is in the table already", delivery.name)
+            _log.warning(
+                "%s: the records from %s to %s are in the table already",
+                delivery.name,
+                describe_moment(backfill_range.since_ms),
+                describe_moment(backfill_range.until_ms),
+            )
             return
         reader = self._spark.read.format("kinesis")
         for name, value in batch_options(delivery).items():

@@ -19,6 +19,11 @@ from penstock.errors import OptionError
 from penstock.spark.schema import COLUMNS
 
 _KEPT: Final = "_penstock_row_"
+_FOLDER_BYTES_MAX: Final = 255
+"""Longest name of a folder on most file systems. A longer one would end the delivery."""
+_ESCAPED: Final = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
+"""Characters that Spark writes as `%` and two digits in the names of partition folders."""
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
@@ -51,7 +56,7 @@ def with_verdict(
     text does not fit either: readers of partition folders take it for null.
     """
     if schema is None:
-        return batch.withColumn(json_rows.VERDICT, F.lit(json_rows.FITS))
+        return _with_folders(batch, delivery)
     rows = json_rows.with_verdict(batch, schema, texts)
     if not delivery.partitions or not schema.fields or delivery.format == "stream":
         return rows
@@ -77,14 +82,47 @@ def with_verdict(
         verdict = F.when(verdict != json_rows.FITS, verdict).when(
             is_lost, F.lit(f"{refusal}{part.expression} has no value for this record")
         )
-        if delivery.format != "iceberg":
-            is_empty = value.cast("string") == ""
-            verdict = verdict.when(is_empty, F.lit(f"{refusal}an empty text cannot be the name of a folder"))
+        for is_unfit, reason in _unfit_folders(value, part.name, delivery.format):
+            verdict = verdict.when(is_unfit, F.lit(f"{refusal}{reason}"))
         verdict = verdict.otherwise(F.lit(json_rows.FITS))
     return known.select(
         *(F.col(f"{_KEPT}{name}").alias(name) for name in rows.columns if name != json_rows.VERDICT),
         verdict.alias(json_rows.VERDICT),
     )
+
+
+def _with_folders(batch: DataFrame, delivery: Delivery) -> DataFrame:
+    """Return rows of the source with the verdict whether their partitions can have folders. Here a partition may be null."""
+    arrived = batch.withColumn("arrived", F.col("approximateArrivalTimestamp"))
+    verdict = F.lit(json_rows.FITS)
+    for part in delivery.partitions:
+        for is_unfit, reason in _unfit_folders(F.expr(part.expression), part.name, delivery.format):
+            verdict = F.when(is_unfit, F.lit(f"partition column {part.name}: {reason}")).otherwise(verdict)
+    return arrived.withColumn(json_rows.VERDICT, verdict).drop("arrived")
+
+
+def _unfit_folders(value: Column, name: str, table_format: str) -> list[tuple[Column, str]]:
+    """Return the conditions under which a partition can have no folder, each with its reason.
+
+    Args:
+        value: The partition's value.
+        name: Of the partition column.
+        table_format: Format of the table. Iceberg's folders are only names; elsewhere readers take the value from the folder.
+    """
+    text = value.cast("string")
+    room = _FOLDER_BYTES_MAX - len(f"{name}=".encode())
+    is_iceberg = table_format == "iceberg"
+    written = F.url_encode(text) if is_iceberg else F.regexp_replace(text, _ESCAPED, "%00")
+    # Most values are short enough even if each byte becomes three.
+    is_long = (F.octet_length(text) * 3 > room) & (F.octet_length(written) > room)
+    found = [(is_long, f"the name of its folder would have more than {_FOLDER_BYTES_MAX} bytes")]
+    if not is_iceberg:
+        found += [
+            (text == "", "an empty text cannot be the name of a folder"),
+            (text == _NULL_FOLDER, "this text is the name of the folder of null"),
+            (F.contains(text, F.lit("\0")), "a text with a NUL cannot be the name of a folder"),
+        ]
+    return found
 
 
 def _field_of(column: Column, path: str, kind: Any) -> Column:
@@ -99,8 +137,10 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
     """Refuse a table in which two columns have the same name.
 
     Raises:
-        OptionError: A partition column, or one of `metadata`, has the name of another column.
+        OptionError: A partition column, or one of `metadata`, has the name of another column, or Spark cannot find the fields of a
+            struct by its name.
     """
+    _check_struct_names(schema)
     names = [*COLUMNS] if schema is None else [*schema.names]
     names += [f"_{name}" for name in delivery.metadata] if schema is not None else []
     seen: dict[str, str] = {}
@@ -114,6 +154,17 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
                 f"partition-by={each.expression}: the table has a column {seen[each.name.lower()]} already; name the partition "
                 f"column otherwise, for instance `{each.expression} AS {each.name}_part`"
             )
+
+
+def _check_struct_names(schema: StructType | None) -> None:
+    for each in () if schema is None else schema.fields:
+        if isinstance(each.dataType, StructType):
+            if set("'?") & set(each.name):
+                raise OptionError(
+                    f"schema: {each.name} is a STRUCT, and Spark finds no fields of one with an apostrophe or a question mark in its name: "
+                    "make it a STRING, which gets its JSON text"
+                )
+            _check_struct_names(each.dataType)
 
 
 def with_newer(
@@ -142,6 +193,25 @@ def with_wider(schema: StructType, other: StructType, *, in_structs: bool = Fals
             StructField(each.name, kinds[each.name])
             if each.name in kinds and is_better(kinds[each.name], each.dataType)
             else each
+            for each in schema.fields
+        ]
+    )
+
+
+def with_inner_fields(schema: StructType, other: StructType) -> StructType:
+    """Return a schema whose structs also have the further fields that they have in the other schema."""
+    kinds = {each.name: each.dataType for each in other.fields}
+
+    def joined(kind: DataType, known: DataType | None) -> DataType:
+        if not isinstance(kind, StructType) or not isinstance(known, StructType):
+            return kind
+        names = {each.name.lower() for each in kind.fields}
+        further = [each for each in known.fields if each.name.lower() not in names]
+        return StructType([*with_inner_fields(kind, known).fields, *further])
+
+    return StructType(
+        [
+            StructField(each.name, joined(each.dataType, kinds.get(each.name)), each.nullable)
             for each in schema.fields
         ]
     )

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
-from penstock.core.delivering.definition import FILE_FORMATS, Delivery
+from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.manifest import Identity, Manifest, Move, batch_label, plan_moves
 from penstock.core.delivering.new_names import new_names
 from penstock.delivery import json_rows
@@ -20,7 +20,13 @@ from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.compaction import Compaction
 from penstock.delivery.files import Files, spark_uri
 from penstock.delivery.record_texts import RecordTexts
-from penstock.delivery.table_rows import check_columns, unseen_columns, with_newer, with_verdict
+from penstock.delivery.table_rows import (
+    check_columns,
+    unseen_columns,
+    with_inner_fields,
+    with_newer,
+    with_verdict,
+)
 from penstock.delivery.targets.target import Target
 
 _ROUNDS_MAX: Final = 10
@@ -162,7 +168,6 @@ class TableWriter:
         letters_moved: tuple[Move, ...] = ()
         if seen["dead"]:
             self._at_step("dead letters")
-            assert self._schema is not None
             letters = json_rows.dead_letters(
                 verdicts.where(~is_row), self._schema, self._new_names, delivery.name, label
             )
@@ -227,7 +232,7 @@ class TableWriter:
                 self._schema,
                 self._texts.columns(),
                 self._new_names,
-                in_structs=self._delivery.format in FILE_FORMATS,
+                in_structs=self._delivery.adds_to_structs,
             )
         # A redelivery beside this program may have added columns.
         grown = saved_schema(self._files, self._delivery)
@@ -236,11 +241,15 @@ class TableWriter:
             taken = {name.lower() for name in self._schema.names}
             columns = {name: kind for name, kind in added.items() if name.lower() not in taken}
             self._schema = json_rows.extended(self._schema, columns)
+            if self._delivery.adds_to_structs:
+                self._schema = with_inner_fields(self._schema, grown)
         columns = json_rows.new_columns(verdicts, self._schema, self._new_names)
         if columns:
             if self._is_unknown:
                 columns |= unseen_columns(self._delivery, columns)
             self._schema = json_rows.extended(self._schema, columns)
+        if self._delivery.adds_to_structs:
+            self._schema = json_rows.with_new_fields(verdicts, self._schema, self._new_names)
         if self._schema == before:
             return ()
         check_columns(self._delivery, self._schema)

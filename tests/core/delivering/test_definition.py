@@ -90,9 +90,38 @@ def test_dashes_and_underscores_in_a_key_are_the_same():
 
 def test_two_deliveries_with_one_name_and_table_are_refused():
     orders = parse_delivery({"stream": "orders", "to": "/l"})
-    check_together((orders, parse_delivery({"stream": "orders", "to": "/l", "name": "other"})))
+    check_together((orders, parse_delivery({"stream": "returns", "to": "/l"})))
     with pytest.raises(OptionError, match="give one another name"):
         check_together((orders, parse_delivery({"stream": "returns", "to": "/l", "name": "orders"})))
+
+
+@pytest.mark.parametrize(
+    ("shared", "message"),
+    [
+        ({"to": "/l"}, "stream=orders and to=/l: the table would have each record twice"),
+        ({"application": "app"}, "application=app: they would divide the shards"),
+        ({"checkpoint": "/c"}, "checkpoint=/c: each needs its own"),
+        ({"dead-letters": "/d", "name": "orders"}, "dead-letters=/d and name=orders: give one another name"),
+    ],
+)
+def test_two_deliveries_share_neither_records_nor_leases_nor_places(shared, message):
+    first = parse_delivery({"stream": "orders", "to": "/a", "name": "first", **shared})
+    second = {"stream": "orders", "to": "/b", "name": "second", **shared}
+    with pytest.raises(OptionError, match=message):
+        check_together((first, parse_delivery(second)))
+    beside = {"stream": "returns", "to": "/b", "name": "second"}
+    check_together((first, parse_delivery(beside)))
+
+
+def test_streams_of_one_name_in_two_regions_may_fill_one_table():
+    given = {"stream": "orders", "to": "/l"}
+    check_together(tuple(parse_delivery({**given, "region": each, "name": each}) for each in ("eu", "us")))
+
+
+def test_a_stream_whose_name_is_no_name_of_files_needs_another_one():
+    with pytest.raises(OptionError, match="so choose another one with `name`"):
+        parse_delivery({"stream": "orders--eu", "to": "/l"})
+    assert parse_delivery({"stream": "orders--eu", "to": "/l", "name": "orders"}).stream == "orders--eu"
 
 
 def test_a_table_without_a_folder_has_its_state_where_the_user_says():

@@ -6,7 +6,15 @@ import json
 
 import pytest
 
-from penstock.core.delivering.json_fields import COLUMNS_MAX, explain, infer_columns
+from penstock.core.delivering.definition import parse_delivery
+from penstock.core.delivering.json_fields import (
+    COLUMNS_MAX,
+    KnownColumns,
+    explain,
+    infer_columns,
+    infer_fields,
+)
+from penstock.core.delivering.new_names import new_names
 
 
 def test_new_fields_get_the_type_that_all_their_values_have():
@@ -35,6 +43,10 @@ def test_columns_are_bounded():
     assert len(infer_columns([text], known=["id"])) == COLUMNS_MAX - 1
 
 
+TYPES = {"id": "bigint", "ok": "boolean", "inner": "struct<a:int>", "at": "timestamp", "s": "string"}
+KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -51,14 +63,66 @@ def test_columns_are_bounded():
         (b'{"ok": 1}', "field ok: number 1 does not fit BOOLEAN"),
         (b'{"inner": [1]}', "field inner: array does not fit STRUCT<A:INT>"),
         (b'{"ID": 1}', "field ID is no column: column id differs in case"),
-        (b'{"note": 1}', "field note is no column"),
         (rb'{"id": 1, "s": "\\\ud83d"}', "a text has half a surrogate pair, which is no valid Unicode"),
+        (rb'{"id": 1, "note": "\ud83d"}', "a text has half a surrogate pair, which is no valid Unicode"),
+        (b'{"at": "no moment"}', "field at: text 'no moment' does not fit TIMESTAMP"),
+        (b'{"at": "no moment", "note": 1}', "field at: text 'no moment' does not fit TIMESTAMP"),
         (
-            b'{"at": "no moment"}',
-            "a value does not fit its column, or an object in it has a field without one",
+            b'{"at": "x", "inner": {"a": "x"}}',
+            "a value does not fit its column: one of at (TIMESTAMP), inner (STRUCT<A:INT>)",
+        ),
+        (b'{"inner": {"a": 1, "a": 2}}', "field inner.a is there twice"),
+        (b'{"inner": {"A": 1}}', "field inner.A is no column: field a differs in case"),
+        (
+            b'{"id": 1}',
+            "Spark cannot read it: a name or a number is too long, or it is nested too deeply",
         ),
     ],
 )
 def test_a_dead_letter_has_its_reason(data, reason):
-    types = {"id": "bigint", "ok": "boolean", "inner": "struct<a:int>", "at": "timestamp", "s": "string"}
-    assert explain(data, types) == reason
+    assert explain(data, KNOWN) == reason
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'{"note": 1}', "field note is no column"),
+        (b'{"inner": {"b": 1}}', "field inner.b is no column"),
+        (b'{"inner": {"deep": {"x": 1, "y": 2}}}', "field inner.deep.y is no column"),
+    ],
+)
+def test_a_record_that_is_only_too_new_has_the_field_as_its_reason(data, reason):
+    assert explain(data, KNOWN, is_unknown=True) == reason
+
+
+def test_a_table_with_all_its_columns_refuses_the_next_one():
+    full = KnownColumns({f"f{number}": "bigint" for number in range(COLUMNS_MAX)})
+    assert explain(b'{"note": 1}', full, is_unknown=True) == (
+        "field note is no column: a table has at most 1,000 columns"
+    )
+
+
+def test_a_new_field_in_a_struct_of_a_lake_table_is_added_by_the_user():
+    names = new_names(parse_delivery({"stream": "orders", "to": "/l", "format": "delta"}), {})
+    known = KnownColumns(
+        {"inner": "struct<a:int>"}, {"inner": {"a": None}}, names.refusal, names.inner_refusal
+    )
+    assert explain(b'{"inner": {"b": 1}}', known, is_unknown=True) == (
+        "field inner.b is no column: add it to the table with ALTER TABLE … ADD COLUMN inner.b and a type, then to the schema, and deliver "
+        "the dead letters again with --redeliver"
+    )
+
+
+def test_new_fields_of_structs_get_types_as_new_columns_do():
+    records = [
+        {"place": {"lat": 1.5, "height": 2, "LAT": 1, "": 1, "geo": {"x": 1, "y": [1]}}},
+        {"place": {"height": 2.5, "geo": None}},
+        {"place": [1], "other": {"z": 1}},
+        {"place": None},
+    ]
+    structs = {("place",): ["lat", "geo"], ("place", "geo"): ["x"], ("other",): ["z"]}
+    assert infer_fields(map(json.dumps, records), structs) == {
+        ("place",): {"height": "DOUBLE"},
+        ("place", "geo"): {"y": "STRING"},
+    }
+    assert infer_fields(map(json.dumps, records), structs, lambda name, path: path) == {}

@@ -119,6 +119,13 @@ def test_the_same_backfill_may_run_again():
     assert parse_range("000000001") is None
 
 
+def test_a_backfill_without_an_end_that_was_killed_may_run_again():
+    ranges = [DoneRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
+    assert plan_backfill((ranges[0].since_ms, None), NOW_MS, None, ranges) == ranges[0]
+    with pytest.raises(OptionError, match="is in the table already"):
+        plan_backfill((ranges[0].since_ms + 1, None), NOW_MS, None, ranges)
+
+
 def test_a_backfill_beside_a_delivery_from_the_oldest_record_is_refused():
     running = with_start(record(), "TRIM_HORIZON", None)
     with pytest.raises(OptionError, match="began with the oldest record"):

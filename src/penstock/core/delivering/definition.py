@@ -86,6 +86,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
         partitions: In order.
         metadata: Columns beside the fields of a JSON record.
         start: A starting position as typed.
+        is_start_given: Whether it was typed; else it is the default.
         since: Begin of a backfill as typed.
         until: End of a backfill as typed.
         freshness_s: Time between two batches.
@@ -109,6 +110,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionColumn, ...] = ()
     metadata: tuple[str, ...] = ()
     start: str = "TRIM_HORIZON"
+    is_start_given: bool = False
     since: str | None = None
     until: str | None = None
     freshness_s: float = 60.0
@@ -133,6 +135,11 @@ class Delivery(Struct, frozen=True, kw_only=True):
         if self.format == "delta":
             return _TABLE_NAME.fullmatch(self.to) is None
         return self.format in FILE_FORMATS
+
+    @property
+    def adds_to_structs(self) -> bool:
+        """Whether a new field inside a struct becomes a field of the column. In a lake table only the user can add it."""
+        return self.format not in LAKES
 
     @property
     def glue_schema(self) -> tuple[str, str] | None:
@@ -176,6 +183,7 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
     if _NAME.fullmatch(name) is None:
         raise OptionError(
             f"name={name}: it is part of file names: letters, digits, dots, underscores and single dashes"
+            + ("" if "name" in values else "; the stream's name is none, so choose another one with `name`")
         )
     if values.get("until") is not None and values.get("since") is None:
         raise OptionError("until needs since: a backfill has a begin")
@@ -197,6 +205,7 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
         partitions=parse_partitions(_texts("partition-by", given.get("partition-by"))),
         metadata=metadata,
         start=values.get("start", "TRIM_HORIZON"),
+        is_start_given="start" in values,
         since=values.get("since"),
         until=values.get("until"),
         freshness_s=values.get("freshness", 60.0),
@@ -242,16 +251,40 @@ def _check_target(delivery: Delivery) -> None:
 
 
 def check_together(deliveries: tuple[Delivery, ...]) -> None:
-    """Refuse deliveries that would write the same files.
+    """Refuse deliveries that would write the same files, or divide the shards of a stream between them.
 
     Raises:
-        OptionError: Two have the same name and table.
+        OptionError: Two have the same name and table, or put one stream into one table, or share leases, a checkpoint location, or files
+            of dead letters.
     """
     seen: set[str | tuple[str, str]] = set()
     for each in deliveries:
         if each.state in seen or (each.to, each.name) in seen:
             raise OptionError(f"two deliveries {each.name} into {each.to}: give one another name")
         seen |= {each.state, (each.to, each.name)}
+    claimed: set[tuple[str, object]] = set()
+    for each in deliveries:
+        for claim, region, consequence in _claims(each):
+            if (claim, region) in claimed:
+                raise OptionError(f"two deliveries have {claim}: {consequence}")
+            claimed.add((claim, region))
+
+
+def _claims(delivery: Delivery) -> list[tuple[str, object, str]]:
+    """Return what one delivery may have and no other: as options, the connection if it matters, and the consequence if two had it."""
+    claims: list[tuple[str, object, str]] = []
+    if delivery.since is None:
+        claim = f"stream={delivery.stream} and to={delivery.to}"
+        claims.append((claim, delivery.connection, "the table would have each record twice"))
+    if delivery.application is not None:
+        claim = f"application={delivery.application}"
+        claims.append((claim, delivery.connection, "they would divide the shards between them"))
+    if delivery.checkpoint is not None:
+        claims.append((f"checkpoint={delivery.checkpoint}", None, "each needs its own"))
+    if delivery.dead_letters is not None:
+        claim = f"dead-letters={delivery.dead_letters} and name={delivery.name}"
+        claims.append((claim, None, "give one another name"))
+    return claims
 
 
 def _read(key: str, kind: Kind, value: Any) -> Any:

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
+from msgspec import Struct
+
 from penstock.core.safe_text import text_of
 
 COLUMNS_MAX: Final = 1000
@@ -21,11 +23,18 @@ HALF_PAIR: Final = (
 """Half a surrogate pair in the text of a JSON value, for the regular expressions of Python and Java. Spark would write `?`."""
 SECONDS_MAX: Final = 253_402_300_800
 """Begin of the year 10000, in seconds. Spark reads a number as seconds, so today's moments in milliseconds are after it."""
+_SURE: Final = ("string", "boolean", "double", "float")
+"""Types for which `_may_fit` alone decides, beside those of `_WHOLE`."""
 _WHOLE: Final = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 
 
 def _none(name: str) -> str | None:
     del name
+    return None
+
+
+def _none_inside(name: str, path: str) -> str | None:
+    del name, path
     return None
 
 
@@ -45,10 +54,41 @@ def infer_columns(
     Returns:
         Spark's type by field: BIGINT, DOUBLE, BOOLEAN or STRING.
     """
+    return _infer((_parse(text) for text in texts), known, refusal)
+
+
+def infer_fields(
+    texts: Iterable[str],
+    structs: Mapping[tuple[str, ...], Collection[str]],
+    refusal: Callable[[str, str], str | None] = _none_inside,
+) -> dict[tuple[str, ...], dict[str, str]]:
+    """Return the new fields of the structs in records, by the rules of `infer_columns`.
+
+    Args:
+        texts: Records.
+        structs: The known fields of each struct, by the names of the columns and fields that lead to it.
+        refusal: Returns why a new field, from its name and its path with dots, is not added; None if it may.
+
+    Returns:
+        Spark's type by field, for each struct that gets fields.
+    """
+    records = [_parse(text) for text in texts]
+    found = {}
+    for path, known in structs.items():
+        inner = records
+        for name in path:
+            inner = [each.get(name) if isinstance(each, dict) else None for each in inner]
+        shown = ".".join(path)
+        found[path] = _infer(inner, known, lambda name, shown=shown: refusal(name, f"{shown}.{name}"))
+    return {path: fields for path, fields in found.items() if fields}
+
+
+def _infer(
+    records: Iterable[Any], known: Collection[str], refusal: Callable[[str], str | None]
+) -> dict[str, str]:
     taken = {name.lower() for name in known}
     found: dict[str, set[str]] = {}
-    for text in texts:
-        record = _parse(text)
+    for record in records:
         if not isinstance(record, dict):
             continue
         for name, value in record.items():
@@ -78,18 +118,35 @@ def _merged(kinds: set[str]) -> str:
     return next(iter(kinds)) if len(kinds) == 1 else "STRING"
 
 
-def explain(data: bytes, types: Mapping[str, str], refusal: Callable[[str], str | None] = _none) -> str:
+class KnownColumns(Struct, frozen=True):
+    """The columns of a table, for the reasons of dead letters.
+
+    Args:
+        types: Spark's simple type by column.
+        structs: Fields of the columns that are structs: by name, those of a field that is itself a struct, or None.
+        refusal: Returns why a new field becomes no column; None if it may.
+        inner_refusal: The same for a field inside a struct, from its name and its path with dots.
+    """
+
+    types: Mapping[str, str]
+    structs: Mapping[str, Any] = {}
+    refusal: Callable[[str], str | None] = _none
+    inner_refusal: Callable[[str, str], str | None] = _none_inside
+
+
+def explain(data: bytes, columns: KnownColumns, *, is_unknown: bool = False) -> str:
     """Return the reason why a record does not fit the table.
 
     Args:
         data: The record.
-        types: Spark's simple type by column.
-        refusal: Returns why a new field becomes no column; None if it may.
+        columns: Of the table.
+        is_unknown: Whether all values fit, so that the reason is a field without a column. Otherwise such a field is the reason only
+            if it could become none: a record that does not fit adds no columns.
     """
-    return text_of(_explain(data, types, refusal))
+    return text_of(_explain(data, columns, is_unknown))
 
 
-def _explain(data: bytes, types: Mapping[str, str], refusal: Callable[[str], str | None] = _none) -> str:
+def _explain(data: bytes, columns: KnownColumns, is_unknown: bool) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -102,14 +159,14 @@ def _explain(data: bytes, types: Mapping[str, str], refusal: Callable[[str], str
         return f"not JSON: {error}"
     if not isinstance(pairs, _Pairs):
         return f"a JSON {_name_of(pairs)} instead of an object"
+    half_pair = "a text has half a surrogate pair, which is no valid Unicode"
     return (
-        _explain_fields(pairs, types, refusal)
-        or (
-            "a text has half a surrogate pair, which is no valid Unicode"
-            if re.search(HALF_PAIR, text)
-            else None
-        )
-        or "a value does not fit its column, or an object in it has a field without one"
+        _explain_values(pairs, columns.types)
+        or _explain_new(pairs, columns, is_unknown)
+        or _explain_inside(pairs, columns.structs, columns.inner_refusal, "", is_unknown)
+        or (half_pair if re.search(HALF_PAIR, text) else None)
+        or _explain_unsure(pairs, columns.types)
+        or "Spark cannot read it: a name or a number is too long, or it is nested too deeply"
     )
 
 
@@ -117,21 +174,77 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object with its fields as written: in order, with duplicates."""
 
 
-def _explain_fields(
-    pairs: _Pairs, types: Mapping[str, str], refusal: Callable[[str], str | None]
-) -> str | None:
+def _explain_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
     counts = Counter(name for name, _ in pairs)
     for name, value in pairs:
         if counts[name] > 1:
             return f"field {name} is there twice"
         if name in types and not _may_fit(value, types[name]):
             return f"field {name}: {_name_of(value)} does not fit {types[name].upper()}"
-    for name, _ in pairs:
-        if name not in types:
-            near = next((each for each in types if each.lower() == name.lower()), None)
-            reason = refusal(name) if near is None else f"column {near} differs in case"
-            return f"field {name} is no column{'' if reason is None else f': {reason}'}"
     return None
+
+
+def _explain_new(pairs: _Pairs, columns: KnownColumns, is_unknown: bool) -> str | None:
+    for name, _ in pairs:
+        if name not in columns.types:
+            near = _near(name, columns.types)
+            reason = columns.refusal(name) if near is None else f"column {near} differs in case"
+            if reason is not None:
+                return f"field {name} is no column: {reason}"
+            if is_unknown and len(columns.types) >= COLUMNS_MAX:
+                return f"field {name} is no column: a table has at most {COLUMNS_MAX:,} columns"
+            if is_unknown:
+                return f"field {name} is no column"
+    return None
+
+
+def _explain_inside(
+    pairs: _Pairs,
+    structs: Mapping[str, Any],
+    refusal: Callable[[str, str], str | None],
+    path: str,
+    is_unknown: bool,
+) -> str | None:
+    for column, value in pairs:
+        known = structs.get(column)
+        if known is None or not isinstance(value, _Pairs):
+            continue
+        counts = Counter(name for name, _ in value)
+        for name, _ in value:
+            shown = f"{path}{column}.{name}"
+            if counts[name] > 1:
+                return f"field {shown} is there twice"
+            if name not in known:
+                near = _near(name, known)
+                reason = refusal(name, shown) if near is None else f"field {near} differs in case"
+                if reason is not None:
+                    return f"field {shown} is no column: {reason}"
+                if is_unknown:
+                    return f"field {shown} is no column"
+        reason = _explain_inside(value, known, refusal, f"{path}{column}.", is_unknown)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _explain_unsure(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
+    """Name the fields whose values only Spark can judge; the record does not fit, so one of them does not."""
+    unsure = [
+        (name, value)
+        for name, value in pairs
+        if value is not None and name in types and types[name] not in (*_SURE, *_WHOLE)
+    ]
+    if not unsure:
+        return None
+    if len(unsure) > 1:
+        shown = ", ".join(f"{name} ({types[name].upper()})" for name, _ in unsure)
+        return f"a value does not fit its column: one of {shown}"
+    (name, value), *_ = unsure
+    return f"field {name}: {_name_of(value)} does not fit {types[name].upper()}"
+
+
+def _near(name: str, names: Collection[str]) -> str | None:
+    return next((each for each in names if each.lower() == name.lower()), None)
 
 
 def _refuse(word: str) -> Any:

@@ -13,6 +13,8 @@ from penstock.core.delivering.lake_table import may_name
 
 _SOURCE: Final = frozenset(name.lower() for name in (*METADATA, *METADATA.values(), "data"))
 
+_NO_NAME: Final = "a column needs a name, without control characters or lone surrogates"
+
 
 class NewNames(Struct, frozen=True):
     """The rule for names of new columns. Executors get a copy of it.
@@ -27,11 +29,29 @@ class NewNames(Struct, frozen=True):
 
     def refusal(self, name: str) -> str | None:
         """Return why a new field becomes no column; None if it may become one."""
-        if not name or any(category(each) in ("Cc", "Cs") for each in name):
-            return "a column needs a name, without control characters or lone surrogates"
+        if not _is_name(name):
+            return _NO_NAME
         if self.is_lake and not may_name(name):
             return "a column of this format has no blank, dot, backquote or any of ,;{}()= in its name"
         return self.taken.get(name.lower())
+
+    def inner_refusal(self, name: str, path: str) -> str | None:
+        """Return why a new field inside a struct is not added to it; None if it may be.
+
+        Args:
+            name: Of the field.
+            path: Names of the column and the structs, then its own, with dots.
+        """
+        if self.is_lake:
+            return (
+                f"add it to the table with ALTER TABLE … ADD COLUMN {path} and a type, then to the schema, and deliver the dead letters "
+                "again with --redeliver"
+            )
+        return None if _is_name(name) else _NO_NAME
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and all(category(each) not in ("Cc", "Cs") for each in name)
 
 
 def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:

@@ -155,7 +155,7 @@ def plan_start(position: StartingPosition, now_ms: int, ranges: list[DoneRange])
 def plan_backfill(
     wanted_ms: tuple[int, int | None], now_ms: int, running: DeliveryRecord | None, ranges: list[DoneRange]
 ) -> DoneRange:
-    """Return the range of a backfill.
+    """Return the range of a backfill. Without an end, it is that of an earlier backfill with the same begin, if there is one.
 
     Args:
         wanted_ms: Its begin, and its end if one was typed.
@@ -175,6 +175,10 @@ def plan_backfill(
             "would deliver records twice; deliver the range into another table"
         )
     if until_ms is None:
+        # The same command again, perhaps because it was killed: its end was the moment at which it began.
+        same = next((each for each in ranges if each.since_ms == since_ms), None)
+        if same is not None:
+            return same
         until_ms = now_ms if start_ms is None else start_ms
     if until_ms > now_ms:
         raise OptionError(f"until={describe_moment(until_ms)} is in the future")

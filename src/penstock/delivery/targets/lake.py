@@ -26,7 +26,7 @@ from penstock.core.delivering.lake_table import (
 )
 from penstock.core.delivering.manifest import Manifest
 from penstock.core.delivering.sql_names import quoted
-from penstock.delivery.files import spark_uri
+from penstock.delivery.files import read_uri, spark_uri
 from penstock.delivery.table_rows import table_rows
 from penstock.delivery.targets.target import Placement
 from penstock.spark.schema import SCHEMA_DDL
@@ -194,7 +194,7 @@ class LakeTarget:
 
     def _commit(self, manifest: Manifest) -> None:
         assert manifest.rows is not None
-        rows = self._spark.read.parquet(spark_uri(manifest.rows))
+        rows = self._spark.read.parquet(read_uri(manifest.rows))
         if not self._table.exists():
             self._table.create(rows.schema, [each.name for each in self._delivery.partitions])
         if not self._is_owner:

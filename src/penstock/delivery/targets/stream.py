@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from penstock import wiring
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.manifest import Manifest
-from penstock.delivery.files import spark_uri
+from penstock.delivery.files import read_uri, spark_uri
 from penstock.delivery.targets.target import Placement
 from penstock.spark.options.spark_options import parse_sink
 
@@ -82,7 +82,7 @@ class StreamTarget:
         """Put the records. Those with one partition key stay in order."""
         assert manifest.rows is not None
         number = F.lpad("sequenceNumber", 60, "0")
-        records = self._spark.read.parquet(spark_uri(manifest.rows))
+        records = self._spark.read.parquet(read_uri(manifest.rows))
         (
             records.repartition("partitionKey")
             .sortWithinPartitions(number, "subSequenceNumber")

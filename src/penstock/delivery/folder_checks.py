@@ -1,0 +1,123 @@
+"""Checks of a delivery's folders before the first write: whether they are its own, and can be written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, Delivery
+from penstock.core.delivering.record import DeliveryRecord, has_files_of, read_record
+from penstock.delivery.batch_store import BatchStore
+from penstock.delivery.files import Files, open_files
+from penstock.delivery.run_lock import QUERY, REDELIVERY
+from penstock.errors import DeliveryFailed
+
+_PROBE: Final = ".penstock-probe"
+
+
+def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
+    """Refuse to go on if the table's folder on this machine has gone since the last batch.
+
+    Raises:
+        DeliveryFailed: It was renamed or removed.
+    """
+    if not delivery.is_folder or not delivery.to.startswith("/") or store.is_empty():
+        return
+    if not Path(delivery.to).exists():
+        raise DeliveryFailed(
+            f"the folder {delivery.to} has gone, and {delivery.state} has batches that were delivered into it: put it back, or remove "
+            f"{delivery.state} too to start over"
+        )
+
+
+def check_first_run(
+    spark: SparkSession, files: Files, delivery: Delivery, store: BatchStore, kind: str
+) -> None:
+    """Refuse the first run of a delivery if its table is another one's, or has its files already.
+
+    Raises:
+        DeliveryFailed: There are such files, or a redelivery is run first.
+    """
+    if kind == REDELIVERY:
+        raise DeliveryFailed(
+            f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
+        )
+    _check_new(open_files(spark, delivery.to) if delivery.is_folder else files, delivery, store)
+    if kind == QUERY:
+        check_other_names(files, delivery)
+
+
+def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
+    if delivery.is_folder and delivery.to.startswith("/") and Path(delivery.to).is_file():
+        raise DeliveryFailed(f"to={delivery.to} is a file; a table is a folder")
+    is_plain = delivery.format in FILE_FORMATS
+    names = [path.rpartition("/")[2] for path, _ in files.walk(delivery.to)] if is_plain else []
+    if has_files_of(delivery.name, names) or not store.is_empty():
+        raise DeliveryFailed(
+            f"{delivery.to} has files of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, "
+            f"or {NEW_TABLE}"
+        )
+
+
+def check_other_names(files: Files, delivery: Delivery) -> None:
+    """Refuse a new delivery of a stream that another one has put into the table, unless its start was typed.
+
+    It would begin at the oldest record, as a delivery does that was only renamed.
+
+    Raises:
+        DeliveryFailed: There is another delivery of the stream.
+    """
+    if delivery.is_start_given:
+        return
+    folder = delivery.state.rpartition("/")[0]
+    for path, _ in files.walk(folder):
+        if not path.endswith("/delivery.json"):
+            continue
+        text = files.read(path)
+        other = None if text is None else read_record(text, path)
+        if other is not None and (other.stream, other.to) == (delivery.stream, delivery.to):
+            name = path.split("/")[-2]
+            raise DeliveryFailed(
+                f"{delivery.to} has records of {delivery.stream} by a delivery {name}, and under the name {delivery.name} all of them would "
+                f"come again: keep name={name}, or set the start of {delivery.name} (TRIM_HORIZON if it reads another stream of "
+                "this name, or one that was created again)"
+            )
+
+
+def check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, *, is_first: bool) -> None:
+    """Refuse a checkpoint location that is not the delivery's.
+
+    Raises:
+        DeliveryFailed: It is another query's, has gone, or is broken.
+    """
+    location = delivery.checkpoint_location
+    text = files.read(f"{location}/metadata")
+    try:
+        found = None if text is None else str(json.loads(text).get("id"))
+    except ValueError as error:
+        raise DeliveryFailed(f"checkpoint {location}: the file metadata is broken: {error}") from error
+    if is_first and found is not None:
+        raise DeliveryFailed(f"checkpoint {location} is that of another query")
+    if record.query_id is not None and found != record.query_id:
+        raise DeliveryFailed(
+            f"checkpoint {location} "
+            f"{'has gone' if found is None else f'is not that of delivery {delivery.name} into {delivery.to}'}: restore it, or "
+            f"{NEW_TABLE}"
+        )
+
+
+def check_writable(files: Files, folder: str) -> None:
+    """Refuse a folder that cannot be written.
+
+    Raises:
+        DeliveryFailed: It cannot.
+    """
+    path = f"{folder}/{_PROBE}"
+    try:
+        files.replace(path, b"")
+        files.remove(path)
+    except OSError as error:
+        raise DeliveryFailed(f"{folder} cannot be written: {error}") from error
