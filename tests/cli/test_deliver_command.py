@@ -56,6 +56,7 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ("stream: orders\nto: /l\nfreshnes: 5s\n", "did you mean freshness?"),
         ("- a\n- b\n", "expected names and values"),
         ("stream: [\n", "no YAML"),
+        ("stream: a\nto: /l\npartition-by: x\npartition-by: y\n", "partition-by is there twice"),
         ("deliveries: []\n", "is a list and stands alone"),
         ("deliveries:\n- {stream: a, to: /l}\n- {stream: b}\n", "delivery 2: to is missing"),
         ("deliveries:\n- text\n", "delivery 1 is no mapping"),

@@ -309,10 +309,18 @@ def _parse_text(text: str, ending: str) -> Any:
 
 
 def _yaml_loader(yaml: Any) -> Any:
-    """Return a loader that keeps dates and times as texts, so that a moment means the same as on the command line."""
+    """Return a loader that keeps dates and times as texts, so that a moment means the same as on the command line.
+
+    It refuses a key that is there twice: YAML would keep the second value.
+    """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # loaded late
-        pass
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value]
+            twice = next((key for key in keys if keys.count(key) > 1), None)
+            if twice is not None:
+                raise yaml.YAMLError(f"{twice} is there twice{node.start_mark}")
+            return super().construct_mapping(node, deep)
 
     Loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]

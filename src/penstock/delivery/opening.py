@@ -67,6 +67,7 @@ from penstock.spark.tasks.query_stream import NEW_QUERY
 _NEW_STREAM: Final = (
     "Deliver the new stream under another name, with start TRIM_HORIZON: it may fill the same table"
 )
+_CAUSED_BY: Final = "Caused by: "
 _APPLICATION_HASH_LENGTH: Final = 8
 
 
@@ -535,12 +536,21 @@ def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
 
 
 def first_line(error: Any) -> str:
-    """Return the line of an error of Spark that has its reason, with the way out of a delivery in place of a query's."""
+    """Return the line of an error of Spark that has its reason, with the way out of a delivery in place of a query's.
+
+    A failed task is described by the error that ended it, such as a full disk, too.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("penstock.errors.")]
     if own:
         return own[-1].partition(": ")[2].replace(NEW_QUERY, _NEW_STREAM)
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    is_call = lines[0].startswith("An error occurred while calling ") and len(lines) > 1
+    first = lines[1].removeprefix(": ") if is_call else lines[0]
+    trace = [*lines, *(line.strip() for line in getattr(error, "_stackTrace", "").splitlines())]
+    roots = [line.removeprefix(_CAUSED_BY) for line in trace if line.startswith(_CAUSED_BY)]
+    return first if not roots or roots[-1] in first else f"{first}; caused by {roots[-1]}"
 
 
 def time_zone_of(delivery: Delivery) -> Any:

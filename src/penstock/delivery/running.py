@@ -6,11 +6,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark import __version__ as pyspark_version
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
@@ -105,6 +108,15 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
     return [(each, check_options(each)) for each in found]
 
 
+@contextmanager
+def _spark_errors(delivery: Delivery) -> Iterator[None]:
+    """Raise errors of Spark as DeliveryFailed, in one line."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise DeliveryFailed(f"{delivery.name}: {first_line(error)}") from error
+
+
 class DeliveryRun:
     """Deliveries in one Spark session.
 
@@ -135,10 +147,12 @@ class DeliveryRun:
         self._is_redelivery = is_redelivery
         self._locks: dict[str, RunLock] = {}
         try:
-            self.opened = [
-                open_delivery(spark, each, options, self._lock, is_redelivery=is_redelivery)
-                for each, options in deliveries
-            ]
+            self.opened: list[OpenDelivery] = []
+            for each, options in deliveries:
+                with _spark_errors(each):
+                    self.opened.append(
+                        open_delivery(spark, each, options, self._lock, is_redelivery=is_redelivery)
+                    )
             for opened in self.opened:
                 self._lock(opened.delivery)
                 save_record(opened)
@@ -163,7 +177,11 @@ class DeliveryRun:
         """Deliver the dead letters again, and close."""
         try:
             for each in self.opened:
-                redeliver(self._spark, each, self._report, self._at_step)
+                if self._is_stopping:
+                    self.is_cut = True
+                    return
+                with _spark_errors(each.delivery):
+                    redeliver(self._spark, each, self._report, self._at_step)
         finally:
             self.close()
 
@@ -179,7 +197,8 @@ class DeliveryRun:
                 if each.backfill_range is not None and self._is_stopping:
                     self.is_cut = True
                 elif each.backfill_range is not None:
-                    self._backfill(each)
+                    with _spark_errors(each.delivery):
+                        self._backfill(each)
             if once:
                 self._run_once(running)
             elif running:
