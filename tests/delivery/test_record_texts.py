@@ -103,7 +103,7 @@ def test_a_delivery_follows_a_registered_json_schema(batches):
     registry = MemorySchemaRegistry()
     registry.add("devices", DEVICE, "JSON")
     delivery = batches(GlueTexts(registry, "devices"), schema="glue:devices")
-    old = SchemaEncoder("devices", DEVICE, "JSON", registry=registry)
+    old = SchemaEncoder("devices", DEVICE, data_format="JSON", registry=registry)
     good = old.encode({"id": 1, "state": "on", "at": "2026-01-01T00:00:00Z", "place": {"lat": 1.5}})
     # The registry checks no record, so a writer in another language may put these behind the header.
     header = good[: good.index(b"{")]
@@ -124,7 +124,7 @@ def test_a_delivery_follows_a_registered_json_schema(batches):
     newer["properties"]["place"]["properties"]["lon"] = {"type": "number"}
     newer["properties"]["note"] = {"type": "string"}
     registry.add("devices", newer, "JSON")
-    new = SchemaEncoder("devices", newer, "JSON", registry=registry)
+    new = SchemaEncoder("devices", newer, data_format="JSON", registry=registry)
     value = {"id": 9, "place": {"lat": 2.5, "lon": 3.5}, "note": "new"}
     delivery.write([old.encode({"id": 10, "state": "off"}), new.encode(value)])
     assert read(delivery, "id, state, place.lat, place.lon, note") == [
