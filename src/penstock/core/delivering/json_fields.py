@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -78,9 +79,12 @@ def infer_fields(
         inner = records
         for name in path:
             inner = [each.get(name) if isinstance(each, dict) else None for each in inner]
-        shown = ".".join(path)
-        found[path] = _infer(inner, known, lambda name, shown=shown: refusal(name, f"{shown}.{name}"))
+        found[path] = _infer(inner, known, partial(_refusal_at, path, refusal))
     return {path: fields for path, fields in found.items() if fields}
+
+
+def _refusal_at(path: tuple[str, ...], refusal: Callable[[str, str], str | None], name: str) -> str | None:
+    return refusal(name, ".".join((*path, name)))
 
 
 def _infer(
