@@ -85,7 +85,7 @@ def test_a_world_without_faults_delivers_each_record_once():
 
 PUT, TWO_PARTS = QueueRecordPut("r1", 1), QueueRecordPut("r1", 2)
 RECEIVED, AGAIN = QueueRecordReceived("q#1", "r1", "h1", 1), QueueRecordReceived("p#1", "r1", "h2", 2)
-ARRIVED = QueueAnswerArrived("q#1", ("h1",))
+ARRIVED = QueueAnswerArrived(("h1",))
 BEGAN = QueueHandlerBegan("q#1", (("r1", 0),))
 DONE, FAILED = (
     QueueHandlerEnded("q#1", done=(("r1", 0),)),

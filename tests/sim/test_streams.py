@@ -133,7 +133,7 @@ def put(at_s, key, number):
 
 
 DONE = RecordsHandled("w#1", f"{A}:s", 1, (7,))
-DELETED = StreamDeleted(A, "a")
+DELETED = StreamDeleted(A)
 STILL = ProcessPaused("w#1", 90.0)
 
 

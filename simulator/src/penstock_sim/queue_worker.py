@@ -56,7 +56,7 @@ class _SimQueues:
         received: Sequence[ReceivedRecord] = self._caller.call(
             "receive", lambda: service.serve_receive(process.who, limit, wait_s, visibility_s)
         )
-        process.world.record(QueueAnswerArrived(process.who, tuple(each.handle for each in received)))
+        process.world.record(QueueAnswerArrived(tuple(each.handle for each in received)))
         return received
 
     def acknowledge(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:

@@ -122,7 +122,7 @@ class SeveralStreams(StreamSet):
         place = self.find_place(name)
         if place is not None:
             place.is_there = False
-            self.world.record(StreamDeleted(place.content.stream_id, name))
+            self.world.record(StreamDeleted(place.content.stream_id))
 
     def _recreate(self, name: str) -> None:
         planned = next(each for each in self.plan.streams if each.name == name)

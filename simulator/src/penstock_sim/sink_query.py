@@ -128,7 +128,7 @@ class SimSinkQuery(SparkDriver):
         world.record(WriteStarted(self.who, index))
         write_id = f"{self.who.replace('/', '-')}-{index}" if self._plan.in_foreach_batch else None
         written = self._run_tasks(index, rows, write_id)
-        world.record(WriteTasksDone(self.who, index, tuple(each.attempt for each in written)))
+        world.record(WriteTasksDone(self.who, index))
         if self.world.has_fault("driver_dies_before_commit"):
             self._die()
         reports = [each.report for each in written]

@@ -116,7 +116,7 @@ class SinkPuts(SimPuts):
         if name == STREAM_NAME:
             super().record_stored(shard_id, numbers, texts, is_read)
         elif name == LETTERS:
-            self._world.record(DeadLettersStored(self.attempt, name, texts, is_read))
+            self._world.record(DeadLettersStored(self.attempt, name, texts))
         else:
             stored = RecordsStored(f"{name}/{shard_id}", numbers[0], texts, is_read, self.attempt)
             self._world.record(stored)

@@ -54,7 +54,7 @@ class StreamInPlace:
 
 
 class StreamSet(Actors):
-    """The stream of a world that has one."""
+    """The streams of a world, and what their service answers: here one stream, more in `SeveralStreams`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

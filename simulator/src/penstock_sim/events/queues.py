@@ -45,7 +45,6 @@ class QueueRecordReceived(Event, frozen=True):
 class QueueAnswerArrived(Event, frozen=True):
     """The answer to a receive reaches its process."""
 
-    who: str
     handles: tuple[str, ...]
 
 

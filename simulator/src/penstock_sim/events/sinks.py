@@ -69,7 +69,6 @@ class WriteTasksDone(Event, frozen=True):
     story: ClassVar = "the tasks of {who} are done with batch {batch}"
     who: str
     batch: int
-    attempts: tuple[str, ...]
 
 
 class WriteCommitted(Event, frozen=True):
@@ -149,7 +148,6 @@ class DeadLettersStored(Event, frozen=True):
     attempt: str
     stream: str
     texts: tuple[str, ...]
-    is_read: bool
     meets: ClassVar = situation("a row is put aside in a stream", _SINKS)
 
 

@@ -10,6 +10,7 @@ from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import ProcessStarted
 from penstock_sim.events.reading import ReaderStarted, ShardStopped
 from penstock_sim.kinds import SeedKind, situation
+from penstock_sim.plan import STREAM_NAME
 
 STREAMS: Final = SeedKind.STREAMS
 ADDED: Final = situation("a stream is added to the lists", STREAMS)
@@ -87,10 +88,9 @@ class RecordsTrimmed(Event, frozen=True):
 
 
 class StreamQuiet(Event, frozen=True):
-    """A stream gets no records until a moment."""
-
+    story: ClassVar = "stream {stream_id} gets no records until {until_s:.2f} s"
     until_s: float
-    stream_id: str = ""
+    stream_id: str = STREAM_NAME
     meets: ClassVar = "fault: quiet_streams_per_min"
 
 
@@ -119,7 +119,6 @@ class StreamCreated(Event, frozen=True):
 class StreamDeleted(Event, frozen=True):
     story: ClassVar = "stream {stream_id} is deleted"
     stream_id: str
-    name: str
     concerns_all: ClassVar = True
 
 
