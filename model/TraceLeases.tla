@@ -161,12 +161,21 @@ JavaAction(T, e) ==
        [] Name(e) = "JavaEnd" ->
             /\ h.done = T.records /\ \A c \in L(T)!Children(s) : row[c].exists
             /\ IF e[5][3] = "none" THEN JavaWrite(T, w, s, "End", 0, L(T)!None, L(T)!NotHeld)
-               ELSE JavaWrite(T, w, s, "JavaCheckpoint", L(T)!ShardEnd, L(T)!None, L(T)!NotHeld)
+               ELSE JavaWrite(T, w, s, IF r.owner = w THEN "JavaCheckpoint" ELSE "Checkpoint", L(T)!ShardEnd, L(T)!None, L(T)!NotHeld)
        [] Name(e) = "JavaRelease" -> JavaWrite(T, w, s, "Release", Max(r.at, e[6]), IF e[5][3] = "none" THEN L(T)!None ELSE e[5][3], L(T)!NotHeld)
   /\ UNCHANGED <<delivered, run>>
 
+(* The checkpoint of a query moves with a claim or a promotion.  Both      *)
+(* leave the counter; their conditions are in Batches.  The tasks of a     *)
+(* driver that has ended go on.                                            *)
+Promote(T, w, s, at) ==
+  /\ L(T)!Reader(row[s]) = w
+  /\ row[s].at < at /\ at <= delivered[s]
+  /\ row' = [row EXCEPT ![s].at = at]
+  /\ UNCHANGED <<held, delivered, late, run>>
+
 JavaWrites == {"JavaTake", "JavaRenew", "JavaCheckpoint", "JavaEnd", "JavaRelease"}
-Writes == JavaWrites \cup {"Create", "Take", "Renew", "Checkpoint", "LateCheckpoint", "End", "Release", "RequestHandover", "Delete"}
+Writes == JavaWrites \cup {"Create", "Take", "Renew", "Checkpoint", "LateCheckpoint", "End", "Release", "RequestHandover", "Delete", "Promote"}
 
 Progress == {"Checkpoint", "LateCheckpoint"}
 Counted == {"Take", "Renew", "Checkpoint", "End", "Release", "Delete"}
@@ -185,6 +194,7 @@ Action(T, e) ==
     [] Name(e) = "Renew" -> Free(AnyRenew(T, w, s)) \/ Free(Adopt(T, w, s))
     [] Name(e) = "Checkpoint" -> Free(AnyCheckpoint(T, w, s, e[6]))
     [] Name(e) = "LateCheckpoint" -> Free(L(T)!LateCheckpoint(w, s))
+    [] Name(e) = "Promote" -> Free(Promote(T, w, s, e[6]))
     [] Name(e) = "End" -> Free(End(T, w, s, e[7]))
     [] Name(e) = "Release" ->
          Free(L(T)!Release(w, s)) \/ Free(ReleaseUnread(T, w, s)) \/ Costs(L(T)!ReleaseFreely(w, s)) \/ (e[7] /\ Free(ReleaseUnfinished(T, w, s)))
@@ -290,6 +300,11 @@ Assumed(T, e) ==
         /\ ~L(T)!WaitsForParents(s)
         /\ held' = [held EXCEPT ![w][s].done = e[6]]
         /\ delivered' = [delivered EXCEPT ![s] = Max(@, e[6])]
+        /\ UNCHANGED <<row, late, run, left>>
+     \/ /\ Name(e) = "Promote" /\ delivered[s] < e[6] /\ e[6] <= T.records
+        /\ ~L(T)!WaitsForParents(s)
+        /\ held' = IF h.phase = "none" THEN held ELSE [held EXCEPT ![w][s].done = Max(@, e[6])]
+        /\ delivered' = [delivered EXCEPT ![s] = e[6]]
         /\ UNCHANGED <<row, late, run, left>>
      \/ /\ Name(e) \in {"End", "JavaEnd"} /\ h.phase \in {"reading", "asked"} /\ h.done < T.records
         /\ ~L(T)!WaitsForParents(s)

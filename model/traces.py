@@ -227,13 +227,28 @@ def main() -> int:
 
 
 def _batches(args: argparse.Namespace) -> Iterator[Sequence[AnyTrace]]:
-    if args.file:
-        yield [Trace(**json.loads(path.read_text())) for path in args.file]
+    saved = [_load(path) for path in args.file]
+    for kind in (Trace, BatchTrace):
+        of_kind = [trace for trace in saved if isinstance(trace, kind)]
+        if of_kind:
+            yield of_kind
     seeds = range(*map(int, args.seeds.split(":"))) if args.seeds else range(0)
     for begin in range(0, len(seeds), CHUNK):
         yield [
             trace for seed in seeds[begin : begin + CHUNK] for trace in seed_traces(SeedKind(args.kind), seed)
         ]
+
+
+def _load(path: Path) -> AnyTrace:
+    saved = json.loads(path.read_text())
+    if "holds" not in saved:
+        return Trace(**saved)
+    sets = ("reads", "unread")
+    events = [
+        {name: frozenset(value) if name in sets else value for name, value in event.items()}
+        for event in saved.pop("events")
+    ]
+    return BatchTrace(**saved, events=events)
 
 
 def _save(trace: AnyTrace, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from penstock.aws.lease_codec import read_item
 from penstock.core.leases.lease import Lease
 from penstock.core.position import Position
 from penstock_local import Handle
+from penstock_sim.model_batches import BatchTrace
 from penstock_sim.model_log import trace_of_log
+from penstock_sim.model_trace import Trace
 
 TRACES = Path(__file__).parents[1] / "model" / "traces.py"
 
@@ -31,6 +33,11 @@ def create_table(server: Handle, table: str) -> None:
 
 def lease_log(server: Handle, table: str) -> list[tuple[str, Lease | None]]:
     """Return (shard, its row) after every write on a lease; None if the row was deleted."""
+    return [(key, row) for _, key, row in timed_lease_log(server, table)]
+
+
+def timed_lease_log(server: Handle, table: str) -> list[tuple[float, str, Lease | None]]:
+    """Return (seconds since the epoch, shard, its row) after every write on a lease; None if the row was deleted."""
     log = []
     streams = server.client("dynamodbstreams")
     (described,) = streams.list_streams(TableName=table)["Streams"]
@@ -47,7 +54,8 @@ def lease_log(server: Handle, table: str) -> list[tuple[str, Lease | None]]:
                 change = record["dynamodb"]
                 key, item = change["Keys"]["leaseKey"]["S"], change.get("NewImage")
                 if key.startswith("shardId-"):  # KCL 3 has rows of other kinds
-                    log.append((key, read_item(item) if item else None))
+                    at_s = change["ApproximateCreationDateTime"].timestamp()
+                    log.append((at_s, key, read_item(item) if item else None))
             iterator = page.get("NextShardIterator")
     return log
 
@@ -70,14 +78,24 @@ def assert_behaves_as_the_model(
         java: Workers of the KCL.
         late: The workers that wrote late checkpoints, by shard and position, as far as they are known.
     """
+    trace = trace_of_log("the fleet", log, java, parents_of(server, stream), late)
+    assert_are_behaviours([trace], folder)
+
+
+def parents_of(server: Handle, stream: str) -> dict[str, list[str]]:
+    """Return the parents of each shard of a stream, as far as they are in the stream."""
     shards = server.client("kinesis").list_shards(StreamName=stream)["Shards"]
     keys = {shard["ShardId"] for shard in shards}
     names = ("ParentShardId", "AdjacentParentShardId")
-    parents = {
-        shard["ShardId"]: [shard[name] for name in names if shard.get(name) in keys] for shard in shards
-    }
-    path = folder / "trace.json"
-    path.write_text(json.dumps(asdict(trace_of_log("the fleet", log, java, parents, late))))
-    command = [sys.executable, TRACES, "--file", path, "--deadline", "1800"]
+    return {shard["ShardId"]: [shard[name] for name in names if shard.get(name) in keys] for shard in shards}
+
+
+def assert_are_behaviours(traces: Sequence[Trace | BatchTrace], folder: Path) -> None:
+    """Compare traces with the models of the protocol."""
+    command = [sys.executable, TRACES, "--deadline", "1800"]
+    for number, trace in enumerate(traces):
+        path = folder / f"trace-{number}.json"
+        path.write_text(json.dumps(asdict(trace), default=sorted))
+        command += ["--file", path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

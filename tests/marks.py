@@ -65,6 +65,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "local/test_testing_page.py": ("slow",),
     "model": ("spark", "slow"),
     "model/test_actions.py": (),
+    "model/test_logs.py": (),
     "producer/test_crowd.py": ("slow",),
     "queues/test_queue_processes.py": ("slow",),
     "recording/test_recorder.py::test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on": ("slow",),

@@ -9,9 +9,23 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from model.test_batches import PLANTED_BUGS
+from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.leases.lease import BatchClaim, Lease, WorkerRun, name_run
+from penstock.core.position import TRIM_HORIZON, at_record
 from penstock_sim.kinds import SeedKind
+from penstock_sim.model_batch_log import (
+    Changed,
+    Committed,
+    Entry,
+    Planned,
+    ReadByAction,
+    trace_of_query,
+)
+from penstock_sim.model_batches import BatchTrace
+from penstock_sim.model_log import trace_of_log
 from penstock_sim.model_trace import Event, Trace, trace_of
 from penstock_sim.run import run_scenario
 from penstock_sim.seed_kinds import DRAW
@@ -96,6 +110,63 @@ def trace_with_second_adoption() -> Trace:
         wrote("Renew", "s", 3, "w", 1),
         wrote("Release", "s", 4, "none", 1),
     )
+
+
+AT = [at_record(str(number)) for number in range(4)]
+RUN, NEXT_RUN = WorkerRun(1, name_run("q", "a")), WorkerRun(2, name_run("q", "b"))
+BATCH = StreamOffset(1, "q", shards={"s": TRIM_HORIZON}, limit=Limit(10, None, ("s",)), runs=((1, RUN.name),))
+CLAIM = BatchClaim("q", 1, RUN.name, TRIM_HORIZON, AT[2], b"note", planned_by=RUN.name)
+TAKEN = Lease("s", 1, "q", run=RUN)
+CLAIMED = replace(TAKEN, claims=(CLAIM,))
+AGAIN = replace(CLAIMED, counter=2, run=NEXT_RUN)
+KILLED_QUERY: dict[str, Entry] = {
+    "created": Changed(1, "s", Lease("s")),
+    "taken": Changed(2, "s", TAKEN),
+    "planned": Planned(3, BATCH),
+    "claimed": Changed(4, "s", CLAIMED),
+    "read": ReadByAction(5, 1, {"s": (AT[1], AT[2])}),
+    "the next process": Changed(6, "s", AGAIN),
+    "read again": ReadByAction(7, 1, {"s": (AT[1], AT[2])}),
+    "committed": Committed(8, 1),
+    "promoted": Changed(9, "s", replace(AGAIN, checkpoint=AT[2])),
+    "planned again": Planned(10, replace(BATCH, batch=2, shards={"s": AT[2]})),
+}
+"""A driver is killed in its first batch, which holds the first two of three records."""
+ALTERED: dict[str, tuple[str, Entry]] = {
+    "a repeated batch has another end": ("Read", ReadByAction(7, 1, {"s": (AT[1], AT[3])})),
+    "a repeated batch lacks its first record": ("Read", ReadByAction(7, 1, {"s": (AT[2], AT[2])})),
+    "promoted before the commit": ("Promote", Changed(7, "s", replace(AGAIN, checkpoint=AT[2]))),
+    "claimed again": (
+        "Claim",
+        Changed(7, "s", replace(AGAIN, claims=(replace(CLAIM, run=NEXT_RUN.name, end=AT[3]),))),
+    ),
+}
+
+
+def query_trace(name: str, entry: Entry | None = None) -> BatchTrace:
+    entries = KILLED_QUERY if entry is None else {**KILLED_QUERY, "read again": entry}
+    return trace_of_query(name, "q", entries.values(), {"s": ()}, {"s": AT[1:]})
+
+
+def test_a_killed_query_behaves_as_the_model_unless_a_repeated_batch_differs(tmp_path: Path) -> None:
+    log = [(entry.key, entry.row) for entry in KILLED_QUERY.values() if isinstance(entry, Changed)]
+    leases = trace_of_log("its leases", log, (), {"s": []})
+    assert ["Exit", "q", "none"] in leases.events
+    traces = [
+        leases,
+        query_trace("killed"),
+        *(query_trace(name, entry) for name, (_, entry) in ALTERED.items()),
+    ]
+    arguments = list[str | Path]()
+    for number, trace in enumerate(traces):
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps(asdict(trace), default=sorted))
+        arguments += ["--file", path]
+    done = compared(*arguments)
+    assert f"2 of {len(ALTERED) + 2} histories are behaviours of the model" in done.stdout, done.stderr
+    for name, (event, _) in ALTERED.items():
+        line = next(line for line in done.stdout.splitlines() if line.startswith(f"{name}, "))
+        assert f"is refused: {{'name': '{event}', " in line
 
 
 def trace_with_bug(name: str) -> Trace:

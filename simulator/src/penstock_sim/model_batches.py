@@ -1,21 +1,21 @@
-"""Turns a history of Spark queries into traces that TLC compares with `model/Batches.tla`: one for each query.
+"""Turns histories of Spark queries into traces that TLC compares with `model/Batches.tla`: one for each query.
 
 Positions become ordinals, as in `model_trace`: the distinct positions of a shard in rows, claims and offsets, and the last
-record of each read.
+record of each read, and the place before its first one.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.core.leases.lease import BatchClaim, Lease, PastClaim
 from penstock.core.leases.lease_writes import Claim, LateCheckpoint, Promote, Renew, Reset
 from penstock.core.position import Position, Sentinel
-from penstock_sim.events.base import Subscriber, name_of
+from penstock_sim.events.base import Event, Subscriber, name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.queries import (
     ApplicationRenamed,
@@ -63,6 +63,8 @@ class _Extractor(Subscriber):
     query: str
     ordinals: dict[str, list[int]]
     records: int
+    number_of: Callable[[Position], int]
+    java: frozenset[str]
     events: list[dict[str, Any]] = field(default_factory=list)
     left_out: str = ""
     may_refuse: bool = False
@@ -79,7 +81,7 @@ class _Extractor(Subscriber):
     def at(self, key: str, position: Position) -> int:
         if position.is_shard_end:
             return self.records + 1
-        return bisect_right(self.ordinals[key], number_of(position)) if position.is_record else 0
+        return bisect_right(self.ordinals[key], self.number_of(position)) if position.is_record else 0
 
     def past(self, key: str, claim: PastClaim | BatchClaim) -> dict[str, Any]:
         ends = {"start": self.at(key, claim.start), "end": self.at(key, claim.end)}
@@ -119,11 +121,14 @@ class _Extractor(Subscriber):
             case Claim() if any(worker == self.query for worker, _ in write.dropped):
                 self.left_out = "another query drops a claim"
             case Claim() | Promote():
-                self.emit("Checkpoint", shard=key, row=row, isOwn=False)
+                self.emit("Checkpoint", shard=key, row=row, isOwn=False, isJava=False)
             case Renew() if self.row(key, event.before) == row:
                 pass
             case _:
-                self.emit(type(write).__name__, shard=key, row=row, isOwn=name_of(event.who) == self.query)
+                who = name_of(event.who)
+                self.emit(
+                    type(write).__name__, shard=key, row=row, isOwn=who == self.query, isJava=who in self.java
+                )
 
     def _on_planned(self, event: BatchPlanned) -> None:
         if name_of(event.who) == self.query and event.batch:
@@ -174,21 +179,41 @@ class _Extractor(Subscriber):
 
 
 def batch_traces(name: str, scenario: Scenario, result: SeedResult) -> list[BatchTrace]:
-    """Return the history of each query as a trace."""
-    shards = _shards_of(result)
+    """Return the history of each query of the simulator as a trace."""
+    events = [entry.event for entry in result.history]
+    return traces_of_queries(name, sorted(scenario.queries), events, number_of)
+
+
+def traces_of_queries(
+    name: str,
+    queries: Iterable[str],
+    events: Sequence[Event],
+    number_of: Callable[[Position], int],
+    java: frozenset[str] = frozenset(),
+) -> list[BatchTrace]:
+    """Return events as a trace for each query.
+
+    Args:
+        name: Of the history.
+        queries: Their worker ids.
+        events: In order.
+        number_of: Gives each record a number; they grow in a shard.
+        java: Workers of the KCL.
+    """
+    shards = _shards_of(events, number_of)
     records = max((len(shard.ordinals) for shard in shards.values()), default=0) + 1
     ordinals = {key: shard.ordinals for key, shard in shards.items()}
     parents = {key: list(shard.parents) for key, shard in shards.items()}
     holds = {key: shard.holds() for key, shard in shards.items()}
     traces = []
-    for query in sorted(scenario.queries):
-        extractor = _Extractor(query, ordinals, records)
-        for entry in result.history:
-            extractor.handle(entry.event)
+    for query in queries:
+        extractor = _Extractor(query, ordinals, records, number_of, java)
+        for event in events:
+            extractor.handle(event)
             if extractor.left_out:
                 break
-        events, left_out = extractor.events, extractor.left_out
-        traces.append(BatchTrace(f"{name}, query {query}", parents, records, holds, events, left_out))
+        found, left_out = extractor.events, extractor.left_out
+        traces.append(BatchTrace(f"{name}, query {query}", parents, records, holds, found, left_out))
     return traces
 
 
@@ -207,18 +232,18 @@ class _Shard:
         return sorted({bisect_left(self.ordinals, number) + 1 for number in self.put if number >= first})
 
 
-def _shards_of(result: SeedResult) -> dict[str, _Shard]:
+def _shards_of(events: Iterable[Event], number_of: Callable[[Position], int]) -> dict[str, _Shard]:
     shards: dict[str, _Shard] = {}
-    for entry in result.history:
-        match entry.event:
-            case ShardCreated() as event:
+    for event in events:
+        match event:
+            case ShardCreated():
                 shards[event.key] = _Shard(event.parents)
-            case RecordPut() as event:
+            case RecordPut():
                 shards[event.key].put.append(event.number)
             case BatchRead(key=key, numbers=numbers) if numbers:
-                shards[key].ordinals.append(numbers[-1])
+                shards[key].ordinals += [numbers[0] - 1, numbers[-1]]  # a missing first record shows, too
                 shards[key].read_from = min(numbers[0], shards[key].read_from or numbers[0])
-            case BatchPlanned() | LeaseWritten() as event:
+            case BatchPlanned() | LeaseWritten():
                 for key, position in _positions(event):
                     if position.is_record:
                         shards[key].ordinals.append(number_of(position))

@@ -6,14 +6,11 @@ deadlines are not in it, so the model may deliver and let a deadline pass whenev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, WorkerRun
 from penstock.core.position import Position
 from penstock_sim.model_trace import Event, Trace
-
-_ABSENT: Final = Lease("")
 
 
 def trace_of_log(
@@ -33,13 +30,7 @@ def trace_of_log(
         late: The workers that wrote late checkpoints, by key and position, as far as they are known. A log does not have
             them: a worker without its lease writes one, and so does the row's reader after its deadline has passed.
     """
-    changes, before = [], dict[str, Lease]()
-    for key, row in log:
-        changes.append((key, before.get(key), row))
-        if row is None:
-            before.pop(key, None)
-        else:
-            before[key] = row
+    changes = list(_changes(log))
     rows = [row for key, *both in changes for row in both if row is not None]
     workers = {owner for row in rows for owner in (row.owner, row.checkpoint_owner) if owner is not None}
     ordinals = {
@@ -63,14 +54,17 @@ def trace_of_log(
 
     events: list[Event] = []
     readers: dict[str, list[str]] = {}
+    runs = _Runs()
     for key, old, new in changes:
         if new is not None and as_row(old, key) == as_row(new, key):
             continue  # attributes that the model does not have, such as the children
-        kind, worker = _write_of(old, new, readers.get(key, []))
+        kind, worker = change_of(old, new, [each for each in readers.get(key, []) if each not in java])
         if kind == "LateCheckpoint" and new is not None:
             worker = (late or {}).get((key, new.checkpoint), worker)
         if worker in java and kind != "RequestHandover":
             kind = f"Java{kind}"
+        if runs.has_begun_again(worker, new):
+            events.append(["Exit", worker or "", "none"])  # the process before it has ended
         found = as_row(new, key)
         events.append([kind, worker or min(workers), key, "answered", found, found[4], False])
         reader = None if new is None else new.reader
@@ -90,7 +84,37 @@ def trace_of_log(
     )
 
 
-def _write_of(old: Lease | None, new: Lease | None, readers: list[str]) -> tuple[str, str | None]:  # noqa: PLR0911 - one table
+def _changes(
+    log: Iterable[tuple[str, Lease | None]],
+) -> Iterator[tuple[str, Lease | None, Lease | None]]:
+    before: dict[str, Lease] = {}
+    for key, row in log:
+        yield key, before.get(key), row
+        if row is None:
+            before.pop(key, None)
+        else:
+            before[key] = row
+
+
+class _Runs:
+    """The latest process of each worker."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, WorkerRun] = {}
+
+    def has_begun_again(self, worker: str | None, row: Lease | None) -> bool:
+        """Return whether a row that a worker has written is the first one of a later process."""
+        run = None if row is None else row.run
+        if worker is None or run is None or not run.is_of(worker):
+            return False
+        earlier = self._latest.get(worker, run)
+        self._latest[worker] = max(run, earlier)
+        return run > earlier
+
+
+def change_of(  # noqa: PLR0911 - one table
+    old: Lease | None, new: Lease | None, readers: list[str]
+) -> tuple[str, str | None]:
     """Return the kind of the write that changed a row, and its worker; None if any worker may have sent it."""
     if new is None:
         return "Delete", None
@@ -99,6 +123,9 @@ def _write_of(old: Lease | None, new: Lease | None, readers: list[str]) -> tuple
     if new.counter == old.counter:
         if new.owner != old.owner:
             return "RequestHandover", new.owner
+        own = new.claim_of(new.reader or "")
+        if own is not None and (own.end == new.checkpoint or own != old.claim_of(own.worker)):
+            return "Promote", own.worker  # a claim moves the checkpoint, too, to the start of its batch
         return "LateCheckpoint", next((each for each in reversed(readers) if each != new.reader), new.reader)
     if new.is_ended and not old.is_ended:
         return "End", old.reader
