@@ -15,8 +15,10 @@ from typing import ClassVar
 from checks import History
 from company_checks import CompanyHistory, Processed, Taken, nowhere
 from harness import KINDS, Run
+from query_traces import query_trace
 
-from lease_logs import create_table, lease_log
+from lease_logs import create_table, lease_log, parents_of
+from penstock_sim.model_log import trace_of_log
 
 WORKER = Path(__file__).with_name("kcl2_worker.py")
 TABLE = "shared"
@@ -38,7 +40,6 @@ class CompanyRun(Run):
 
     def prepare(self, server):
         create_table(server, TABLE)
-        self.server = server
         self.start_worker()
 
     def start_worker(self):
@@ -100,7 +101,10 @@ class CompanyRun(Run):
 
     def gather(self, client):
         self.gather_workers()
-        self.history.log = lease_log(self.server, TABLE)
+        log = self.history.log = lease_log(self.server, TABLE)
+        java = self.history.workers.keys()
+        self.traces = [query_trace(self.folder, self.server, name, TABLE, java) for name in self.plan.queries]
+        self.traces.append(trace_of_log("the leases", log, java, parents_of(self.server, "numbers")))
 
 
 def events(told):

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from checks import History, Row
+from query_traces import query_trace
 
+from lease_logs import create_table, lease_log, parents_of
 from penstock.core.aggregation import AggregateBuilder
 from penstock_demo.processes import ProcessKind, find_processes, kill_process, kill_session
 from penstock_demo.resharding import merge_shards, open_shards, split_shard
 from penstock_local import LocalKinesisProcess
+from penstock_sim.model_log import trace_of_log
 from stream_reading import raw_records
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -77,6 +80,9 @@ class Run:
     subscription_count: int = 0
     program: subprocess.Popen | None = None
     listener: threading.Thread | None = None
+    server: LocalKinesisProcess | None = None
+    traces: list = field(default_factory=list)
+    """What was done, for the models of the protocol."""
 
     kinds: ClassVar = tuple(KINDS)
     """What `weights` are about."""
@@ -91,6 +97,7 @@ class Run:
             client = server.client()
             server.create_stream("numbers", shards=self.plan.shards)
             server.create_stream("copy", shards=4)
+            self.server = server
             self.prepare(server)
             self.start(server)
             try:
@@ -104,7 +111,9 @@ class Run:
         return self.history
 
     def prepare(self, server):
-        """Make what must be there before the program starts."""
+        """Make what must be there before the program starts: the lease table of each query, with a change stream."""
+        for name in self.plan.queries:
+            create_table(server, name)
 
     def dismiss(self):
         """End what runs beside the program."""
@@ -261,6 +270,12 @@ class Run:
                 history.offsets[int(file.name)] = file.read_text().splitlines()[2]
         for _, records in raw_records(client, "copy"):
             history.copied += [(record["PartitionKey"], record["Data"].decode()) for record in records]
+        # The sink notes no reads, so the batches of `copy` cannot be compared.
+        self.traces.append(query_trace(self.folder, self.server, "parquet", "parquet"))
+        parents = parents_of(self.server, "numbers")
+        for name in self.plan.queries:
+            log = lease_log(self.server, name)
+            self.traces.append(trace_of_log(f"the leases of {name}", log, (), parents))
 
     def gather_query(self, name, history):
         """Read what one query wrote, and what its executions noted."""

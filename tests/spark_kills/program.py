@@ -53,6 +53,8 @@ def open_session():
         .config("spark.sql.warehouse.dir", f"{folder}/spark-warehouse")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        # Spark deletes the offsets and commits of all but the last hundred batches.
+        .config("spark.sql.streaming.minBatchesToRetain", "1000000")
         # Else a kill while Spark writes the first offset is the end of the query (docs/operations.md, "Failover").
         .config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
         .getOrCreate()
@@ -97,11 +99,25 @@ def start_parquet(spark, name, **reading):
         )
         # Two actions on one batch, and nothing cached: they must see the same rows. The first one is noted at once, so that
         # an execution that dies later is compared too.
-        told = rows.agg(
-            f.count("*").alias("count"),
-            f.coalesce(f.sum(f.xxhash64(*rows.columns).cast("decimal(38,0)")), f.lit(0)).alias("hash"),
-        ).first()
-        line = json.dumps({"batch": batch_id, "count": told["count"], "hash": str(told["hash"])}) + "\n"
+        place = f.struct(f.length("sequenceNumber"), "sequenceNumber", "subSequenceNumber")
+        told = (
+            rows.groupBy("shardId")
+            .agg(
+                f.count("*").alias("count"),
+                f.sum(f.xxhash64(*rows.columns).cast("decimal(38,0)")).alias("hash"),
+                f.min(place).alias("first"),
+                f.max(place).alias("last"),
+            )
+            .collect()
+        )
+        note = {
+            "batch": batch_id,
+            "count": sum(each["count"] for each in told),
+            "hash": str(sum(each["hash"] for each in told)),
+            "at_s": time.time(),
+            "shards": {each["shardId"]: [list(each["first"])[1:], list(each["last"])[1:]] for each in told},
+        }
+        line = json.dumps(note) + "\n"
         with (folder / f"{name}.jsonl").open("a") as file:
             file.write(line)
             file.flush()
@@ -167,8 +183,8 @@ class Queries:
             failure = self.active[name].exception()
             if self.restarts > RESTARTS_MAX:
                 raise SystemExit(f"{name} died for the {self.restarts}. time: {failure}")
-            with (folder / "failures.log").open("a") as file:
-                file.write(f"{name}: {str(failure).splitlines()[0]}\n")
+            with (folder / "failures.jsonl").open("a") as file:
+                file.write(json.dumps({"query": name, "at_s": time.time(), "text": str(failure)}) + "\n")
             self.active[name] = start(self.spark, name)
         return bool(dead)
 

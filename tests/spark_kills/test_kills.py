@@ -11,6 +11,8 @@ from company import CompanyRun
 from company_checks import Processed, Taken
 from harness import Plan, Run
 
+from lease_logs import assert_are_behaviours
+
 DEFAULT = Plan(seed=1, records=70_000, kills=21, reshards=4, weights=(2, 2, 3, 0))
 SHORT = Plan(seed=6, records=30_000, kills=10, reshards=3, weights=(2, 2, 3, 0))
 """For CI, on the oldest Spark and the newest: enough for every kind of process to die."""
@@ -48,6 +50,7 @@ def test_no_kill_loses_repeats_or_reorders_a_record(tmp_path, plan):
     run = Run(plan, tmp_path)
     history = run.play()
     assert everything_wrong(history) == {}
+    assert_are_behaviours(run.traces, tmp_path)
     assert sum(run.killed.values()) >= plan.kills * 0.9
     assert set(run.killed) == {"driver", "planner", "worker"}
     assert len(history.executions) >= plan.kills * 0.4
@@ -61,6 +64,7 @@ def test_executors_of_their_own_may_die_as_well(tmp_path):
     run = Run(CLUSTER, tmp_path)
     history = run.play()
     assert everything_wrong(history) == {}
+    assert_are_behaviours(run.traces, tmp_path)
     assert {"executor", "worker"} <= set(run.killed)
 
 
@@ -92,6 +96,7 @@ def test_two_queries_and_a_kcl2_worker_of_one_application_lose_nothing_and_repea
     run = CompanyRun(plan, tmp_path)
     history = run.play()
     assert company_checks.everything_wrong(history) == {}
+    assert_are_behaviours(run.traces, tmp_path)
     assert sum(run.killed.values()) >= plan.kills * 0.9
     # Everybody had a part in it.
     assert all(query.rows for query in history.queries.values())
