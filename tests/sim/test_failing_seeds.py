@@ -14,9 +14,8 @@ from penstock_sim.events.processes import CallMade, ProcessPaused, ProcessStarte
 from penstock_sim.events.reading import ReaderStarted, RecordsDelivered
 from penstock_sim.plan import FaultPlan
 from penstock_sim.reading_presets import draw_query_scenario, draw_scenario
-from penstock_sim.run import run_scenario, run_seed
+from penstock_sim.run import run_scenario, run_seed, story_lines
 from penstock_sim.shrinking import as_test, shrink
-from penstock_sim.story import story_lines
 from sim.mutants import MUTANTS
 
 ONE, OTHER = "shardId-000000000001", "shardId-000000000002"

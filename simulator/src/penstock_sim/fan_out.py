@@ -6,8 +6,8 @@ event twice; events under way when its process ends are lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from penstock.core.limits import SUBSCRIPTIONS_APART_S
 from penstock.core.reading.resume import IteratorStart
@@ -42,14 +42,11 @@ class SimFanOut:
         """Return the consumer, which is always there."""
         return StreamConsumer(name, f"{stream_arn}/consumer/{name}:1", "ACTIVE", 0)
 
-    def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
+    def refuse(self, *_: object) -> NoReturn:
+        """Refuse: the consumer is there, and no process may remove it."""
         raise NotImplementedError
 
-    def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
-        raise NotImplementedError
-
-    def deregister_consumer(self, stream_arn: str, name: str) -> None:
-        raise NotImplementedError
+    fetch_consumers = register_consumer = deregister_consumer = refuse
 
     def subscribe(
         self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]

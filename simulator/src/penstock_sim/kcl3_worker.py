@@ -2,7 +2,8 @@
 
 Reading, renewing and handing over are the production's coordinator, whose input says that there always is a leader: so it takes
 nothing by itself. The parts that only KCL 3 has are here: the report, the leader's lock, and the leader's rounds. While the fleet
-is not native, its coordinator's input says so, and it takes its share by the rule of KCL 2.x.
+is not native, its coordinator's input says so, and it takes its share by the rule of KCL 2.x. Their fleet may migrate from
+KCL 2.x, and its leader may crash or resign.
 
 Source:
     KCL 3.5.1: DynamoDBLockBasedLeaderDecider, LeaseAssignmentManager with LeaseCountBasedLeaseAssignmentDecider, and
@@ -38,10 +39,12 @@ from penstock.core.leases.kcl3_fleet import (
 )
 from penstock.core.leases.lease import Lease, StopNote
 from penstock.core.leases.lease_writes import Applied
+from penstock_sim.actors import Actors
 from penstock_sim.environment import Environment
-from penstock_sim.events.kcl3 import LeaderActed, LeaderElected, LeaderLost
-from penstock_sim.plan import WITH_LEADER, WITH_REPORTS, Kcl3Plan
+from penstock_sim.events.kcl3 import FleetUnready, LeaderActed, LeaderElected, LeaderLost, VersionChanged
+from penstock_sim.plan import UPGRADING, WITH_LEADER, WITH_REPORTS, Kcl3Plan
 from penstock_sim.worker import UTILISATION, SimWorker
+from penstock_sim.world import World
 
 _BALANCED_EVERY: Final = 3
 """`varianceBalancingFrequency`: so many rounds of the leader from one balancing to the next."""
@@ -49,6 +52,8 @@ _HANDOVER_S: Final = 30.0
 """`gracefulLeaseHandoffTimeoutMillis`."""
 _LOCK_RENEWALS: Final = 4.0
 """Renewals of the lock in the time of its lease."""
+_CHECK_S: Final = 5.0
+"""The KCL checks every minute whether its fleet is ready, and waits until it has been so for ten."""
 
 
 class Kcl3Worker(SimWorker):
@@ -160,6 +165,7 @@ class Leadership:
         self._worker = worker
         self._world = worker.world
         self._lock_s = lock_s
+        self._lease_s = worker.coordinator_options().lease_duration_s
         self._held: LeaderLock | None = None
         self._held_s = 0.0
         self._seen: LeaderLock | None = None
@@ -192,7 +198,7 @@ class Leadership:
 
     @property
     def _round_s(self) -> float:
-        return 2 * self._worker.coordinator_options().lease_duration_s
+        return 2 * self._lease_s
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
         self._worker.later(delay_s / self._worker.clock_rate, action)
@@ -312,12 +318,11 @@ class Leadership:
 
     def _is_free(self, lease: Lease, now_s: float) -> bool:
         unchanged_s = now_s - self._sightings[lease.key].changed_s
-        return lease.reader is None or unchanged_s > self._worker.coordinator_options().lease_duration_s
+        return lease.reader is None or unchanged_s > self._lease_s
 
     def _is_overdue(self, lease: Lease, now_s: float) -> bool:
         asked_s = now_s - self._sightings[lease.key].owners_s
-        lease_s = self._worker.coordinator_options().lease_duration_s
-        return lease.checkpoint_owner is not None and asked_s > _HANDOVER_S + lease_s
+        return lease.checkpoint_owner is not None and asked_s > _HANDOVER_S + self._lease_s
 
 
 def _see(before: _Sighting | None, lease: Lease, now_s: float) -> _Sighting:
@@ -334,3 +339,61 @@ def _see(before: _Sighting | None, lease: Lease, now_s: float) -> _Sighting:
 
 def _wants_more(stats: WorkerStats) -> bool:
     return all(values[-1] != FAILED_SAMPLE for values in stats.samples.values() if values)
+
+
+class Kcl3Fleet(Actors):
+    """The KCL 3 workers of a world."""
+
+    def __init__(self, world: World, plan: Kcl3Plan) -> None:
+        super().__init__(world)
+        self._plan = plan
+        self._versions = list(plan.changes)
+        world.table.foreign |= plan.workers
+
+    def make(self, name: str) -> Kcl3Worker | None:
+        return Kcl3Worker(self.world, name, self._plan) if name in self._plan.workers else None
+
+    def begin(self) -> None:
+        if self._plan.migrates:
+            self.world.record(VersionChanged(self._plan.begins))
+            self._migrate()
+
+    def recurring(self) -> list[tuple[float, Callable[[], None]]]:
+        return [
+            (self.world.faults.leader_deaths_per_min, self._kill_leader),
+            (self.world.faults.leader_moves_per_min, self._depose_leader),
+        ]
+
+    def is_done(self) -> bool:
+        return not self._versions
+
+    def _leader(self) -> Kcl3Worker | None:
+        workers = (worker for worker in self.world.workers.values() if isinstance(worker, Kcl3Worker))
+        return next((worker for worker in workers if worker.leadership.is_leader), None)
+
+    def _kill_leader(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self.world.met["fault: leader_deaths_per_min"] += 1
+            self.world.on_worker_gone(leader, "crashed")
+
+    def _depose_leader(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self.world.met["fault: leader_moves_per_min"] += 1
+            leader.leadership.resign()
+
+    def _migrate(self) -> None:
+        """Move the row `Migration3.0` to its next state, once it is due and the fleet is ready for it."""
+        if not self._versions:
+            return
+        world, (at_s, version) = self.world, self._versions[0]
+        is_upgrade = version in WITH_LEADER and world.kcl3.version == UPGRADING
+        is_ready = not is_upgrade or world.kcl3.is_ready(world.wall_ms() / 1000)
+        if world.now >= at_s and is_ready:
+            world.kcl3.version = version
+            world.record(VersionChanged(version))
+            del self._versions[0]
+        elif world.now >= at_s:
+            world.record(FleetUnready(version))
+        world.schedule(world.now + _CHECK_S, self._migrate)

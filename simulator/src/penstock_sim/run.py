@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Final
 
@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from penstock_sim.checker import Checker, Violation
 from penstock_sim.checkers import NothingLost, Suite
-from penstock_sim.events.base import HistoryEntry
+from penstock_sim.events.base import HistoryEntry, shards_in
 from penstock_sim.kcl3_checkers import LeftToTheLeader
-from penstock_sim.kcl3_fleet import Kcl3Fleet
+from penstock_sim.kcl3_worker import Kcl3Fleet
 from penstock_sim.kinds import SeedKind
 from penstock_sim.loss_checkers import LossesReported, OnlyFailuresAreGivenUp
 from penstock_sim.plan import Scenario
@@ -28,7 +28,6 @@ from penstock_sim.queue_worker import QueueActors
 from penstock_sim.seed_kinds import DRAW
 from penstock_sim.several_streams import SeveralStreams
 from penstock_sim.situations import finders_of
-from penstock_sim.story import story_lines
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
 from penstock_sim.table import TableCall
 from penstock_sim.world import World
@@ -36,6 +35,18 @@ from penstock_sim.world import World
 _READ_WITHIN_S: Final = 25.0
 """So long after a record was put on a fleet at rest it must be handled."""
 _STEP_S: Final = 5.0
+
+
+def story_lines(history: Sequence[HistoryEntry], violation: Violation, line_count: int) -> list[str]:
+    """Return the last events of a failing history in plain words: those of the shards that its violation names, if any."""
+    shards = shards_in(violation.what)
+    lines: list[str] = []
+    for at_s, event in history:
+        if not shards or event.concerns_all or shards & event.shards():
+            words = event.describe()
+            if words:
+                lines.append(f"{at_s:8.2f} s  {words}")
+    return lines[max(0, len(lines) - line_count) :]
 
 
 class SeedResult(Struct, frozen=True):
@@ -126,7 +137,7 @@ def open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> 
     if scenario.producers is not None:
         world.actors.append(ProducerActors(world, scenario.producers))
     if scenario.sinks is not None:
-        from penstock_sim.sink_actors import SinkActors
+        from penstock_sim.sink_query import SinkActors
 
         world.actors.append(SinkActors(world, scenario.sinks))
     if scenario.queues is not None:
