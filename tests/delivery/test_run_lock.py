@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import locale
+import os
 import subprocess
 import sys
 
@@ -21,6 +23,7 @@ from penstock.delivery.opening import (
     with_absolute_paths,
 )
 from penstock.delivery.run_lock import QUERY, RANGE, kind_of, try_lock
+from penstock.delivery.running import use_utf8_names
 from penstock.errors import DeliveryFailed, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
 
@@ -97,6 +100,16 @@ def test_files_are_moved_only_within_one_file_system(tmp_path):
     iceberg = {"to": "lake.sales.orders", "format": "iceberg", "state": "/state"}
     assert places(**iceberg, checkpoint="s3://lake/checkpoint").state == "/state/orders"
     places(to="hdfs:///lake/orders", state="hdfs://host/state")
+
+
+@pytest.mark.parametrize(("encoding", "chosen"), [("UTF-8", None), ("ANSI_X3.4-1968", "C.UTF-8")])
+def test_java_writes_all_names_of_partitions_whatever_the_locale(monkeypatch, encoding, chosen):
+    monkeypatch.delenv("LC_ALL", raising=False)
+    monkeypatch.setattr(locale, "getencoding", lambda: encoding)
+    with monkeypatch.context() as environment:
+        environment.setenv("LC_ALL", "")
+        use_utf8_names()
+        assert (os.environ["LC_ALL"] or None) == chosen
 
 
 def test_folders_elsewhere_are_not_locked():

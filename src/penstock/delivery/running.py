@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import logging
 import os
 import sys
@@ -85,6 +86,7 @@ def open_session(
     for name, value in {**chosen, **settings, **lake}.items():
         conf.set(name, value)
     if SparkContext._active_spark_context is None and not submitted:  # noqa: SLF001 - it has no public name
+        use_utf8_names()
         # Ctrl-C reaches a whole process group. Spark's processes get a session of their own, so they finish the batch under way.
         gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]  # pyspark's
         SparkContext(conf=conf, gateway=gateway)
@@ -106,6 +108,15 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
     found = [with_absolute_paths(each) for each in deliveries]
     check_together(tuple(found))
     return [(each, check_options(each)) for each in found]
+
+
+def use_utf8_names() -> None:
+    """Choose UTF-8 for the names of files that Java writes, if this machine's locale cannot write every name.
+
+    With LC_ALL=C, or a locale that is not installed, Spark would end at the first partition with a letter beyond ASCII.
+    """
+    if locale.getencoding().upper() not in ("UTF-8", "UTF8"):
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 @contextmanager
