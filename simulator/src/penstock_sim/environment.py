@@ -32,7 +32,7 @@ from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.fibers import Fibers
 from penstock_sim.kcl3_rows import SimKcl3Rows
 from penstock_sim.plan import EPOCH_MS, FaultPlan, Scenario
-from penstock_sim.stream import SimStream
+from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.table import Fate, SimTable, TableCall
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Environment:
         return 0.01 + 0.2 * self.chance.random()
 
     def has_fault(self, name: str) -> bool:
-        """Draw whether a fault of the plan happens now, by the name of its rate; none does once the faults have ended."""
+        """Draw whether a fault of the plan happens now, as `luck` does, but also for a rate of zero: queries draw so."""
         likelihood: float = getattr(self.scenario.faults, name)
         happens = not self.is_healed and self.chance.random() < likelihood
         if happens:
@@ -355,10 +355,13 @@ class Environment:
         self._mistaken_s[key] = self.now
         return True
 
-    def _mistaken_denial(self, key: str) -> PenstockError | None:
-        if self._is_mistaken(key, _MISTAKES_APART_S, "unknown_shard"):
-            return self.unknown_shard(key)
-        return None
+    def _find(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
+        """Find the shard that a call names, unless it has left the stream or the service is mistaken."""
+        if self._is_mistaken(place, _MISTAKES_APART_S, "unknown_shard"):
+            return self.unknown_shard(place)
+        found = self.streams.locate(place)
+        is_gone = not isinstance(found, PenstockError) and found[1].is_expired
+        return self.unknown_shard(place) if is_gone else found
 
     def unknown_shard(self, key: str) -> NotFound:
         """Return the error of a shard that the stream does not have."""
@@ -366,15 +369,10 @@ class Environment:
 
     def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
         """Answer GetShardIterator."""
-        error = self._stream_error() or self._mistaken_denial(place)
-        if error is not None:
-            return error
-        found = self.streams.locate(place)
+        found = self._stream_error() or self._find(place)
         if isinstance(found, PenstockError):
             return found
         stream, shard = found
-        if shard.is_expired:
-            return self.unknown_shard(place)
         refused = self.streams.refuse_position(stream, position)
         key = stream.key_of(shard.shard_id)
         return refused or f"{key}:{stream.seek(shard, position)}:{self.now:.3f}"
@@ -387,15 +385,10 @@ class Environment:
         key, index_text, born_text = iterator.rsplit(":", 2)
         if self.now - float(born_text) > self.streams.iterator_life_s() or self.luck("expired_iterator"):
             return ExpiredIterator("expired")
-        error = self._mistaken_denial(key)
-        if error is not None:
-            return error
-        found = self.streams.locate(key)
+        found = self._find(key)
         if isinstance(found, PenstockError):
             return found
         stream, shard = found
-        if shard.is_expired:
-            return self.unknown_shard(key)
         index = max(int(index_text), shard.trimmed)
         count = 0 if self.luck("empty_page") else record_count_max
         if count == 0 and "maxBatchDuration" in self.scenario.query_plan.options:
