@@ -143,7 +143,7 @@ IsReplaced(d, s) ==
   /\ Identity(claim) # drv[d].seen[s]
 
 (* Another driver has reset the lease since this one saw its claim.        *)
-IsSetBack(d, s) == row[s].claim # NoClaim /\ row[s].claim.batch < drv[d].seen[s][1]
+IsReset(d, s) == row[s].claim # NoClaim /\ row[s].claim.batch < drv[d].seen[s][1]
 
 SeenNow(seen, s, r) ==
   IF r.claim # NoClaim /\ r.claim.batch >= seen[s][1] THEN [seen EXCEPT ![s] = Identity(r.claim)] ELSE seen
@@ -246,7 +246,7 @@ TakeRow(d, s, isOld) ==
   /\ r.holder \in {Nobody, Other} \/ (IsOfQuery(r) /\ r.holder < v.run)
   /\ IF isOld THEN Spend("old row") ELSE IF r.holder = Other THEN Spend("force") ELSE UNCHANGED left
   /\ row' = [row EXCEPT ![s].holder = v.run]
-  /\ IF ~isOld /\ (IsNew(d, s) \/ (settled /\ IsSetBack(d, s))) THEN Refuse(d)
+  /\ IF ~isOld /\ (IsNew(d, s) \/ (settled /\ IsReset(d, s))) THEN Refuse(d)
      ELSE drv' = [drv EXCEPT ![d].held = @ \cup {s},
                              ![d].seen = IF settled \/ @[s] = <<0, 0>> THEN SeenNow(@, s, r) ELSE @,
                              ![d].pos[s] = IF settled THEN place ELSE Absent]

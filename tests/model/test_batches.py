@@ -190,7 +190,7 @@ RULES = (
     ),
     Rule(
         "a driver ends if a lease that it gets was reset after the driver saw the lease's claim",
-        " \\/ (settled /\\ IsSetBack(d, s))",
+        " \\/ (settled /\\ IsReset(d, s))",
         "",
         "NothingSkipped",
         ("copy", "release"),

@@ -182,7 +182,7 @@ class Leadership:
 
     def begin(self) -> None:
         """Try for the lock, and run the leader's rounds while this worker has it."""
-        self._later(self._world.chance.uniform(0.1, 2.0), self._beat)
+        self._later(self._world.chance.uniform(0.1, 2.0), self._renew_lock)
         self._later(self._round_s, self._run)
 
     def follow(self, *, is_native: bool) -> None:
@@ -205,8 +205,8 @@ class Leadership:
 
     # --- the lock -----------------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
-        self._later(self._lock_s / _LOCK_RENEWALS, self._beat)
+    def _renew_lock(self) -> None:
+        self._later(self._lock_s / _LOCK_RENEWALS, self._renew_lock)
         if self._held is not None and not self.is_leader:
             self._lose("too late")
         if not self._is_native:

@@ -393,7 +393,7 @@ def test_a_lease_reset_under_a_query_ends_it_and_a_restart_reads_on(query, clien
     row = q.table.fetch(FIRST)
     assert isinstance(q.table.write(Delete(FIRST, row.counter, row.checkpoint)), Applied)
     assert isinstance(q.table.write(Create(replace(old, counter=row.counter))), Applied)
-    with pytest.raises(AnotherDriver, match=r"set back to batch 1 of this very run.*Start the query again"):
+    with pytest.raises(AnotherDriver, match=r"reset to batch 1 of this very run.*Start the query again"):
         q.read(parts[0])
     q.die()
     q.commit(end, q.execute(end))

@@ -173,7 +173,7 @@ class BatchSettler:
             claim = shards.reset_claim(fresh)
             if claim is not None:
                 raise _reset_error(
-                    f"shard {fresh.key}: its lease was set back to batch {claim.batch} of {shards.worker}"
+                    f"shard {fresh.key}: its lease was reset to batch {claim.batch} of {shards.worker}"
                 )
 
     def recreate_lost_leases(self, joined: Joined) -> None:
@@ -307,7 +307,7 @@ def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapp
     # Without this check the driver would claim the batch's end again, and Spark may have accepted a different end.
     for key, claim in shards.replaced_claims(start, rows):
         raise _reset_error(
-            f"shard {key}: its lease was set back to batch {claim.batch} during batch {start.batch} of {shards.worker}"
+            f"shard {key}: its lease was reset to batch {claim.batch} during batch {start.batch} of {shards.worker}"
         )
 
 

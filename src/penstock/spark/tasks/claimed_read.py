@@ -197,7 +197,7 @@ class ClaimedRead:
         if claim.run == self._execution.run and claim.batch < self._batch:
             return AnotherDriver(
                 f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: its lease in table {self._table.name} was "
-                f"set back to batch {claim.batch} of this very run: the table was restored from a backup. This "
+                f"reset to batch {claim.batch} of this very run: the table was restored from a backup. This "
                 "execution stops before any sink sees it. Start the query again: it goes on from its checkpoint location, and "
                 "nothing is lost"
             )
