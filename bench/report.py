@@ -162,8 +162,8 @@ def page(results: dict[str, Any]) -> str:
             if apart := result.get("apart"):
                 lines += [
                     (
-                        f"Measured apart from the others, on {apart['date']}: load {apart['load_before']} before and "
-                        f"{apart['load_after']} after."
+                        f"Measured apart from the others, on {apart['date']}, {apart['processor']}: load {apart['load_before']} before "
+                        f"and {apart['load_after']} after."
                     ),
                     "",
                 ]
@@ -177,7 +177,7 @@ def page(results: dict[str, Any]) -> str:
 def updated(known: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
     """Return earlier results with the newly measured rows in place of theirs, each with its machine and date."""
     facts = results["measured"]
-    apart = {name: facts[name] for name in ("date", "load_before", "load_after")}
+    apart = {name: facts[name] for name in ("date", "processor", "load_before", "load_after")}
     found = {result["key"]: {**result, "apart": apart} for result in results["rows"]}
     rows = {**{result["key"]: result for result in known["rows"]}, **found}
     return {"measured": known["measured"], "rows": [rows[row.key] for row in ROWS if row.key in rows]}
