@@ -14,7 +14,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.put_entry import PutAnswer
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.writing.batcher import Batcher
-from penstock.errors import DeliveryFailed
+from penstock.errors import DeliveryFailed, UsageError
 from penstock.ports.kinesis import ShardListing
 from penstock.producer import Producer
 from penstock.producer.engine import Engine
@@ -148,6 +148,27 @@ def test_a_callback_that_ends_its_thread_keeps_no_other_receipt_from_its_outcome
         assert [receipt.result(WAIT_S).shard_id for receipt in receipts] == ["low"] * 5
         assert put(producer, b"later").result(WAIT_S).shard_id == "low"
     assert "a callback of a record's future raised" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["flush", "close"])
+def test_a_callback_that_would_wait_for_itself_is_refused(stream, name):
+    raised = []
+
+    def wait(_):
+        try:
+            getattr(producer, name)()
+        except UsageError as error:
+            raised.append(str(error))
+
+    with producer_of(stream) as producer:
+        stream.may_answer.clear()
+        receipt = put(producer, b"1")
+        receipt.add_done_callback(wait)
+        stream.may_answer.set()
+        receipt.result(WAIT_S)
+        assert put(producer, b"2").result(WAIT_S).shard_id == "low"
+    assert len(raised) == 1
+    assert f"{name}() waits for records, and is called in a future's callback" in raised[0]
 
 
 def test_a_future_that_was_settled_elsewhere_keeps_no_other_from_its_outcome(stream, caplog):

@@ -202,6 +202,11 @@ class Engine:
         return len(left)
 
     @property
+    def is_own_thread(self) -> bool:
+        """Whether this is asked on a thread that sends, as a callback of a future is called on."""
+        return threading.current_thread() in self._threads
+
+    @property
     def waiting_count(self) -> int:
         """Records that are not acknowledged."""
         return self._batcher.waiting_count

@@ -238,8 +238,10 @@ class Producer:
 
         Raises:
             DeliveryFailed: The timeout passed, or records failed since the last flush.
+            UsageError: A future's callback calls it, which would wait for itself.
         """
         self._check_process()
+        self._check_no_callback("flush")
         self._flush(timeout_s, "they go on being sent")
 
     def _flush(self, timeout_s: float | None, what_follows: str) -> None:
@@ -263,8 +265,10 @@ class Producer:
         Raises:
             DeliveryFailed: Records were not acknowledged in time, or failed since the last flush. The futures of
                 the remaining records fail.
+            UsageError: A future's callback calls it, which would wait for itself.
         """
         self._check_process()
+        self._check_no_callback("close")
         with self._lock:
             if self._is_closed:
                 return
@@ -320,6 +324,13 @@ class Producer:
             raise UsageError(
                 f"this producer was made in process {self._process_id} and its threads stayed there; make one in process "
                 f"{os.getpid()}, after the fork"
+            )
+
+    def _check_no_callback(self, name: str) -> None:
+        if self._engine is not None and self._engine.is_own_thread:
+            raise UsageError(
+                f"stream {self.stream}: {name}() waits for records, and is called in a future's callback, on one of the threads that "
+                "send them: set an event there, and call it on a thread of the program"
             )
 
     def _open(self) -> Engine:
