@@ -95,6 +95,16 @@ def test_an_error_in_the_loops_body_stops_the_consumer_and_comes_out(stream, tab
     assert len(unfinished(stream, table)) == 5
 
 
+def test_a_second_loop_over_a_consumer_is_refused(stream, table):
+    """As a cell of a notebook that is run again: the consumer has ended with the first loop, and would give nothing."""
+    put(stream, 5)
+    looped = consumer(stream, table)
+    for _ in looped:
+        break
+    with pytest.raises(UsageError, match="a loop over this consumer has ended before"):
+        next(iter(looped))
+
+
 def test_a_consumer_may_be_opened_and_then_iterated(stream, table):
     sent, got = put(stream, 20), []
     with consumer(stream, table) as opened:

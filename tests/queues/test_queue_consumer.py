@@ -263,6 +263,15 @@ def test_records_are_pulled_and_the_loop_may_be_left(world):
     assert world.visible == sorted(world.left)
 
 
+def test_a_second_loop_over_a_consumer_is_refused(world):
+    world.put("a", "b")
+    of = consumer(world, concurrency=1)
+    for _ in of:
+        break
+    with pytest.raises(UsageError, match="a loop over this consumer has ended before"):
+        next(iter(of))
+
+
 def test_remembered_records_are_not_handled_twice(world):
     world.put("a")
     handled = []

@@ -53,6 +53,7 @@ class ConsumerRun(Generic[_R]):
         self._not_stopped = not_stopped
         self._start_lock = threading.Lock()  # held while the consumer starts
         self._iteration_lock = threading.Lock()  # one of the iterating threads starts the consumer
+        self._iterated: set[int] = set()  # the threads whose iteration has ended
         self._is_stop_wanted = False  # no lock: a signal handler may set it while `begin` holds the lock
 
     @property
@@ -164,7 +165,16 @@ class ConsumerRun(Generic[_R]):
             self.wait(self._stop_within_s)
 
     def items(self, pull: ThreadPull[_T], start: Callable[[], None]) -> Iterator[_T]:
-        """Start the consumer if no other thread has, yield its items, and stop it when the iteration ends."""
+        """Start the consumer if no other thread has, yield its items, and stop it when the iteration ends.
+
+        Raises:
+            UsageError: An iteration on this thread has ended before, and stopped the consumer.
+        """
+        thread_id = threading.get_ident()
+        if thread_id in self._iterated:
+            raise UsageError(
+                "a loop over this consumer has ended before, which stopped it; make a new consumer to go on"
+            )
         with StopSignals(self.request_stop):
             with self._iteration_lock:
                 if self.running is None:
@@ -174,6 +184,7 @@ class ConsumerRun(Generic[_R]):
             try:
                 yield from pull.items(running.has_ended)
             finally:
+                self._iterated.add(thread_id)
                 if self.home.is_here:  # after a fork in the loop's body, both processes reach this
                     pull.close()
                     self.request_stop()
