@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.batches.offsets import INITIAL_OFFSET
 from penstock.core.leases.lease_writes import Applied, Take
+from penstock.spark.batch_planning import OneStream
 from penstock.spark.engine import PASSES_START
 from penstock.spark.options.spark_options import parse_source
 from penstock.spark.stream_reader import KinesisStreamReader
@@ -89,7 +90,7 @@ class Query:
 
     def fresh(self):
         """A reader in a new process, as after a restart."""
-        reader = KinesisStreamReader(self.options)
+        reader = KinesisStreamReader(OneStream(self.options))
         self.readers.append(reader)
         return reader if self.is_told_starts else ReaderWithoutStarts(reader)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.spark.options.several_streams import parse_several_source
-from penstock.spark.streams.several_reader import SeveralStreamsReader
+from penstock.spark.stream_reader import KinesisStreamReader
+from penstock.spark.streams.several_source import SeveralStreams
 from penstock.wiring import open_lease_table
 from reader_query import Query, ReaderWithoutStarts
 from waiting import wait_until
@@ -31,7 +32,7 @@ class SeveralQuery(Query):
         return open_lease_table(self.options.shared.lease_table, self.options.shared.connection)
 
     def fresh(self):
-        reader = SeveralStreamsReader(self.options)
+        reader = KinesisStreamReader(SeveralStreams(self.options))
         self.readers.append(reader)
         return reader if self.is_told_starts else SeveralReaderWithoutStarts(reader)
 

@@ -44,6 +44,7 @@ def claim_all(table: Any, offset: Any, number: int) -> None:
 
 def opened(stream: str, application: str) -> tuple[Any, Any]:
     """Return a reader of the stream, and its lease table."""
+    from penstock.spark.batch_planning import OneStream
     from penstock.spark.options.spark_options import parse_source
     from penstock.spark.stream_reader import KinesisStreamReader
     from penstock.wiring import open_lease_table
@@ -60,7 +61,7 @@ def opened(stream: str, application: str) -> tuple[Any, Any]:
             "leaseDuration": "60s",
         }
     )
-    return KinesisStreamReader(options), open_lease_table(application, options.connection)
+    return KinesisStreamReader(OneStream(options)), open_lease_table(application, options.connection)
 
 
 def look_s(table: Any) -> float:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.aws.aws_options import AwsOptions
-from penstock.core.keyword_options import check_names, field_names
+from penstock.aws.aws_options import AwsOptions, parse_connection
 from penstock.errors import OptionError
 from penstock.runtime.system_clock import SystemClock
 
@@ -27,20 +25,6 @@ if TYPE_CHECKING:
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:.+")
 
 # An adapter is loaded when it is opened: a Spark task needs one or two of them, and every batch may begin in a new process.
-
-
-def parse_connection(fields: Mapping[str, Any], also_known: Collection[str] = ()) -> AwsOptions:
-    """Return the options of a connection that is given field by field.
-
-    Args:
-        fields: Fields of `AwsOptions`.
-        also_known: Further names that the caller takes, for the message.
-
-    Raises:
-        OptionError: A field is unknown or has a bad value.
-    """
-    check_names(fields, field_names(AwsOptions) | set(also_known), "connection option")
-    return AwsOptions(**fields)
 
 
 def open_kinesis(options: AwsOptions | None = None) -> Kinesis:

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from penstock.aws import cloudwatch_queries
+from penstock.aws import service_calls
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.cloudwatch_queries import CloudWatchQueries
 
@@ -34,7 +34,7 @@ def fetch(monkeypatch):
                 page = {"MetricDataResults": left.pop(0)}
                 return {**page, **({"NextToken": "more"} if left else {})}
 
-        monkeypatch.setattr(cloudwatch_queries, "client_for", lambda *_: Client())
+        monkeypatch.setattr(service_calls, "client_for", lambda *_: Client())
         return CloudWatchQueries(AwsOptions(region="eu-west-1")).fetch("orders", QUERIES, 0, 60_000)
 
     return fetch

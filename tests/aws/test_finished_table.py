@@ -9,7 +9,7 @@ pytest.importorskip("httptools")
 pytest.importorskip("moto")
 
 from penstock import FinishedRecordsTable, QueueConsumer
-from penstock.aws import finished_table
+from penstock.aws import service_calls
 from penstock.errors import NotFound, OptionError, Rejected, Throttled
 from penstock.runtime.metrics_tally import MetricsTally
 from penstock_local import Fault, LocalKinesis
@@ -95,7 +95,7 @@ class LeavingOut:
 
 
 def with_client(monkeypatch, client, **connection):
-    monkeypatch.setattr(finished_table, "client_for", lambda *_: client)
+    monkeypatch.setattr(service_calls, "client_for", lambda *_: client)
     fields = {"region": "eu-west-1", "retry_base_s": 0.001, "retry_cap_s": 0.001, **connection}
     return FinishedRecordsTable("t", "q", connection=fields)
 
@@ -121,9 +121,7 @@ def test_a_throttled_table_is_given_up_within_its_bound(monkeypatch):
 def test_the_calls_of_the_memory_are_bounded_whatever_the_connection_has(monkeypatch):
     seen = []
     done = with_client(monkeypatch, LeavingOut(9))
-    monkeypatch.setattr(
-        finished_table, "client_for", lambda _, options: seen.append(options) or LeavingOut(9)
-    )
+    monkeypatch.setattr(service_calls, "client_for", lambda _, options: seen.append(options) or LeavingOut(9))
     done.put_finished(["a"])
     (options,) = seen
     assert (options.deadline_s, options.read_timeout_s, options.connect_timeout_s) == (3.0, 3.0, 3.0)

@@ -6,7 +6,7 @@ import pytest
 from botocore.session import Session
 from botocore.stub import Stubber
 
-from penstock.aws import glue_schema_registry
+from penstock.aws import service_calls
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.glue_schema_registry import GlueSchemaRegistry
 from penstock.errors import AccessDenied, Rejected, ResourceBusy, Throttled, UnsupportedSchema
@@ -41,7 +41,7 @@ def client():
 
 @pytest.fixture
 def stub(client, monkeypatch):
-    monkeypatch.setattr(glue_schema_registry, "client_for", lambda service, options: client)
+    monkeypatch.setattr(service_calls, "client_for", lambda service, options: client)
     with Stubber(client) as stub:
         yield stub
         stub.assert_no_pending_responses()

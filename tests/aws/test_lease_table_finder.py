@@ -5,7 +5,7 @@ import threading
 import botocore.exceptions as sdk
 import pytest
 
-from penstock.aws import lease_table_finder
+from penstock.aws import service_calls
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.lease_table_finder import FoundTables, LeaseTableFinder
 from penstock.errors import AccessDenied
@@ -42,7 +42,7 @@ class Client:
 @pytest.fixture
 def find(monkeypatch):
     def finder_of(client):
-        monkeypatch.setattr(lease_table_finder, "client_for", lambda service, options: client)
+        monkeypatch.setattr(service_calls, "client_for", lambda service, options: client)
         return LeaseTableFinder(AwsOptions(region="eu-west-1")).find
 
     return finder_of

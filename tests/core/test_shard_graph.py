@@ -63,11 +63,11 @@ def test_a_merged_shard_has_two_parents_and_a_split_one_two_children():
 
 
 def test_ancestors_and_descendants_reach_through_merges():
-    assert GRAPH.ancestors("shard-8") == ids(0, 1, 2, 3, 6, 7)
-    assert GRAPH.ancestors("shard-0") == frozenset()
-    assert GRAPH.descendants("shard-0") == ids(6, 8)
-    assert GRAPH.descendants("shard-5") == ids(9, 10)
-    assert GRAPH.descendants("shard-8") == frozenset()
+    assert GRAPH.ancestors(["shard-8"]) == ids(0, 1, 2, 3, 6, 7)
+    assert GRAPH.ancestors(["shard-0"]) == frozenset()
+    assert GRAPH.descendants(["shard-0"]) == ids(6, 8)
+    assert GRAPH.descendants(["shard-5"]) == ids(9, 10)
+    assert GRAPH.descendants(["shard-8"]) == frozenset()
 
 
 def test_open_shards_come_in_the_order_of_their_hash_ranges():
@@ -78,7 +78,7 @@ def test_a_parent_that_is_gone_still_has_children_and_is_nobodys_listed_parent()
     graph = ShardGraph(LATTICE[6:])
     assert numbers(graph.children("shard-0")) == [6]
     assert graph.parents("shard-6") == ()
-    assert graph.ancestors("shard-8") == ids(6, 7)
+    assert graph.ancestors(["shard-8"]) == ids(6, 7)
 
 
 def test_shards_are_found_by_name():
@@ -333,10 +333,10 @@ def test_in_any_history_parents_come_before_children_whatever_the_listing_looked
             parent = todo.pop()
             by_hand.add(parent)
             todo += graph[parent].parents
-        assert graph.ancestors(one.shard_id) == by_hand
-        assert all((one.shard_id in graph.descendants(ancestor)) for ancestor in by_hand)
-        assert graph.descendants(one.shard_id) == {
-            other.shard_id for other in graph if one.shard_id in graph.ancestors(other.shard_id)
+        assert graph.ancestors([one.shard_id]) == by_hand
+        assert all((one.shard_id in graph.descendants([ancestor])) for ancestor in by_hand)
+        assert graph.descendants([one.shard_id]) == {
+            other.shard_id for other in graph if one.shard_id in graph.ancestors([other.shard_id])
         }
 
 
@@ -350,7 +350,7 @@ def test_in_any_history_the_oldest_snapshot_and_what_descends_from_it_are_everyt
     assert snapshot.holes == ()
     reached = {one.shard_id for one in snapshot.shards}
     for one in snapshot.shards:
-        reached |= graph.descendants(one.shard_id)
+        reached |= graph.descendants([one.shard_id])
     assert reached == {one.shard_id for one in graph}
 
 
@@ -367,8 +367,8 @@ def test_a_lattice_of_ten_thousand_shards_is_followed_without_recursion_or_blow_
         ]
     began_s = time.process_time()
     graph = ShardGraph(reversed(shards))
-    assert len(graph.ancestors(shards[-1].shard_id)) == len(shards) - 1
-    assert len(graph.descendants("shard-0")) == len(shards) - 1
+    assert len(graph.ancestors([shards[-1].shard_id])) == len(shards) - 1
+    assert len(graph.descendants(["shard-0"])) == len(shards) - 1
     assert time.process_time() - began_s < 5
 
 

@@ -318,7 +318,7 @@ def _skip_the_poison(
 def _whole_calls_to_dead_letters(self: ShardDelivery[Any], piece: Any, error: BaseException) -> Any:
     self._ready.append(piece.key)
     self._queues[piece.key].again.insert(0, replace(piece, kind=CallKind.DEAD_LETTER, attempt=1, error=error))
-    return SendToDeadLetter(len(piece.records))
+    return SendToDeadLetter()
 
 
 def _forget_the_place_inside(self: ShardRun, records: Any) -> int:

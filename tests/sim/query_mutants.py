@@ -284,7 +284,7 @@ def finds_an_empty_table(_self, _known):
 GIVE_BACK = QueryShards._release
 KEEP_REST = ClaimedRead._keep_rest
 POSITION_OF = page_limits.position_of
-COUNT_DONE = arrow_records._count_done
+COUNT_DONE = page_limits.count_up_to
 ON_ITERATOR = ShardReader.on_iterator
 DRAINED = QueryShards.release_finished
 ON_FAILURE = NewsPoller._on_failure
@@ -442,7 +442,7 @@ QUERY_MUTANTS = (
         SPARK,
         3,
         arrow_records,
-        "_count_done",
+        "count_up_to",
         gives_the_rest_once_more,
     ),
     Mutant(

@@ -42,9 +42,10 @@ given = {"streamName": "s", "region": "us-east-1", "endpointUrl": "http://127.0.
          "awsSecretKey": "b"}
 """
 READ = """
+from penstock.spark.batch_planning import OneStream
 from penstock.spark.stream_reader import KinesisStreamReader
 options = parse_source(given)[0]
-KinesisStreamReader(options)
+KinesisStreamReader(OneStream(options))
 open_kinesis(options.connection), open_lease_table("leases", options.connection)
 client_for("kinesis", options.connection), client_for("dynamodb", options.connection)
 """

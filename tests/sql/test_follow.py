@@ -74,8 +74,8 @@ def follow():
 
         def run():
             try:
-                for refresh in followed.results():
-                    results.put(refresh.rows.to_pylist())
+                for rows in followed.results():
+                    results.put(rows.to_pylist())
             except Exception as error:  # noqa: BLE001 - the test gets it
                 results.put(error)
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count, pairwise
 from typing import Any, Final, NamedTuple
 
-from penstock.core.backoff import Backoff, GiveUp, RetryPlan
+from penstock.core.backoff import Backoff, RetryPlan
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, WorkerStats
 from penstock.core.leases.lease import Lease, TablePart
@@ -124,12 +124,12 @@ class Caller:
                 return answer
             if not retried or self.retries is None or not isinstance(error, Throttled | Unavailable):
                 raise error
-            decision = self.retries.decide(
+            delay_s = self.retries.delay_s(
                 attempt, self.clock.monotonic_s() - began_s, self.world.chance.random()
             )
-            if isinstance(decision, GiveUp):
+            if delay_s is None:
                 raise error
-            self.clock.sleep(decision.delay_s)
+            self.clock.sleep(delay_s)
         raise AssertionError("counting has no end")
 
 

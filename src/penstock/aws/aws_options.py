@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from penstock.core.backoff import Backoff, RetryPlan
 from penstock.core.endpoint import has_user, without_user
-from penstock.core.keyword_options import check_types
+from penstock.core.keyword_options import check_names, check_types, field_names
 from penstock.errors import OptionError
 
 _log: Final = logging.getLogger("penstock.aws")
@@ -90,6 +91,20 @@ class AwsOptions:
             f"AwsOptions(region={self.region!r}, endpoint_url={self.endpoint_url!r}, profile={self.profile!r}, "
             f"role_arn={self.role_arn!r}, fixed_credentials={self.access_key_id is not None})"
         )
+
+
+def parse_connection(fields: Mapping[str, Any], also_known: Collection[str] = ()) -> AwsOptions:
+    """Return the options of a connection that is given field by field.
+
+    Args:
+        fields: Fields of `AwsOptions`.
+        also_known: Further names that the caller takes, for the message.
+
+    Raises:
+        OptionError: A field is unknown or has a bad value.
+    """
+    check_names(fields, field_names(AwsOptions) | set(also_known), "connection option")
+    return AwsOptions(**fields)
 
 
 def drop_user(url: str) -> str:

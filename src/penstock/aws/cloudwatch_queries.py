@@ -11,8 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
-from penstock.aws.service_calls import call, pages_of
+from penstock.aws.service_calls import call_operation, pages_of
 from penstock.runtime.threads import map_on_daemons
 
 QUERIES_PER_CALL_MAX: Final = 500
@@ -151,7 +150,7 @@ class CloudWatchQueries:
         statuses = dict.fromkeys(asked, _COMPLETE)
         messages: list[str] = []
         pages = pages_of(
-            partial(self._send, resource),
+            partial(call_operation, "cloudwatch", "GetMetricData", resource, self._options),
             "NextToken",
             "NextToken",
             MetricDataQueries=[_document_of(name, query, period_s) for name, query in asked.items()],
@@ -167,10 +166,6 @@ class CloudWatchQueries:
                 for at, value in zip(result["Timestamps"], result["Values"], strict=True):
                     sums[result["Id"]][round(at.timestamp() * 1000)] = value
         return _Part([(sums[name], statuses[name]) for name in asked], messages)
-
-    def _send(self, resource: str, **arguments: Any) -> Any:
-        client = client_for("cloudwatch", self._options)
-        return call(lambda: client.get_metric_data(**arguments), "GetMetricData", resource, self._options)
 
 
 def _sentence_of(message: Mapping[str, str]) -> str:

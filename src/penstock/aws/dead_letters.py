@@ -18,10 +18,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
-from penstock.aws.service_calls import PASSING, call
-from penstock.core.keyword_options import check_names, field_names, merge_connection
+from penstock.aws.aws_options import parse_connection
+from penstock.aws.service_calls import PASSING, call_operation
+from penstock.core.keyword_options import merge_connection
 from penstock.core.limits import RECORD_BYTES_MAX
 from penstock.core.stream_identity import in_region_of
 from penstock.errors import DeadLetterFailed, ResourceBusy, ServiceError, UnknownOutcome, UsageError
@@ -67,12 +66,7 @@ class _Target:
         stream: str | None = None,
     ) -> None:
         fields = in_region_of(merge_connection(connection, region=region, endpoint_url=endpoint_url), stream)
-        check_names(fields, field_names(AwsOptions), "connection option")
-        self._options = AwsOptions(**fields)
-
-    @property
-    def _client(self) -> Any:
-        return client_for(self._service, self._options)
+        self._options = parse_connection(fields)
 
     def __call__(self, batch: Batch, error: BaseException) -> None:
         """Write a letter for each record.
@@ -94,14 +88,9 @@ class _Target:
     def _write(self, record: Record, letter: str) -> None:
         raise NotImplementedError
 
-    def _call(self, method: str, operation: str, arguments: Mapping[str, Any]) -> None:
-        call(
-            lambda: getattr(self._client, method)(**arguments),
-            operation,
-            str(self),
-            self._options,
-            is_write=True,
-            retried=_RETRIED,
+    def _call(self, operation: str, arguments: Mapping[str, Any]) -> None:
+        call_operation(
+            self._service, operation, str(self), self._options, is_write=True, retried=_RETRIED, **arguments
         )
 
 
@@ -150,7 +139,7 @@ class DeadLetterStream(_Target):
             raise UsageError(f"a record has at most {RECORD_BYTES_MAX} bytes; use DeadLetterBucket")
         name = "StreamARN" if self.stream.startswith("arn:") else "StreamName"
         arguments = {name: self.stream, "PartitionKey": key, "Data": letter.encode()}
-        self._call("put_record", "PutRecord", arguments)
+        self._call("PutRecord", arguments)
 
 
 class DeadLetterBucket(_Target):
@@ -197,7 +186,7 @@ class DeadLetterBucket(_Target):
             "Body": letter.encode(),
             "ContentType": "application/json",
         }
-        self._call("put_object", "PutObject", arguments)
+        self._call("PutObject", arguments)
 
 
 class DeadLetterQueue(_Target):
@@ -246,4 +235,4 @@ class DeadLetterQueue(_Target):
             place = f"{record.stream}/{record.shard_id}/{record.sequence_number}/{record.sub_sequence_number}"
             arguments["MessageGroupId"] = record.shard_id
             arguments["MessageDeduplicationId"] = hashlib.sha256(place.encode()).hexdigest()
-        self._call("send_message", "SendMessage", arguments)
+        self._call("SendMessage", arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ from penstock.aws.credential_errors import sdk_error
 from penstock.aws.data_plane import SignedAndHeld
 from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
 from penstock.aws.event_connections import Origin, connections_of_process
-from penstock.aws.service_calls import call, pages_of, translate
+from penstock.aws.service_calls import call_operation, pages_of, translate
 from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.errors import ServiceError, Throttled, Unavailable
 from penstock.ports.fan_out import Broken, EventStream, StreamConsumer, StreamNews
@@ -50,52 +50,35 @@ class AwsFanOut:
 
     def fetch_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
         """Call DescribeStreamConsumer."""
-        answer = call(
-            lambda: self._client.describe_stream_consumer(StreamARN=stream_arn, ConsumerName=name),
-            "DescribeStreamConsumer",
-            f"stream {stream_arn}, consumer {name}",
-            self._options,
-        )
+        answer = self._call_on_consumer("DescribeStreamConsumer", stream_arn, name)
         return _consumer_of(answer["ConsumerDescription"])
 
     def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
         """Call ListStreamConsumers for every page."""
-
-        def fetch_page(**arguments: Any) -> Any:
-            return call(
-                lambda: self._client.list_stream_consumers(**arguments),
-                "ListStreamConsumers",
-                f"stream {stream_arn}",
-                self._options,
-            )
-
         pages = pages_of(
-            fetch_page, "NextToken", "NextToken", StreamARN=stream_arn, MaxResults=_LISTING_PAGE_COUNT_MAX
+            partial(call_operation, "kinesis", "ListStreamConsumers", f"stream {stream_arn}", self._options),
+            "NextToken",
+            "NextToken",
+            StreamARN=stream_arn,
+            MaxResults=_LISTING_PAGE_COUNT_MAX,
         )
         return [_consumer_of(each) for page in pages for each in page["Consumers"]]
 
     def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
         """Call RegisterStreamConsumer once."""
-        answer = call(
-            lambda: self._client.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name),
-            "RegisterStreamConsumer",
-            f"stream {stream_arn}, consumer {name}",
-            self._options,
-            is_write=True,
-            retried=(),
-        )
+        answer = self._call_on_consumer("RegisterStreamConsumer", stream_arn, name, is_write=True, retried=())
         return _consumer_of(answer["Consumer"])
 
     def deregister_consumer(self, stream_arn: str, name: str) -> None:
         """Call DeregisterStreamConsumer."""
-        call(
-            lambda: self._client.deregister_stream_consumer(StreamARN=stream_arn, ConsumerName=name),
-            "DeregisterStreamConsumer",
-            f"stream {stream_arn}, consumer {name}",
-            self._options,
-            is_write=True,
-            retried=(Throttled,),
+        self._call_on_consumer(
+            "DeregisterStreamConsumer", stream_arn, name, is_write=True, retried=(Throttled,)
         )
+
+    def _call_on_consumer(self, operation: str, stream_arn: str, name: str, **how: Any) -> Any:
+        resource = f"stream {stream_arn}, consumer {name}"
+        how |= {"StreamARN": stream_arn, "ConsumerName": name}
+        return call_operation("kinesis", operation, resource, self._options, **how)
 
     # --- subscriptions ---
 

@@ -16,11 +16,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
-from penstock.aws.service_calls import PASSING, call
-from penstock.core.backoff import GiveUp
-from penstock.core.keyword_options import check_names, field_names, merge_connection
+from penstock.aws.aws_options import AwsOptions, parse_connection
+from penstock.aws.service_calls import PASSING, call_operation
+from penstock.core.keyword_options import merge_connection
 from penstock.errors import (
     NotFound,
     OptionError,
@@ -78,9 +76,9 @@ class FinishedRecordsTable:
             raise OptionError(f"table={table!r}, queue={queue!r}: both must be named")
         if not isinstance(keep_s, (int, float)) or not keep_s > 0:
             raise OptionError(f"keep_s={keep_s}: expected more than 0")
-        fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
-        check_names(fields, field_names(AwsOptions), "connection option")
-        self._control_options = AwsOptions(**fields)
+        self._control_options = parse_connection(
+            merge_connection(connection, region=region, endpoint_url=endpoint_url)
+        )
         self._options = dataclasses.replace(
             self._control_options,
             connect_timeout_s=min(self._control_options.connect_timeout_s, _ANSWER_WITHIN_S),
@@ -109,9 +107,7 @@ class FinishedRecordsTable:
         found: list[str] = []
 
         def send(request: Any) -> tuple[Any, bool]:
-            answer = self._call(
-                "BatchGetItem", lambda client: client.batch_get_item(RequestItems=request), is_write=False
-            )
+            answer = self._call_soon("BatchGetItem", request, is_write=False)
             rows = answer.get("Responses", {}).get(self._table, ())
             found.extend(ids[row[_KEY]["S"]] for row in rows)
             return answer.get("UnprocessedKeys"), bool(rows)
@@ -143,9 +139,7 @@ class FinishedRecordsTable:
         ]
 
         def send(request: Any) -> tuple[Any, bool]:
-            answer = self._call(
-                "BatchWriteItem", lambda client: client.batch_write_item(RequestItems=request), is_write=True
-            )
+            answer = self._call_soon("BatchWriteItem", request, is_write=True)
             left = answer.get("UnprocessedItems")
             return left, not left or len(left[self._table]) < len(request[self._table])
 
@@ -154,15 +148,12 @@ class FinishedRecordsTable:
     def _key_of(self, record_id: str) -> str:
         return f"{self._queue}#{record_id}"
 
-    def _call(self, operation: str, send: Callable[[Any], Any], *, is_write: bool) -> Any:
-        return call(
-            lambda: send(client_for("dynamodb", self._options)),
-            operation,
-            f"table {self._table}",
-            self._options,
-            is_write=is_write,
-            retried=_RETRIED,
-        )
+    def _call_soon(self, operation: str, request: Any, *, is_write: bool) -> Any:
+        return self._call(operation, self._options, is_write=is_write, retried=_RETRIED, RequestItems=request)
+
+    def _call(self, operation: str, options: AwsOptions | None = None, **how: Any) -> Any:
+        used = self._control_options if options is None else options
+        return call_operation("dynamodb", operation, f"table {self._table}", used, **how)
 
     def _send_all(self, send: Callable[[Any], tuple[Any, bool]], request: Any, operation: str) -> None:
         """Send a request, then the rows that DynamoDB left out of it, until none is left or the deadline has passed."""
@@ -172,15 +163,15 @@ class FinishedRecordsTable:
             if not request:
                 return
             attempt = 1 if has_progressed else attempt + 1
-            decision = self._options.retry_plan.decide(attempt, time.monotonic() - began_s, random.random())
-            if isinstance(decision, GiveUp):
+            delay_s = self._options.retry_plan.delay_s(attempt, time.monotonic() - began_s, random.random())
+            if delay_s is None:
                 raise Throttled(
                     f"table {self._table}: {operation} left rows out for {time.monotonic() - began_s:.1f} s; raise the table's "
                     "capacity",
                     operation=operation,
                     resource=self._table,
                 )
-            time.sleep(decision.delay_s)
+            time.sleep(delay_s)
 
     # --- the table ------------------------------------------------------------------------------------
 
@@ -198,15 +189,13 @@ class FinishedRecordsTable:
             self._wait_until_active()
             return False
         try:
-            self._control(
+            self._call(
                 "CreateTable",
-                lambda client: client.create_table(
-                    TableName=self._table,
-                    KeySchema=[{"AttributeName": _KEY, "KeyType": "HASH"}],
-                    AttributeDefinitions=[{"AttributeName": _KEY, "AttributeType": "S"}],
-                    BillingMode="PAY_PER_REQUEST",
-                ),
                 is_write=True,
+                TableName=self._table,
+                KeySchema=[{"AttributeName": _KEY, "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": _KEY, "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
             )
         except ResourceBusy:
             self._wait_until_active()
@@ -214,14 +203,8 @@ class FinishedRecordsTable:
         except UnknownOutcome as error:
             _log.info("table %s: its creation was sent and not answered: %s", self._table, error)
         self._wait_until_active()
-        self._control(
-            "UpdateTimeToLive",
-            lambda client: client.update_time_to_live(
-                TableName=self._table,
-                TimeToLiveSpecification={"Enabled": True, "AttributeName": _EXPIRES},
-            ),
-            is_write=False,  # repeating the call changes nothing
-        )
+        expiry = {"Enabled": True, "AttributeName": _EXPIRES}
+        self._call("UpdateTimeToLive", TableName=self._table, TimeToLiveSpecification=expiry)
         _log.info("table %s is created, and its rows expire", self._table)
         return True
 
@@ -238,9 +221,7 @@ class FinishedRecordsTable:
 
     def _status(self) -> str | None:
         try:
-            answer = self._control(
-                "DescribeTable", lambda client: client.describe_table(TableName=self._table), is_write=False
-            )
+            answer = self._call("DescribeTable", TableName=self._table)
         except NotFound:
             return None
         table = answer["Table"]
@@ -253,13 +234,3 @@ class FinishedRecordsTable:
                 resource=self._table,
             )
         return str(table["TableStatus"])
-
-    def _control(self, operation: str, send: Callable[[Any], Any], *, is_write: bool) -> Any:
-        options = self._control_options
-        return call(
-            lambda: send(client_for("dynamodb", options)),
-            operation,
-            f"table {self._table}",
-            options,
-            is_write=is_write,
-        )

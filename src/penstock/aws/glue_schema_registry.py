@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
-from penstock.aws.service_calls import PASSING, call
+from penstock.aws.service_calls import PASSING, call_operation
 from penstock.errors import (
     NotFound,
     Rejected,
@@ -64,7 +63,7 @@ class GlueSchemaRegistry:
         """Call GetSchemaByDefinition."""
         arguments = {"SchemaId": self._id_of(schema_name), "SchemaDefinition": definition}
         try:
-            answer = self._call("get_schema_by_definition", "GetSchemaByDefinition", schema_name, arguments)
+            answer = self._call("GetSchemaByDefinition", schema_name, arguments)
         except NotFound:
             return None
         return RegisteredVersion(
@@ -85,7 +84,7 @@ class GlueSchemaRegistry:
             "SchemaDefinition": definition,
         }
         try:
-            answer = self._call("create_schema", "CreateSchema", schema_name, arguments, is_write=True)
+            answer = self._call("CreateSchema", schema_name, arguments, is_write=True)
         except Rejected as error:
             if error.code == "AlreadyExistsException":
                 return None
@@ -98,16 +97,14 @@ class GlueSchemaRegistry:
         """Call RegisterSchemaVersion."""
         arguments = {"SchemaId": self._id_of(schema_name), "SchemaDefinition": definition}
         try:
-            answer = self._call(
-                "register_schema_version", "RegisterSchemaVersion", schema_name, arguments, is_write=True
-            )
+            answer = self._call("RegisterSchemaVersion", schema_name, arguments, is_write=True)
         except NotFound:
             return None
         return RegisteredVersion(UUID(answer["SchemaVersionId"]), _known(VersionStatus, answer["Status"]))
 
     def _version(self, what: str, arguments: Mapping[str, Any]) -> SchemaVersion | None:
         try:
-            answer = self._call("get_schema_version", "GetSchemaVersion", what, arguments)
+            answer = self._call("GetSchemaVersion", what, arguments)
         except NotFound:
             return None
         return SchemaVersion(
@@ -122,15 +119,16 @@ class GlueSchemaRegistry:
         return {"RegistryName": self.registry_name, "SchemaName": schema_name}
 
     def _call(
-        self, method: str, operation: str, what: str, arguments: Mapping[str, Any], *, is_write: bool = False
+        self, operation: str, what: str, arguments: Mapping[str, Any], *, is_write: bool = False
     ) -> Any:
-        return call(
-            lambda: getattr(client_for("glue", self.options), method)(**arguments),
+        return call_operation(
+            "glue",
             operation,
             what if what.startswith("schema ") else f"schema {what} of {self}",
             self.options,
             is_write=is_write,
             retried=_RETRIED,
+            **arguments,
         )
 
 

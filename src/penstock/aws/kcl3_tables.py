@@ -11,14 +11,14 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import ENTITY, KEY, METRICS_ENTITY, OWNER, Item
-from penstock.aws.service_calls import TABLE_PAGING, call, pages_of
+from penstock.aws.service_calls import TABLE_PAGING, call_operation, pages_of
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
 from penstock.errors import AccessDenied, ServiceError
 
@@ -67,12 +67,10 @@ class DynamoKcl3Tables:
         self._state = _Place(f"{lease_table}-CoordinatorState", _STATE_KEY)
         self._metrics = self._leases  # until `fetch` finds the table of KCL 3.0 to 3.4
 
-    @property
-    def _client(self) -> Any:
-        return client_for("dynamodb", self._options)
-
-    def _call(self, operation: str, table: str, send: Callable[[], Any]) -> Any:
-        return call(send, operation, f"table {table}", self._options, is_write=False)
+    def _call(self, operation: str, table: str, **arguments: Any) -> Any:
+        return call_operation(
+            "dynamodb", operation, f"table {table}", self._options, TableName=table, **arguments
+        )
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -95,12 +93,7 @@ class DynamoKcl3Tables:
     def _index_status(self) -> str | None:
         table = None if self._take_description is None else self._take_description()
         if table is None:
-            answer = self._call(
-                "DescribeTable",
-                self._lease_table,
-                lambda: self._client.describe_table(TableName=self._lease_table),
-            )
-            table = answer["Table"]
+            table = self._call("DescribeTable", self._lease_table)["Table"]
         for index in table.get("GlobalSecondaryIndexes", ()):
             if index["IndexName"] == INDEX:
                 return str(index["IndexStatus"])
@@ -131,14 +124,8 @@ class DynamoKcl3Tables:
 
     def _item(self, place: _Place, key: str) -> Item | None:
         """Read one row; None also if its table does not exist."""
-
-        def get() -> Any:
-            return self._client.get_item(
-                TableName=place.table, Key={place.key: {"S": key}}, ConsistentRead=True
-            )
-
         try:
-            answer = self._call("GetItem", place.table, get)
+            answer = self._call("GetItem", place.table, Key={place.key: {"S": key}}, ConsistentRead=True)
         except ServiceError as error:
             if error.code != "ResourceNotFoundException":
                 raise
@@ -147,13 +134,9 @@ class DynamoKcl3Tables:
         return item
 
     def _scan_metrics(self, place: _Place) -> Iterator[Item]:
-        def scan(**arguments: Any) -> Any:
-            return self._call("Scan", place.table, lambda: self._client.scan(**arguments))
-
         pages = pages_of(
-            scan,
+            partial(self._call, "Scan", place.table),
             *TABLE_PAGING,
-            TableName=place.table,
             ConsistentRead=True,
             FilterExpression="attribute_exists(#reported)",
             ExpressionAttributeNames={"#reported": _REPORTED},
@@ -162,14 +145,9 @@ class DynamoKcl3Tables:
 
     def find_keys_of(self, worker: str) -> frozenset[str]:
         """Return the keys of the leases whose owner is this worker, by the index."""
-
-        def query(**arguments: Any) -> Any:
-            return self._call("Query", self._lease_table, lambda: self._client.query(**arguments))
-
         pages = pages_of(
-            query,
+            partial(self._call, "Query", self._lease_table),
             *TABLE_PAGING,
-            TableName=self._lease_table,
             IndexName=INDEX,
             KeyConditionExpression="#owner = :worker",
             ExpressionAttributeNames={"#owner": OWNER},
@@ -193,13 +171,10 @@ class DynamoKcl3Tables:
         self._call(
             "UpdateItem",
             place.table,
-            lambda: self._client.update_item(
-                TableName=place.table,
-                Key={place.key: {"S": stats.worker}},
-                UpdateExpression="SET " + ", ".join(f"{name} = :{name[1:]}" for name in names),
-                ExpressionAttributeNames=names,
-                ExpressionAttributeValues={f":{name[1:]}": values[names[name]] for name in names},
-            ),
+            Key={place.key: {"S": stats.worker}},
+            UpdateExpression="SET " + ", ".join(f"{name} = :{name[1:]}" for name in names),
+            ExpressionAttributeNames=names,
+            ExpressionAttributeValues={f":{name[1:]}": values[names[name]] for name in names},
         )
 
     def withdraw(self, worker: str) -> None:
@@ -209,12 +184,9 @@ class DynamoKcl3Tables:
             self._call(
                 "DeleteItem",
                 place.table,
-                lambda: self._client.delete_item(
-                    TableName=place.table,
-                    Key={place.key: {"S": worker}},
-                    ConditionExpression="attribute_exists(#reported)",
-                    ExpressionAttributeNames={"#reported": _REPORTED},
-                ),
+                Key={place.key: {"S": worker}},
+                ConditionExpression="attribute_exists(#reported)",
+                ExpressionAttributeNames={"#reported": _REPORTED},
             )
         except ServiceError as error:
             if error.code not in ("ConditionalCheckFailedException", "ResourceNotFoundException"):

@@ -8,9 +8,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
 from penstock.aws.data_plane import answers_of, child_shards, encode_entries, page_of
-from penstock.aws.service_calls import PASSING, call
+from penstock.aws.service_calls import PASSING, call_operation
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
 from penstock.core.shard import Shard, StreamSummary
@@ -48,19 +47,13 @@ class AwsKinesis:
         """Show the endpoint, never the credentials."""
         return f"AwsKinesis({self._options!r})"
 
-    @property
-    def _client(self) -> Any:
-        return client_for("kinesis", self._options)
+    def _call(self, operation: str, resource: str, **how: Any) -> Any:
+        how = {"retried": self._retried, **how}
+        return call_operation("kinesis", operation, resource, self._options, **how)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
         """Call DescribeStreamSummary."""
-        answer = call(
-            lambda: self._client.describe_stream_summary(**named(stream)),
-            "DescribeStreamSummary",
-            f"stream {stream}",
-            self._options,
-            retried=self._retried,
-        )
+        answer = self._call("DescribeStreamSummary", f"stream {stream}", **named(stream))
         summary = answer["StreamDescriptionSummary"]
         strategy = summary.get("RecordDistributionStrategy")
         return StreamSummary(
@@ -109,13 +102,7 @@ class AwsKinesis:
             arguments = {"NextToken": token, "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
 
     def _list_page(self, stream: str, arguments: dict[str, Any]) -> Any:
-        return call(
-            lambda: self._client.list_shards(**arguments),
-            "ListShards",
-            f"stream {stream}",
-            self._options,
-            retried=self._retried,
-        )
+        return self._call("ListShards", f"stream {stream}", **arguments)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
         """Call GetShardIterator."""
@@ -128,13 +115,7 @@ class AwsKinesis:
             arguments["StartingSequenceNumber"] = start.sequence_number
         if start.timestamp_ms is not None:
             arguments["Timestamp"] = datetime.fromtimestamp(start.timestamp_ms / 1000, UTC)
-        answer = call(
-            lambda: self._client.get_shard_iterator(**arguments),
-            "GetShardIterator",
-            f"stream {stream}, shard {shard_id}",
-            self._options,
-            retried=self._retried,
-        )
+        answer = self._call("GetShardIterator", f"stream {stream}, shard {shard_id}", **arguments)
         return str(answer["ShardIterator"])
 
     def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
@@ -142,13 +123,8 @@ class AwsKinesis:
         arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": record_count_max}
         if stream.startswith("arn:"):
             arguments["StreamARN"] = stream
-        answer = call(
-            lambda: self._client.get_records(**arguments),
-            "GetRecords",
-            f"stream {stream}",
-            self._options,
-            retried=tuple(kind for kind in self._retried if kind is not Throttled),
-        )
+        retried = tuple(kind for kind in self._retried if kind is not Throttled)
+        answer = self._call("GetRecords", f"stream {stream}", retried=retried, **arguments)
         page = page_of(answer)
         return RecordPage(
             records=page.records,
@@ -161,14 +137,8 @@ class AwsKinesis:
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
         """Call PutRecords once."""
         records = encode_entries(entries)
-        answer = call(
-            lambda: self._client.put_records(**named(stream), Records=records),
-            "PutRecords",
-            f"stream {stream}",
-            self._options,
-            is_write=True,
-            retried=(),
-        )
+        where = f"stream {stream}"
+        answer = self._call("PutRecords", where, retried=(), is_write=True, **named(stream), Records=records)
         answers = answers_of(answer)
         if len(answers) != len(entries):
             raise UnknownOutcome(

@@ -66,6 +66,13 @@ class Update(Struct):
         """Set an attribute."""
         self.sets.append(f"{self.name(attribute)} = {self.value(kind, value)}")
 
+    def set_or_remove(self, attribute: str, kind: str, value: Any) -> None:
+        """Set an attribute, or remove it if the value is None."""
+        if value is None:
+            self.remove(attribute)
+        else:
+            self.set(attribute, kind, value if kind == "M" else str(value))
+
     def remove(self, *attributes: str) -> None:
         """Remove attributes."""
         self.removes += [self.name(attribute) for attribute in attributes]
@@ -81,24 +88,15 @@ class Update(Struct):
         self.set_mark(TipMark(position, tip_ms) if is_marked and position.is_record else None)
         self.set(codec.CHECKPOINT, "S", codec.checkpoint_text(position))
         self.set(codec.CHECKPOINT_SUB, "N", str(position.sub_sequence_number))
-        if position.timestamp_ms is None:
-            self.remove(codec.START_MILLIS)
-        else:
-            self.set(codec.START_MILLIS, "N", str(position.timestamp_ms))
+        self.set_or_remove(codec.START_MILLIS, "N", position.timestamp_ms)
 
     def set_mark(self, mark: TipMark | None) -> None:
         """Set the mark of the last Penstock write, in place of a mark that this update has set before."""
         millis, place = self.name(codec.TIP_MILLIS), self.name(codec.MARK)
         self.sets = [part for part in self.sets if not part.startswith((f"{millis} ", f"{place} "))]
         self.removes = [part for part in self.removes if part not in (millis, place)]
-        if mark is None:
-            self.remove(codec.MARK)
-        else:
-            self.set(codec.MARK, "S", str(mark.position))
-        if mark is None or mark.tip_ms is None:
-            self.remove(codec.TIP_MILLIS)
-        else:
-            self.set(codec.TIP_MILLIS, "N", str(mark.tip_ms))
+        self.set_or_remove(codec.MARK, "S", None if mark is None else mark.position)
+        self.set_or_remove(codec.TIP_MILLIS, "N", None if mark is None else mark.tip_ms)
 
     def set_stream(self, stream: StreamIdentity | None) -> None:
         """Set the shard's stream, if the write names one."""
@@ -206,14 +204,9 @@ def _renew(update: Update, write: Renew) -> None:
     if write.tip is not None:
         update.set_mark(write.tip)
     update.set_stream(write.stream)
-    if write.stopped is None:
-        update.remove(codec.STOPPED)
-    else:
-        update.set(codec.STOPPED, "M", codec.write_stop_note(write.stopped))
-    if write.term is None:
-        update.remove(codec.TERM)
-    else:
-        update.set(codec.TERM, "M", codec.write_term(write.term))
+    stopped = None if write.stopped is None else codec.write_stop_note(write.stopped)
+    update.set_or_remove(codec.STOPPED, "M", stopped)
+    update.set_or_remove(codec.TERM, "M", None if write.term is None else codec.write_term(write.term))
     if write.run is not None:
         update.set(codec.RUN, "S", str(write.run))
 
@@ -229,10 +222,7 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
         update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
     update.set(codec.OWNER, "S", write.worker)
     update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
-    if write.run is None:
-        update.remove(codec.RUN)
-    else:
-        update.set(codec.RUN, "S", str(write.run))
+    update.set_or_remove(codec.RUN, "S", write.run)
     if write.pin_ms is not None:
         update.conditions.append(_checkpoint_is(update, LATEST))
         update.set(codec.START_MILLIS, "N", str(write.pin_ms))
@@ -260,10 +250,7 @@ def _release(update: Update, write: Release) -> None:
     elif handed_on:
         switches, zero, one = update.name(codec.SWITCHES), update.value("N", "0"), update.value("N", "1")
         update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
-    if write.next_owner is None:
-        update.remove(codec.OWNER)
-    else:
-        update.set(codec.OWNER, "S", write.next_owner)
+    update.set_or_remove(codec.OWNER, "S", write.next_owner)
     update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
     if write.tip is not None:
         update.set_mark(write.tip)
@@ -287,10 +274,7 @@ def _claim(update: Update, write: Claim) -> None:
     update.set(codec.PENDING, "S", codec.checkpoint_text(claim.end))
     update.set(codec.PENDING_SUB, "N", str(claim.end.sub_sequence_number))
     update.remove(codec.PENDING_STATE)
-    if claim.end.timestamp_ms is None:
-        update.remove(codec.PENDING_MILLIS)
-    else:
-        update.set(codec.PENDING_MILLIS, "N", str(claim.end.timestamp_ms))
+    update.set_or_remove(codec.PENDING_MILLIS, "N", claim.end.timestamp_ms)
     if write.moves_checkpoint:
         update.set_checkpoint(claim.start, write.tip_ms)
         update.set(codec.SWITCHES, "N", "0")

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct, field
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import (
     ENTITY,
     KCL3_ENTITIES,
@@ -25,8 +25,7 @@ from penstock.aws.lease_codec import (
     write_item,
 )
 from penstock.aws.lease_expressions import update_for
-from penstock.aws.service_calls import TABLE_PAGING, call, pages_of
-from penstock.core.backoff import GiveUp
+from penstock.aws.service_calls import TABLE_PAGING, call_operation, pages_of
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
@@ -154,12 +153,12 @@ class DynamoLeaseTable:
         """The table's name."""
         return self._name
 
-    @property
-    def _client(self) -> Any:
-        return client_for("dynamodb", self._options)
+    def _call(self, operation: str, *, is_write: bool = False, **arguments: Any) -> Any:
+        resource = f"lease table {self._name}"
+        return call_operation("dynamodb", operation, resource, self._options, is_write=is_write, **arguments)
 
-    def _call(self, operation: str, send: Callable[[], Any], *, is_write: bool = False) -> Any:
-        return call(send, operation, f"lease table {self._name}", self._options, is_write=is_write)
+    def _call_on_table(self, operation: str, **how: Any) -> Any:
+        return self._call(operation, TableName=self._name, **how)
 
     # --- the table ----------------------------------------------------------------------------------------
 
@@ -198,12 +197,9 @@ class DynamoLeaseTable:
 
     def _switch_recovery_on(self) -> bool:
         try:
-            self._call(
+            self._call_on_table(
                 "UpdateContinuousBackups",
-                lambda: self._client.update_continuous_backups(
-                    TableName=self._name,
-                    PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
-                ),
+                PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
             )
         except ServiceError as error:
             if error.code != _BACKUPS_UNAVAILABLE:  # a new table takes a while to get its backups
@@ -214,7 +210,7 @@ class DynamoLeaseTable:
     def _describe(self) -> Any:
         """Return DynamoDB's description of the table; None if the table is missing."""
         try:
-            answer = self._call("DescribeTable", lambda: self._client.describe_table(TableName=self._name))
+            answer = self._call_on_table("DescribeTable")
         except ServiceError as error:
             if error.code == "ResourceNotFoundException":
                 return None
@@ -243,7 +239,6 @@ class DynamoLeaseTable:
         """Create the table: True if this call did, False if another worker was first, None if that is unknown."""
         options = self._table_options
         arguments: dict[str, Any] = {
-            "TableName": self._name,
             "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
             "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
             "BillingMode": options.billing,
@@ -258,7 +253,7 @@ class DynamoLeaseTable:
         if options.deletion_protection:
             arguments["DeletionProtectionEnabled"] = True
         try:
-            self._call("CreateTable", lambda: self._client.create_table(**arguments), is_write=True)
+            self._call_on_table("CreateTable", is_write=True, **arguments)
         except ResourceBusy:
             return False
         except UnknownOutcome:
@@ -306,7 +301,7 @@ class DynamoLeaseTable:
         found: list[Item] = []
         began_s, attempt = time.monotonic(), 0
         while True:
-            answer = self._batch(request)
+            answer = self._call("BatchGetItem", RequestItems=request)
             got = answer.get("Responses", {}).get(self._name, [])
             found += got
             request = answer.get("UnprocessedKeys")
@@ -314,33 +309,24 @@ class DynamoLeaseTable:
                 return found
             # Some rows were throttled, or the answer would exceed 16 MB: ask for the rest again.
             attempt = 1 if got else attempt + 1
-            decision = self._options.retry_plan.decide(attempt, time.monotonic() - began_s, random.random())
-            if isinstance(decision, GiveUp):
+            delay_s = self._options.retry_plan.delay_s(attempt, time.monotonic() - began_s, random.random())
+            if delay_s is None:
                 raise Throttled(
                     f"lease table {self._name}: BatchGetItem left {len(request[self._name]['Keys'])} of {len(keys)} "
                     f"rows out for {time.monotonic() - began_s:.0f} s; raise the table's read capacity",
                     operation="BatchGetItem",
                     resource=self._name,
                 )
-            time.sleep(decision.delay_s)
-
-    def _batch(self, request: Any) -> Any:
-        return self._call("BatchGetItem", lambda: self._client.batch_get_item(RequestItems=request))
+            time.sleep(delay_s)
 
     def _fetch_item(self, key: str) -> Item | None:
-        answer = self._call(
-            "GetItem",
-            lambda: self._client.get_item(TableName=self._name, Key={KEY: {"S": key}}, ConsistentRead=True),
-        )
+        answer = self._call_on_table("GetItem", Key={KEY: {"S": key}}, ConsistentRead=True)
         item: Item | None = answer.get("Item")
         return item
 
     def _scan_segment(self, wanted: dict[str, Any]) -> list[Any]:
-        pages = pages_of(self._scan_page, *TABLE_PAGING, TableName=self._name, **wanted)
+        pages = pages_of(partial(self._call_on_table, "Scan"), *TABLE_PAGING, **wanted)
         return [item for page in pages for item in page["Items"]]
-
-    def _scan_page(self, **arguments: Any) -> Any:
-        return self._call("Scan", lambda: self._client.scan(**arguments))
 
     def fetch(self, key: str) -> Lease | None:
         """Read one row, strongly consistent."""
@@ -376,33 +362,23 @@ class DynamoLeaseTable:
     def _send(self, write: LeaseWrite, previous_owner: str | None) -> Outcome:
         try:
             if isinstance(write, Create):
-                self._call("PutItem", lambda: self._client.put_item(**self._put(write.lease)), is_write=True)
+                self._call_on_table("PutItem", is_write=True, **_creation_of(write.lease))
                 return Applied(write.lease)
             arguments: dict[str, Any] = {
-                "TableName": self._name,
                 "Key": {KEY: {"S": write.key}},
                 "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
                 **update_for(write, previous_owner).request(),
             }
             if isinstance(write, Delete):
-                self._call("DeleteItem", lambda: self._client.delete_item(**arguments), is_write=True)
+                self._call_on_table("DeleteItem", is_write=True, **arguments)
                 return Applied(None)
             arguments["ReturnValues"] = "ALL_NEW"
-            answer = self._call("UpdateItem", lambda: self._client.update_item(**arguments), is_write=True)
+            answer = self._call_on_table("UpdateItem", is_write=True, **arguments)
             return Applied(self._read(write.key, answer["Attributes"], "UpdateItem"))
         except ServiceError as error:
             if error.code != _CONDITION_FAILED:
                 raise
             return self._refused(write, error)
-
-    def _put(self, lease: Lease) -> dict[str, Any]:
-        return {
-            "TableName": self._name,
-            "Item": write_item(lease),
-            "ConditionExpression": "attribute_not_exists(#key)",
-            "ExpressionAttributeNames": {"#key": KEY},
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
 
     def _refused(self, write: LeaseWrite, error: ServiceError) -> Refused:
         response = getattr(error.__cause__, "response", {})
@@ -419,6 +395,15 @@ def _map(fetch: Callable[[_Part], _Found], parts: list[_Part]) -> list[_Found]:
         return [fetch(part) for part in parts]
     with ThreadPoolExecutor(min(len(parts), _FETCH_THREADS_MAX), thread_name_prefix="penstock-fetch") as pool:
         return list(pool.map(fetch, parts))
+
+
+def _creation_of(lease: Lease) -> dict[str, Any]:
+    return {
+        "Item": write_item(lease),
+        "ConditionExpression": "attribute_not_exists(#key)",
+        "ExpressionAttributeNames": {"#key": KEY},
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
 
 
 def _sort_out(items: Iterable[Item]) -> LeaseScan:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import has_lease_key
-from penstock.aws.service_calls import call, pages_of
+from penstock.aws.service_calls import call_operation, pages_of
 from penstock.errors import AccessDenied, NotFound
 from penstock.runtime.threads import map_on_daemons
 
@@ -42,7 +42,7 @@ class LeaseTableFinder:
         Raises:
             ServiceError: The tables cannot be listed.
         """
-        pages = pages_of(self._list, *_PAGING)
+        pages = pages_of(partial(call_operation, "dynamodb", "ListTables", "", self._options), *_PAGING)
         listed = sorted(name for page in pages for name in page["TableNames"])
         fresh = [name for name in listed if name not in self._known]
         described = map_on_daemons("penstock-tables", _THREADS, self._is_lease_table, fresh)
@@ -53,18 +53,10 @@ class LeaseTableFinder:
             sum(is_lease_table is None for is_lease_table in self._known.values()),
         )
 
-    def _list(self, **arguments: Any) -> Any:
-        client = client_for("dynamodb", self._options)
-        return call(lambda: client.list_tables(**arguments), "ListTables", "", self._options)
-
     def _is_lease_table(self, name: str) -> bool | None:
-        client = client_for("dynamodb", self._options)
         try:
-            answer = call(
-                lambda: client.describe_table(TableName=name),
-                "DescribeTable",
-                f"table {name}",
-                self._options,
+            answer = call_operation(
+                "dynamodb", "DescribeTable", f"table {name}", self._options, TableName=name
             )
         except AccessDenied:
             return None

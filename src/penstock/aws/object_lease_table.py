@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.aws.lease_codec import NotALease, read_item, write_item
-from penstock.core.backoff import GiveUp, RetryPlan
+from penstock.core.backoff import RetryPlan
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write, shows
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Refused
@@ -181,10 +181,10 @@ class ObjectLeaseTable:
     def _pause(
         self, write: LeaseWrite, attempt: int, began_s: float, lost_answer: UnknownOutcome | None
     ) -> None:
-        decision = self._retry_plan.decide(attempt, time.monotonic() - began_s, random.random())
-        if isinstance(decision, GiveUp):
+        delay_s = self._retry_plan.delay_s(attempt, time.monotonic() - began_s, random.random())
+        if delay_s is None:
             raise self._unsettled(write, lost_answer) from lost_answer
-        time.sleep(decision.delay_s)
+        time.sleep(delay_s)
 
     def _unsettled(self, write: LeaseWrite, lost_answer: UnknownOutcome | None) -> Throttled | UnknownOutcome:
         what = f"lease table {self.name}, row {write.key}: {type(write).__name__}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from binascii import a2b_base64
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import botocore
+from botocore import xform_name
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
@@ -67,67 +68,36 @@ class AwsQueues:
         arguments: dict[str, Any] = {"QueueARN": queue_arn, "Limit": limit, "WaitTimeSeconds": wait_s}
         if visibility_s is not None:
             arguments["VisibilityTimeoutSeconds"] = visibility_s
-        operation = "ReceiveDeadLetterQueueRecords" if is_dead else "ReceiveQueueRecords"
-        client = _client_of(self._poll_options)
-        method = client.receive_dead_letter_queue_records if is_dead else client.receive_queue_records
-        answer = call(
-            lambda: method(**arguments),
-            operation,
-            f"queue {queue_arn}",
-            self._poll_options,
-            is_write=True,
-            retried=(),
-        )
+        answer = _call_on_records("Receive{}QueueRecords", arguments, self._poll_options, is_dead=is_dead)
         return [_record_of(each) for each in answer["QueueRecords"]]
 
     def acknowledge(
         self, queue_arn: str, handles: Sequence[str], *, is_dead: bool = False
     ) -> Sequence[EntryResult]:
         """Call AcknowledgeQueueRecords or AcknowledgeDeadLetterQueueRecords once."""
-        client = _client_of(self._options)
         entries = [{"ReceiptHandle": handle} for handle in handles]
-        if is_dead:
-            method, operation = (
-                client.acknowledge_dead_letter_queue_records,
-                "AcknowledgeDeadLetterQueueRecords",
-            )
-        else:
-            method, operation = client.acknowledge_queue_records, "AcknowledgeQueueRecords"
-        return self._call_on_entries(method, operation, queue_arn, entries)
+        return self._call_on_entries("Acknowledge{}QueueRecords", queue_arn, entries, is_dead=is_dead)
 
     def set_visibility(
         self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int], *, is_dead: bool = False
     ) -> Sequence[EntryResult]:
         """Call UpdateQueueRecordsVisibility or UpdateDeadLetterQueueRecordsVisibility once."""
-        client = _client_of(self._options)
         entries = [
             {"ReceiptHandle": handle, "VisibilityTimeoutSeconds": each}
             for handle, each in zip(handles, seconds, strict=True)
         ]
-        if is_dead:
-            method = client.update_dead_letter_queue_records_visibility
-            operation = "UpdateDeadLetterQueueRecordsVisibility"
-        else:
-            method, operation = client.update_queue_records_visibility, "UpdateQueueRecordsVisibility"
-        return self._call_on_entries(method, operation, queue_arn, entries)
+        return self._call_on_entries("Update{}QueueRecordsVisibility", queue_arn, entries, is_dead=is_dead)
 
     def restore(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
         """Call RestoreDeadLetterQueueRecords once."""
-        method = _client_of(self._options).restore_dead_letter_queue_records
         entries = [{"ReceiptHandle": handle} for handle in handles]
-        return self._call_on_entries(method, "RestoreDeadLetterQueueRecords", queue_arn, entries)
+        return self._call_on_entries("Restore{}QueueRecords", queue_arn, entries, is_dead=True)
 
     def _call_on_entries(
-        self, method: Callable[..., Any], operation: str, queue_arn: str, entries: list[dict[str, Any]]
+        self, operation: str, queue_arn: str, entries: list[dict[str, Any]], *, is_dead: bool
     ) -> list[EntryResult]:
-        answer = call(
-            lambda: method(QueueARN=queue_arn, Entries=entries),
-            operation,
-            f"queue {queue_arn}",
-            self._options,
-            is_write=True,
-            retried=(),
-        )
+        arguments = {"QueueARN": queue_arn, "Entries": entries}
+        answer = _call_on_records(operation, arguments, self._options, is_dead=is_dead)
         results = {each["ReceiptHandle"]: _APPLIED for each in answer.get("Successful") or ()}
         for each in answer.get("Failed") or ():
             results[each["ReceiptHandle"]] = _failed(each["ErrorCode"], each.get("ErrorMessage") or "")
@@ -158,14 +128,12 @@ class AwsQueues:
             arguments["QueueAttributes"] = attributes
         if tags:
             arguments["Tags"] = dict(tags)
-        answer = self._control("create_queue", "CreateQueue", f"queue {name}", arguments, is_write=True)
+        answer = self._control("CreateQueue", f"queue {name}", arguments, is_write=True)
         return _description_of(answer["QueueDescription"])
 
     def describe_queue(self, queue_arn: str) -> QueueDescription:
         """Call DescribeQueue."""
-        answer = self._control(
-            "describe_queue", "DescribeQueue", f"queue {queue_arn}", {"QueueARN": queue_arn}
-        )
+        answer = self._control("DescribeQueue", f"queue {queue_arn}", {"QueueARN": queue_arn})
         return _description_of(answer["QueueDescription"])
 
     def list_queues(self, stream_arn: str | None = None) -> Collection[QueueSummary]:
@@ -175,7 +143,7 @@ class AwsQueues:
             arguments["StreamFilter"] = [{"StreamARN": stream_arn}]
 
         def fetch_page(**given: Any) -> Any:
-            return self._control("list_queues", "ListQueues", "", given)
+            return self._control("ListQueues", "", given)
 
         pages = pages_of(fetch_page, "NextToken", "NextToken", **arguments)
         return [
@@ -195,37 +163,39 @@ class AwsQueues:
     ) -> QueueDescription:
         """Call UpdateQueue."""
         arguments = {"QueueARN": queue_arn, "QueueAttributes": _attributes(visibility_s, dead_letters)}
-        answer = self._control("update_queue", "UpdateQueue", f"queue {queue_arn}", arguments, is_write=True)
+        answer = self._control("UpdateQueue", f"queue {queue_arn}", arguments, is_write=True)
         return _description_of(answer["QueueDescription"])
 
     def delete_queue(self, queue_arn: str) -> None:
         """Call DeleteQueue."""
-        self._control(
-            "delete_queue", "DeleteQueue", f"queue {queue_arn}", {"QueueARN": queue_arn}, is_write=True
-        )
+        self._control("DeleteQueue", f"queue {queue_arn}", {"QueueARN": queue_arn}, is_write=True)
 
     def _control(
-        self,
-        method: str,
-        operation: str,
-        resource: str,
-        arguments: Mapping[str, Any],
-        *,
-        is_write: bool = False,
+        self, operation: str, resource: str, arguments: Mapping[str, Any], *, is_write: bool = False
     ) -> Any:
-        client = _client_of(self._control_options)
-        return call(
-            lambda: getattr(client, method)(**arguments),
-            operation,
-            resource,
-            self._control_options,
-            is_write=is_write,
-            retried=(Throttled,) if is_write else PASSING,
+        retried = (Throttled,) if is_write else PASSING
+        return _call(
+            operation, arguments, resource, self._control_options, is_write=is_write, retried=retried
         )
 
 
 _APPLIED: Final = EntryResult(EntryOutcome.APPLIED)
 _UNANSWERED: Final = EntryResult(EntryOutcome.UNKNOWN, "", "the answer names the handle nowhere")
+
+
+def _call_on_records(
+    operation: str, arguments: Mapping[str, Any], options: AwsOptions, *, is_dead: bool
+) -> Any:
+    """Make a call once; `{}` in the name of its operation stands for what names dead letters."""
+    name = operation.format("DeadLetter" if is_dead else "")
+    return _call(name, arguments, f"queue {arguments['QueueARN']}", options, is_write=True, retried=())
+
+
+def _call(
+    operation: str, arguments: Mapping[str, Any], resource: str, options: AwsOptions, **how: Any
+) -> Any:
+    method = getattr(_client_of(options), xform_name(operation))
+    return call(lambda: method(**arguments), operation, resource, options, **how)
 
 
 def _client_of(options: AwsOptions) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import botocore.exceptions as sdk
+from botocore import xform_name
 from botocore.parsers import ResponseParserError
 
 from penstock.aws.aws_options import AwsOptions
@@ -26,9 +27,8 @@ from penstock.aws.connecting import (
     is_untrusted,
     reason_of,
 )
-from penstock.aws.connection import credentials_in_use, region_of, renew_credentials
+from penstock.aws.connection import client_for, credentials_in_use, region_of, renew_credentials
 from penstock.aws.credential_errors import is_of_credentials, sdk_error
-from penstock.core.backoff import GiveUp
 from penstock.core.service_codes import STALE_CREDENTIALS, is_of_key, kind_of
 from penstock.errors import (
     AccessDenied,
@@ -188,6 +188,30 @@ def _translate_answer(
     )
 
 
+def call_operation(
+    service: str,
+    operation: str,
+    resource: str,
+    options: AwsOptions,
+    *,
+    is_write: bool = False,
+    retried: tuple[type[ServiceError], ...] = PASSING,
+    **arguments: Any,
+) -> Any:
+    """Call an operation of a service, as `call` does.
+
+    Args:
+        service: As botocore names it.
+        operation: As the service names it.
+        arguments: Of the operation.
+    """
+
+    def send() -> Any:
+        return getattr(client_for(service, options), xform_name(operation))(**arguments)
+
+    return call(send, operation, resource, options, is_write=is_write, retried=retried)
+
+
 def call(
     send: Callable[[], _Answer],
     operation: str,
@@ -222,11 +246,11 @@ def call(
                 if renew_credentials(options, seen):
                     _log.info("the credentials are fetched again: %s", ours)
                     continue
-            decision = plan.decide(attempt, time.monotonic() - began_s, random.random())
-            if not isinstance(ours, retried) or isinstance(decision, GiveUp) or is_untrusted(error):
+            delay_s = plan.delay_s(attempt, time.monotonic() - began_s, random.random())
+            if delay_s is None or not isinstance(ours, retried) or is_untrusted(error):
                 raise ours from error
             is_warned = isinstance(ours, UnknownRefusal) and attempt == _WARNED_ATTEMPT
             text = "attempt %d failed, the next one in %.2f s: %s"
-            _log.log(logging.WARNING if is_warned else logging.DEBUG, text, attempt, decision.delay_s, ours)
-            time.sleep(decision.delay_s)
+            _log.log(logging.WARNING if is_warned else logging.DEBUG, text, attempt, delay_s, ours)
+            time.sleep(delay_s)
     raise AssertionError("counting has no end")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for
 from penstock.aws.kinesis import named
-from penstock.aws.service_calls import call
+from penstock.aws.service_calls import call_operation
 from penstock.errors import Throttled
 
 _ON_DEMAND: Final = {"StreamMode": "ON_DEMAND"}
@@ -28,7 +27,7 @@ class StreamControl:
         names: list[str] = []
         arguments: dict[str, Any] = {}
         while True:
-            answer = self._call("list_streams", "ListStreams", "", arguments, is_write=False)
+            answer = self._call("ListStreams", "", arguments, is_write=False)
             names += answer["StreamNames"]
             if not answer.get("HasMoreStreams"):
                 return names
@@ -39,54 +38,48 @@ class StreamControl:
         shape: dict[str, Any] = {"StreamModeDetails": _ON_DEMAND}
         if shard_count is not None:
             shape = {"ShardCount": shard_count, "StreamModeDetails": _PROVISIONED}
-        self._call("create_stream", "CreateStream", name, {"StreamName": name, **shape})
+        self._call("CreateStream", name, {"StreamName": name, **shape})
 
     def delete(self, stream: str) -> None:
         """Delete a stream with all its records, also if consumers are registered."""
-        self._call(
-            "delete_stream", "DeleteStream", stream, {**named(stream), "EnforceConsumerDeletion": True}
-        )
+        self._call("DeleteStream", stream, {**named(stream), "EnforceConsumerDeletion": True})
 
     def split(self, stream: str, shard_id: str, hash_key: int) -> None:
         """Split a shard: the second child begins at the hash key."""
         arguments = {"ShardToSplit": shard_id, "NewStartingHashKey": str(hash_key)}
-        self._call("split_shard", "SplitShard", stream, {**named(stream), **arguments})
+        self._call("SplitShard", stream, {**named(stream), **arguments})
 
     def merge(self, stream: str, shard_id: str, adjacent_id: str) -> None:
         """Merge two shards with adjacent ranges."""
         arguments = {"ShardToMerge": shard_id, "AdjacentShardToMerge": adjacent_id}
-        self._call("merge_shards", "MergeShards", stream, {**named(stream), **arguments})
+        self._call("MergeShards", stream, {**named(stream), **arguments})
 
     def scale(self, stream: str, shard_count: int) -> None:
         """Reshard uniformly to so many shards."""
         arguments = {"TargetShardCount": shard_count, "ScalingType": "UNIFORM_SCALING"}
-        self._call("update_shard_count", "UpdateShardCount", stream, {**named(stream), **arguments})
+        self._call("UpdateShardCount", stream, {**named(stream), **arguments})
 
     def set_mode(self, arn: str, *, on_demand: bool) -> None:
         """Make a stream on-demand or provisioned; the service takes its ARN only."""
         mode = _ON_DEMAND if on_demand else _PROVISIONED
-        self._call(
-            "update_stream_mode", "UpdateStreamMode", arn, {"StreamARN": arn, "StreamModeDetails": mode}
-        )
+        self._call("UpdateStreamMode", arn, {"StreamARN": arn, "StreamModeDetails": mode})
 
     def set_retention(self, stream: str, hours: int, *, grows: bool) -> None:
         """Set how long records are kept; the service has one call to lengthen and one to shorten."""
-        word = "increase" if grows else "decrease"
+        word = "Increase" if grows else "Decrease"
         self._call(
-            f"{word}_stream_retention_period",
-            f"{word.capitalize()}StreamRetentionPeriod",
+            f"{word}StreamRetentionPeriod",
             stream,
             {**named(stream), "RetentionPeriodHours": hours},
         )
 
-    def _call(
-        self, method: str, operation: str, stream: str, arguments: dict[str, Any], *, is_write: bool = True
-    ) -> Any:
-        return call(
-            lambda: getattr(client_for("kinesis", self._options), method)(**arguments),
+    def _call(self, operation: str, stream: str, arguments: dict[str, Any], *, is_write: bool = True) -> Any:
+        return call_operation(
+            "kinesis",
             operation,
             f"stream {stream}" if stream else "",
             self._options,
             is_write=is_write,
             retried=(Throttled,),
+            **arguments,
         )

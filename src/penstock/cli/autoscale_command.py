@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.service_options import add_connection_arguments, connection_of
-from penstock.cli.terminal import escape_text, safe_json
+from penstock.cli.terminal import counted, escape_text, safe_json
 
 if TYPE_CHECKING:
     import argparse
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
             print(safe_json(document), flush=True)
         else:
             print(
-                escape_text(f"{_now()} {event.stream}, {event.shards} {_noun(event.shards)}: {event.text}"),
+                escape_text(f"{_now()} {event.stream}, {counted(event.shards, 'shard')}: {event.text}"),
                 flush=True,
             )
 
@@ -125,10 +125,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             autoscaler.run()
     return 0
-
-
-def _noun(count: int) -> str:
-    return "shard" if count == 1 else "shards"
 
 
 def _now() -> str:

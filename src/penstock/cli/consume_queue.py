@@ -12,7 +12,6 @@ from penstock.cli.line_format import QUEUE_FIELDS, LineFormat, parse_format
 from penstock.cli.queue_records import show
 from penstock.cli.record_lines import print_fields
 from penstock.cli.service_options import connection_of
-from penstock.cli.terminal import escape_text
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,10 +81,7 @@ def _print(record: QueueRecord, args: argparse.Namespace, line_format: LineForma
         print_fields(line_format.fields(record))
         return
     if args.data:
-        if sys.stdout.isatty():
-            sys.stdout.write(escape_text(record.data.decode("utf-8", "backslashreplace")) + "\n")
-        else:
-            sys.stdout.buffer.write(record.data + b"\n")
+        print_fields([(record.data, True), (b"\n", False)])
         return
     show(
         {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
-from penstock.cli.terminal import Output, safe_json, warn
+from penstock.cli.terminal import Output, counted, safe_json, warn
 from penstock.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
 
 def _show_costs(out: Output, costs: RunningCosts) -> None:
     out.line(
-        f"a day, at most: {costs.batches_per_day:,} batches of {costs.shard_count} shard{'s' if costs.shard_count != 1 else ''}, "
+        f"a day, at most: {costs.batches_per_day:,} batches of {counted(costs.shard_count, 'shard')}, "
         f"{costs.reads_per_day:,} reads, {costs.lease_writes_per_day:,} lease writes, {costs.files_per_day:,} files"
     )
     if costs.sums:
@@ -333,7 +333,7 @@ def _as_line(batch: BatchReport) -> str:
     parts = [f"{batch.row_count:,} row{'s' if batch.row_count != 1 else ''}"]
     if batch.dead_count:
         parts.append(f"{batch.dead_count:,} dead letter{'s' if batch.dead_count != 1 else ''}")
-    parts.append(f"{batch.file_count} file{'s' if batch.file_count != 1 else ''}")
+    parts.append(counted(batch.file_count, "file"))
     parts.append(f"{batch.duration_s:.1f} s")
     if batch.new_columns:
         parts.append(f"new columns {', '.join(batch.new_columns)}")

@@ -10,7 +10,7 @@ from penstock.cli.service_options import (
     open_fan_out,
     open_kinesis,
 )
-from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.cli.terminal import Output, counted, escape_text, safe_json
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _print(plan: SizingPlan, prices: Prices, stream: str) -> None:
         output.line(escape_text(text), style=style) if style else output.line(escape_text(text))
 
     usage = plan.usage
-    line(f"{plan.stream}: {plan.now}, {_counted(plan.shards_now, 'open shard')}", "bold")
+    line(f"{plan.stream}: {plan.now}, {counted(plan.shards_now, 'open shard')}", "bold")
     line(
         f"written: {usage.written_bytes_per_s / 1000:.4g} KB/s in {usage.put_units_per_s:.4g} PUT payload units a second on average; the busiest "
         f"period used the write quota of {plan.peak_use:.3g} shards"
@@ -169,10 +169,6 @@ def said_action(action: Split | Merge, stream: str) -> str:
     if action.shard_id.startswith("new-") or action.adjacent_id.startswith("new-"):
         return f"then merge {action.shard_id} and {action.adjacent_id}"
     return shlex.join(["penstock", "streams", "merge", stream, action.shard_id, action.adjacent_id, "--wait"])
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 # --- JSON ----------------------------------------------------------------------------------------------------

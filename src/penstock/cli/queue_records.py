@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +12,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.cli.confirmation import confirm
+from penstock.cli.record_filter import pattern_of
+from penstock.cli.record_lines import data_document, data_text
 from penstock.cli.terminal import escape_text, safe_json, warn
-from penstock.core.backoff import Backoff, GiveUp, RetryPlan
+from penstock.core.backoff import Backoff, RetryPlan
 from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX
-from penstock.errors import OptionError, PenstockError, Throttled, Unavailable, UnknownOutcome, UnknownRefusal
+from penstock.errors import PenstockError, Throttled, Unavailable, UnknownOutcome, UnknownRefusal
 
 if TYPE_CHECKING:
     from penstock.ports.queues import EntryResult, QueueDescription, Queues, ReceivedRecord
@@ -115,10 +115,10 @@ def _patiently(call: Callable[[], _T]) -> _T:
         try:
             return call()
         except _PASSING:
-            decision = _RETRIES.decide(attempt, time.monotonic() - began_s, random.random())
-            if isinstance(decision, GiveUp):
+            delay_s = _RETRIES.delay_s(attempt, time.monotonic() - began_s, random.random())
+            if delay_s is None:
                 raise
-            time.sleep(decision.delay_s)
+            time.sleep(delay_s)
     raise AssertionError("counting has no end")
 
 
@@ -181,10 +181,7 @@ def _report(results: Sequence[tuple[str, EntryResult]], done: str) -> None:
 
 
 def _filter_of(args: argparse.Namespace) -> Callable[[ReceivedRecord], bool]:
-    try:
-        pattern = None if args.grep is None else re.compile(args.grep.encode())
-    except re.error as error:
-        raise OptionError(f"--grep {args.grep!r}: {error}") from error
+    pattern = pattern_of(args)
     ids = None if args.record is None else frozenset(args.record)
 
     def lets_pass(record: ReceivedRecord) -> bool:
@@ -210,18 +207,13 @@ def _show(record: ReceivedRecord, *, as_json: bool) -> None:
 
 def show(fields: Mapping[str, Any], data: bytes, *, as_json: bool) -> None:
     """Print a record as a line for people, or as a JSON document with `data` if it is UTF-8 and `data_base64` otherwise."""
-    document = dict(fields)
-    try:
-        document["data"] = data.decode("utf-8")
-    except UnicodeDecodeError:
-        document["data_base64"] = base64.b64encode(data).decode("ascii")
+    document = {**fields, **data_document(data)}
     if as_json:
         sys.stdout.write(safe_json(document) + "\n")
         return
-    text = document.get("data", f"base64:{document.get('data_base64')}")
     line = (
         f"{document['record_id']}  {document['receive_count']:>3}x  {document['approximate_arrival_timestamp']}  "
-        f"{document['partition_key'] or '-'}  {text}"
+        f"{document['partition_key'] or '-'}  {data_text(data)}"
     )
     sys.stdout.write(escape_text(line) + "\n")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.cli.moments import FORMS, ServiceNow, parse_age_or_moment, print_understood
 from penstock.cli.record_filter import shard_id_of
 from penstock.cli.service_options import add_connection_arguments, open_kinesis
-from penstock.cli.terminal import safe_json, warn
+from penstock.cli.terminal import counted, safe_json, warn
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _report(
         return
     shards = sum(shard.is_recorded for shard in metadata.shards)
     print(
-        f"{path}: {metadata.record_count:,} records of {shards} shard{'' if shards == 1 else 's'}, "
+        f"{path}: {metadata.record_count:,} records of {counted(shards, 'shard')}, "
         f"{_mib(metadata.record_bytes)} in a file of {_mib(path.stat().st_size)}, in {seconds:.1f} s"
     )
 

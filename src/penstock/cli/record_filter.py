@@ -58,12 +58,20 @@ def filter_of(args: argparse.Namespace) -> RecordFilter:
     Raises:
         OptionError: The pattern is not a regular expression.
     """
+    shards = None if args.shard is None else frozenset(map(shard_id_of, args.shard))
+    return RecordFilter(shards, args.key, pattern_of(args))
+
+
+def pattern_of(args: argparse.Namespace) -> re.Pattern[bytes] | None:
+    """Return the pattern of `--grep`.
+
+    Raises:
+        OptionError: It is not a regular expression.
+    """
     try:
-        pattern = None if args.grep is None else re.compile(args.grep.encode())
+        return None if args.grep is None else re.compile(args.grep.encode())
     except re.error as error:
         raise OptionError(f"--grep {args.grep!r}: {error}") from error
-    shards = None if args.shard is None else frozenset(map(shard_id_of, args.shard))
-    return RecordFilter(shards, args.key, pattern)
 
 
 def shard_id_of(text: str) -> str:

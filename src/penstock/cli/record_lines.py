@@ -53,7 +53,7 @@ def format_of(args: argparse.Namespace) -> RecordFormat:
 
 def record_document(record: Record, *, names_stream: bool = False) -> dict[str, Any]:
     """Return a record as a JSON document, with `data` if it is UTF-8 text, otherwise with `data_base64`."""
-    document: dict[str, Any] = {
+    return {
         **({"stream": record.stream} if names_stream else {}),
         "shard_id": record.shard_id,
         "sequence_number": record.sequence_number,
@@ -63,12 +63,22 @@ def record_document(record: Record, *, names_stream: bool = False) -> dict[str, 
         "approximate_arrival_timestamp": record.approximate_arrival_timestamp.isoformat(
             timespec="milliseconds"
         ),
+        **data_document(record.data),
     }
+
+
+def data_text(data: bytes) -> str:
+    """Return data as text if it is UTF-8, otherwise as Base64, with a mark."""
+    document = data_document(data)
+    return document["data"] if "data" in document else f"base64:{document['data_base64']}"
+
+
+def data_document(data: bytes) -> dict[str, str]:
+    """Return `data` if it is UTF-8 text, otherwise `data_base64`."""
     try:
-        document["data"] = record.data.decode("utf-8")
+        return {"data": data.decode("utf-8")}
     except UnicodeDecodeError:
-        document["data_base64"] = base64.b64encode(record.data).decode("ascii")
-    return document
+        return {"data_base64": base64.b64encode(data).decode("ascii")}
 
 
 def record_text(record: Record, *, names_stream: bool = False) -> str:
@@ -78,11 +88,9 @@ def record_text(record: Record, *, names_stream: bool = False) -> str:
     """
     shard = record.shard_id.removeprefix("shardId-").lstrip("0") or "0"
     arrival = record.approximate_arrival_timestamp.astimezone().isoformat(timespec="milliseconds")
-    document = record_document(record)
-    data = document.get("data", f"base64:{document.get('data_base64')}")
     if names_stream:
         shard = f"{record.stream}/{shard}"
-    return escape_text(f"{shard:>4}  {arrival}  {record.partition_key or '-'}  {data}")
+    return escape_text(f"{shard:>4}  {arrival}  {record.partition_key or '-'}  {data_text(record.data)}")
 
 
 class RecordPrinter:
@@ -133,10 +141,8 @@ class RecordPrinter:
             sys.stdout.write(record_text(record, names_stream=self._names_streams) + "\n")
         elif isinstance(self._format, LineFormat):
             print_fields(self._format.fields(record))
-        elif sys.stdout.isatty():
-            sys.stdout.write(escape_text(record.data.decode("utf-8", "backslashreplace")) + "\n")
         else:
-            sys.stdout.buffer.write(record.data + b"\n")
+            print_fields([(record.data, True), (b"\n", False)])
 
 
 def print_fields(fields: list[tuple[bytes, bool]]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
-from penstock.cli.terminal import warn
+from penstock.cli.terminal import counted, warn
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def _say_range(table: PlannedTable, *, follows: bool) -> str:
     planned = source.plan(Need(table.need.from_ms) if follows else table.need)
     if not planned.shards and not follows:
         return "nothing is read: no record can be in this range"
-    count = len(planned.shards)
-    shards = f"{count} shard{'' if count == 1 else 's'}"
+    shards = counted(len(planned.shards), "shard")
     until = "on, until Ctrl-C" if follows else f"until {describe_moment(planned.until_ms, None)}"
     if planned.from_ms is not None:
         return f"reads {shards} from {describe_moment(planned.from_ms, None)} {until}"

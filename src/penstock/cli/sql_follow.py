@@ -14,7 +14,9 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     import argparse
 
-    from penstock.sql.follow import FollowedQuery, Refresh
+    import pyarrow as pa
+
+    from penstock.sql.follow import FollowedQuery
     from penstock.sql.query import Query
 
 _REFRESH_MIN_S: Final = 0.1
@@ -71,15 +73,15 @@ def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
     if followed.is_over_rows and name == "parquet":
         raise OptionError("--follow: rows without an end are written as table, csv or json, not as parquet")
     writer = open_writer(name, path) if followed.is_over_rows else None
-    results: HandedOver[Refresh] = HandedOver("penstock-sql", followed.results)
+    results: HandedOver[pa.Table] = HandedOver("penstock-sql", followed.results)
     try:
         with while_output_is_read(results.stop) as is_reader_gone:
             try:
-                for refresh in results:
+                for rows in results:
                     if writer is None:
-                        _print_whole(refresh, name, path)
+                        _print_whole(rows, name, path)
                     else:
-                        _write(refresh, writer)
+                        _write(rows, writer)
             except Stopped:
                 if is_reader_gone.is_set():
                     raise BrokenPipeError from None
@@ -93,29 +95,29 @@ def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
         print_not_utf8(followed.not_utf8_count)
 
 
-def _write(refresh: Refresh, writer: ResultWriter) -> None:
+def _write(rows: pa.Table, writer: ResultWriter) -> None:
     from penstock.sql.database import no_rows
 
-    writer.write(no_rows(refresh.rows.schema))
-    for rows in refresh.rows.to_batches():
-        writer.write(rows)
+    writer.write(no_rows(rows.schema))
+    for batch in rows.to_batches():
+        writer.write(batch)
 
 
-def _print_whole(refresh: Refresh, name: str, path: Path | None) -> None:
+def _print_whole(rows: pa.Table, name: str, path: Path | None) -> None:
     """Print a whole result: to a file in place of the one before, to stdout after it."""
     if path is not None:
         part = path.with_name(f"{path.name}.part")
         writer = open_writer(name, part)
-        _write(refresh, writer)
+        _write(rows, writer)
         writer.close()
         part.replace(path)
         return
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if name == "json":
-        sys.stdout.write(f'{{"at": "{at}", "rows": [{", ".join(json_rows(refresh.rows))}]}}\n')
+        sys.stdout.write(f'{{"at": "{at}", "rows": [{", ".join(json_rows(rows))}]}}\n')
         sys.stdout.flush()
         return
     sys.stdout.write(f"\n{at}\n")
     writer = open_writer(name, None)
-    _write(refresh, writer)
+    _write(rows, writer)
     writer.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 from zoneinfo import ZoneInfo
 
+from penstock.cli.record_lines import data_text
 from penstock.cli.terminal import escape_text, safe_json_text, warn
 from penstock.errors import OptionError
 
@@ -89,15 +90,23 @@ def _flush() -> None:
     sys.stdout.flush()
 
 
-class _TableWriter:
+class _TextWriter:
+    def __init__(self, file: IO[str], close: Callable[[], None]) -> None:
+        self._file = file
+        self._close = close
+
+    def close(self) -> None:
+        self._close()
+
+
+class _TableWriter(_TextWriter):
     """Columns under their names, as wide as the first rows need; on a terminal cut to its width.
 
     If a terminal has too little room for the columns, each has a line of its own.
     """
 
     def __init__(self, file: IO[str], close: Callable[[], None]) -> None:
-        self._file = file
-        self._close = close
+        super().__init__(file, close)
         self._names: list[str] = []
         self._widths: list[int] | None = None
         self._right: list[bool] = []
@@ -157,12 +166,11 @@ class _TableWriter:
         self._file.write(_GAP.join(cells).rstrip() + "\n")
 
 
-class _CsvWriter:
+class _CsvWriter(_TextWriter):
     """RFC 4180; a null is an empty field, bytes are Base64, nested values JSON."""
 
     def __init__(self, file: IO[str], close: Callable[[], None]) -> None:
-        self._file = file
-        self._close = close
+        super().__init__(file, close)
         self._csv = csv.writer(file, lineterminator="\n")
         self._has_names = False
 
@@ -174,24 +182,14 @@ class _CsvWriter:
         self._csv.writerows(zip(*columns, strict=True))
         self._file.flush()
 
-    def close(self) -> None:
-        self._close()
 
-
-class _JsonWriter:
+class _JsonWriter(_TextWriter):
     """One JSON document to a line; bytes are Base64, documents of the type JSON are part of it."""
-
-    def __init__(self, file: IO[str], close: Callable[[], None]) -> None:
-        self._file = file
-        self._close = close
 
     def write(self, rows: pa.RecordBatch) -> None:
         for text in json_rows(rows):
             self._file.write(text + "\n")
         self._file.flush()
-
-    def close(self) -> None:
-        self._close()
 
 
 def json_rows(rows: pa.RecordBatch | pa.Table) -> Iterator[str]:
@@ -274,10 +272,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bytes):
-        try:
-            return escape_text(value.decode("utf-8"))
-        except UnicodeDecodeError:
-            return f"base64:{base64.b64encode(value).decode('ascii')}"
+        return escape_text(data_text(value))
     return escape_text(str(_csv_field(value)))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.cli import stream_consumers
 from penstock.cli.confirmation import confirm
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
-from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.cli.terminal import Output, counted, escape_text, safe_json
 from penstock.errors import OptionError, PenstockError, UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +148,11 @@ def _create(args: argparse.Namespace) -> None:
     if count is not None and count < 1:
         raise OptionError(f"--shards {count}: expected at least 1")
     open_stream_control(args).create(args.stream, count)
-    cost = "the service bills written and read data" if count is None else f"{_shards(count)} will be billed"
+    cost = (
+        "the service bills written and read data"
+        if count is None
+        else f"{counted(count, 'shard')} will be billed"
+    )
     print(escape_text(f"{args.stream} is being created; {cost}"))
 
 
@@ -161,30 +165,28 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             summary.name,
         )
         control.delete(args.stream)
-        said = f"{summary.name} is being deleted; {_shards(open_count)} fewer will be billed"
+        said = f"{summary.name} is being deleted; {counted(open_count, 'shard')} fewer will be billed"
     elif args.action == "split":
         shard = _open_shard(args, args.shard)
         control.split(args.stream, shard.shard_id, _middle(shard) if args.at is None else args.at)
-        said = (
-            f"{shard.shard_id} is being split; {_shards(open_count + 1)} will be billed, {open_count} so far"
-        )
+        said = f"{shard.shard_id} is being split; {counted(open_count + 1, 'shard')} will be billed, {open_count} so far"
     elif args.action == "merge":
         first, second = _open_shard(args, args.shard), _open_shard(args, args.adjacent)
         control.merge(args.stream, first.shard_id, second.shard_id)
         said = (
-            f"{first.shard_id} and {second.shard_id} are being merged; {_shards(open_count - 1)} will be billed, "
+            f"{first.shard_id} and {second.shard_id} are being merged; {counted(open_count - 1, 'shard')} will be billed, "
             f"{open_count} so far"
         )
     elif args.action == "scale":
         control.scale(args.stream, args.shards)
         said = (
-            f"{summary.name} goes from {open_count} to {_shards(args.shards)}, which will be billed; the service allows ten "
+            f"{summary.name} goes from {open_count} to {counted(args.shards, 'shard')}, which will be billed; the service allows ten "
             "such changes in 24 hours"
         )
     elif args.action == "mode":
         control.set_mode(summary.arn, on_demand=args.mode == "on-demand")
         cost = (
-            f"{_shards(open_count)} will be billed"
+            f"{counted(open_count, 'shard')} will be billed"
             if args.mode == "provisioned"
             else "written and read data will be billed"
         )
@@ -227,10 +229,6 @@ def _open_shard(args: argparse.Namespace, text: str) -> Shard:
 
 def _middle(shard: Shard) -> int:
     return (shard.hash_range.start + shard.hash_range.end) // 2 + 1
-
-
-def _shards(count: int) -> str:
-    return f"{count} shard{'' if count == 1 else 's'}"
 
 
 def _wait(args: argparse.Namespace) -> None:

@@ -58,6 +58,11 @@ def bar(length: int) -> str:
     return ("█" if shows("█") else "#") * length
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def escape_text(text: str) -> str:
     """Return one line in which every character that could act on a terminal is spelled out by its code.
 

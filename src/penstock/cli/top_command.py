@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
-from penstock.cli.terminal import Output, safe_json, warn
+from penstock.cli.terminal import Output, counted, safe_json, warn
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _print_queues(output: Output, snapshot: Snapshot) -> None:
 
 
 def _print_application(output: Output, snapshot: ApplicationSnapshot) -> None:
-    from penstock.cli.overview.cells import RIGHT, SHARD_COLUMNS, counted, duration, shard_cells, stream_name
+    from penstock.cli.overview.cells import RIGHT, SHARD_COLUMNS, duration, shard_cells, stream_name
     from penstock.cli.terminal import escape_text
 
     for problem in snapshot.problems:

@@ -34,7 +34,7 @@ from penstock.consumer.health import Health
 from penstock.consumer.processor import check_are_callable
 from penstock.consumer.pull import not_done, refuse_lost
 from penstock.consumer.stream_argument import StreamArgument
-from penstock.errors import OptionError, PenstockError, UsageError
+from penstock.errors import OptionError, PenstockError
 from penstock.ports.metrics import Metrics
 from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.async_run import AsyncRun
@@ -102,10 +102,10 @@ class AsyncConsumer(InOneProcess):
     ) -> None:
         check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)
         calls = self._calls = EventLoopCalls()
-        self._pull: AsyncPull[AsyncBatch] | None = None
+        pull: AsyncPull[AsyncBatch] | None = None
         if handler is None and processor_factory is None:
-            self._pull = AsyncPull(not_done, refuse_lost)
-            handler = self._pull.offer
+            pull = AsyncPull(not_done, refuse_lost)
+            handler = pull.offer
         self._consumer = Consumer(
             stream,
             application,
@@ -131,10 +131,11 @@ class AsyncConsumer(InOneProcess):
         self._run = AsyncRun(
             consumer=self._consumer,
             calls=calls,
-            pull=self._pull,
+            pull=pull,
             shutdown_timeout_s=self.options.shutdown_timeout_s,
             not_stopped=lambda: not_stopped(self.worker_id, self.options),
             name="AsyncConsumer",
+            noun="batch",
             log=log,
         )
 
@@ -157,7 +158,7 @@ class AsyncConsumer(InOneProcess):
             OptionError: The application's lease table belongs to another stream, or its location cannot hold leases.
             NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """
-        self._check_handler()
+        self._run.check_is_not_pulled()
         self._trace()
         await self._run.run()
 
@@ -168,16 +169,9 @@ class AsyncConsumer(InOneProcess):
             UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
             NotFound, AccessDenied: The stream cannot be used.
         """
-        self._check_handler()
+        self._run.check_is_not_pulled()
         self._trace()
         await self._run.start()
-
-    def _check_handler(self) -> None:
-        if self._pull is not None:
-            raise UsageError(
-                "give a handler, or iterate: `async with AsyncConsumer(...) as consumer:`, and in it "
-                "`async for batch in consumer:`"
-            )
 
     def _trace(self) -> None:
         if self._tracer_provider is not None:
@@ -210,23 +204,13 @@ class AsyncConsumer(InOneProcess):
 
     # --- pulling --------------------------------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[AsyncBatch]:
+    def __aiter__(self) -> AsyncIterator[AsyncBatch]:
         """Yield batches; inside `async with`. Asking for the next one acknowledges the one before.
 
         If the loop is left in the middle of a batch (by `break`, by an error, or because its task is cancelled), that batch is
         delivered again, unless it was acknowledged. Several tasks may iterate at the same time.
         """
-        if self._pull is None:
-            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
-        if not self._run.was_started:
-            raise UsageError(
-                "this consumer was not started: `async with AsyncConsumer(...) as consumer:`, and in it "
-                "`async for batch in consumer:`"
-            )
-        async for batch in self._pull.items():
-            yield batch
-        if self._run.has_ended:
-            self._run.raise_failure()
+        return self._run.items()
 
     # --- as `Consumer` --------------------------------------------------------------------------------
 

@@ -16,18 +16,13 @@ class Budget:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held: dict[ShardRun, int] = {}
-        self._total_bytes = 0
+        self.total_bytes: int = 0
         self._lock = threading.Lock()
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes that all runs hold together."""
-        return self._total_bytes
 
     @property
     def has_room(self) -> bool:
         """Whether more may be fetched."""
-        return self._total_bytes < self._bytes_max
+        return self.total_bytes < self._bytes_max
 
     def add(self, run: ShardRun) -> None:
         """Count a run from here on."""
@@ -41,10 +36,10 @@ class Budget:
                 return  # it has ended; this is a late answer
             # Read under the lock: of two threads, the later one must not store the older figure.
             held_bytes = 0 if run.is_paused else run.waiting_bytes
-            self._total_bytes += held_bytes - self._held[run]
+            self.total_bytes += held_bytes - self._held[run]
             self._held[run] = held_bytes
 
     def forget(self, run: ShardRun) -> None:
         """Remove a run that has ended."""
         with self._lock:
-            self._total_bytes -= self._held.pop(run, 0)
+            self.total_bytes -= self._held.pop(run, 0)

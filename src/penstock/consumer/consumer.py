@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
+from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.processor import (
@@ -44,7 +44,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
 from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.guarded_metrics import guard_metrics
-from penstock.runtime.home_process import InOneProcess
+from penstock.runtime.home_process import InOneProcess, random_worker_id
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
@@ -305,9 +305,6 @@ class Consumer(InOneProcess):
         The consumer starts with the loop and stops gracefully when the loop is left. If the loop is left in the
         middle of a batch (by `break`, or by an error), that batch is delivered again, unless it was acknowledged.
         """
-        self._run.home.check()
-        if self._pull is None:
-            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
         yield from self._run.items(self._pull, self._start)
 
     # --- inside ---------------------------------------------------------------------------------------

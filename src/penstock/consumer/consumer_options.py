@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import uuid
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -232,8 +229,3 @@ class ConsumerOptions:
             shutdown_timeout_s=self.shutdown_timeout_s,
             stall_after_s=self.stall_after_s,
         )
-
-
-def random_worker_id() -> str:
-    """Return a worker id made of the host, the process and a random part."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

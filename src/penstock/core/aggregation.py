@@ -117,14 +117,12 @@ class DecodeCounts(Struct):
 
     Args:
         aggregates: Whole, valid aggregates.
-        user_records: User records delivered out of aggregates.
         undecodable: Records that begin like an aggregate and are none, by reason; each was passed on untouched.
         misplaced_aggregates: Aggregates dropped because they landed in a shard that does not own all their records.
         misplaced_records: The user records in them.
     """
 
     aggregates: int = 0
-    user_records: int = 0
     undecodable: dict[Undecodable, int] = field(default_factory=dict)
     misplaced_aggregates: int = 0
     misplaced_records: int = 0
@@ -308,7 +306,6 @@ def deaggregate_record(
         counts.misplaced_aggregates += 1
         counts.misplaced_records += len(found.columns.data)
         return DeaggregatedRecord(found.columns, is_misplaced=True)
-    counts.user_records += len(found.columns.data)
     return DeaggregatedRecord(found.columns, is_misplaced=False)
 
 

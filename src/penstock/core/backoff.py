@@ -7,9 +7,6 @@ Source:
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TypeAlias
-
 from msgspec import Struct
 
 from penstock.errors import OptionError
@@ -61,28 +58,6 @@ class Backoff(Struct, frozen=True):
         return u * self.bound_s(attempt)
 
 
-class RetryAfter(Struct, frozen=True):
-    """Try again after so many seconds."""
-
-    delay_s: float
-
-
-class Exhausted(Enum):
-    """Why there is no further attempt."""
-
-    ATTEMPTS = "every attempt that is allowed has been made"
-    DEADLINE = "the time for all attempts together is over"
-
-
-class GiveUp(Struct, frozen=True):
-    """Do not try again."""
-
-    why: Exhausted
-
-
-RetryDecision: TypeAlias = RetryAfter | GiveUp
-
-
 class RetryPlan(Struct, frozen=True):
     """When to try again and when to stop; always bounded.
 
@@ -104,20 +79,14 @@ class RetryPlan(Struct, frozen=True):
         if not 0 < self.deadline_s < float("inf"):
             raise OptionError(f"deadline_s={self.deadline_s}: expected more than 0, and finite")
 
-    def decide(self, attempt: int, elapsed_s: float, u: float) -> RetryDecision:
-        """Decide whether and when a failed attempt is repeated.
+    def delay_s(self, attempt: int, elapsed_s: float, u: float) -> float | None:
+        """Return the seconds to wait before a failed attempt is repeated; None: a bound is reached, and it is not.
 
         Args:
             attempt: How many attempts have failed, from 1.
-            elapsed_s: Seconds since the first attempt began.
+            elapsed_s: Seconds since the first attempt began. The delay ends at the deadline at the latest.
             u: Drawn evenly from [0, 1).
-
-        Returns:
-            `RetryAfter` with a delay that ends at the deadline at the latest, or `GiveUp` with the bound that was reached.
-            If both were reached, that is the deadline.
         """
-        if elapsed_s >= self.deadline_s:
-            return GiveUp(Exhausted.DEADLINE)
-        if attempt >= self.attempts_max:
-            return GiveUp(Exhausted.ATTEMPTS)
-        return RetryAfter(min(self.backoff.delay_s(attempt, u), self.deadline_s - elapsed_s))
+        if elapsed_s >= self.deadline_s or attempt >= self.attempts_max:
+            return None
+        return min(self.backoff.delay_s(attempt, u), self.deadline_s - elapsed_s)

@@ -41,6 +41,7 @@ class Option(Struct, frozen=True):
         scopes: Where it applies: `source`, `batch`, `sink`.
         aliases: Other spellings; `name=unit` is the unit of a bare number there (`fetchIntervalMs=ms`).
         secret: The value never appears in messages.
+        field: The field that has the value, in the class of the parsed options; empty if the value is worked on.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Option(Struct, frozen=True):
     scopes: frozenset[str]
     aliases: tuple[str, ...] = ()
     secret: bool = False
+    field: str = ""
 
     def spellings(self) -> Iterable[tuple[str, str]]:
         """Return every key that sets the option, with the unit of a bare number there (or an empty text)."""

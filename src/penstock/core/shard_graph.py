@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -132,9 +132,6 @@ class ShardGraph:
         self._shards = {shard_id: known[shard_id] for shard_id in self._in_order(known)}
         for children in self._children.values():
             children.sort(key=lambda child: self._shards[child].hash_range)
-        self._place = {shard_id: place for place, shard_id in enumerate(self._shards)}
-        self._ancestor_bits: list[int] | None = None
-        self._descendant_bits: list[int] | None = None
 
     def _in_order(self, known: dict[str, Shard]) -> list[str]:
         """Sort parents before children, older before younger."""
@@ -179,36 +176,15 @@ class ShardGraph:
         """Return the shards that continue this one, in the order of their hash ranges. It need not be listed itself."""
         return tuple(self._shards[child] for child in self._children.get(shard_id, ()))
 
-    def ancestors(self, shard_id: str) -> frozenset[str]:
-        """Return every listed shard that this listed one descends from."""
-        if self._ancestor_bits is None:
-            self._ancestor_bits = self._gather(list(self._shards), self.parents)
-        return self._named(self._ancestor_bits[self._place[shard_id]])
+    def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
+        """Return every listed shard that one of these descends from."""
+        return (
+            ancestors_of(shard_ids, {shard.shard_id: shard.parents for shard in self}) & self._shards.keys()
+        )
 
-    def descendants(self, shard_id: str) -> frozenset[str]:
-        """Return every listed shard that descends from this listed one."""
-        if self._descendant_bits is None:
-            self._descendant_bits = self._gather(list(reversed(self._shards)), self.children)
-        return self._named(self._descendant_bits[self._place[shard_id]])
-
-    def _gather(self, order: list[str], next_of: Callable[[str], tuple[Shard, ...]]) -> list[int]:
-        """Follow one direction for every shard at once: a set of shards is a number with one bit each.
-
-        Ten thousand shards take 12 MB and one pass; a set of names each would take gigabytes.
-        """
-        bits = [0] * len(order)
-        for shard_id in order:
-            own = 0
-            for shard in next_of(shard_id):
-                place = self._place[shard.shard_id]
-                own |= bits[place] | (1 << place)
-            bits[self._place[shard_id]] = own
-        return bits
-
-    def _named(self, bits: int) -> frozenset[str]:
-        text = f"{bits:b}"[::-1]
-        names = list(self._shards)
-        return frozenset(names[place] for place, bit in enumerate(text) if bit == "1")
+    def descendants(self, shard_ids: Iterable[str]) -> set[str]:
+        """Return every listed shard that descends from one of these."""
+        return ancestors_of(shard_ids, self._children)
 
     # --- the whole ---
 

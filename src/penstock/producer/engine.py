@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from penstock.core.safe_text import describe_error
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
@@ -31,26 +33,17 @@ _EXPIRY_INTERVAL_MIN_S: Final = 0.05
 _SETTLED_KEPT_MAX: Final = 1_000
 
 
-class _Flush:
+class _Flush(Struct, eq=False):
     """A flush under way: it waits for `left` more records, whose numbers are at most `number_max`."""
 
-    __slots__ = ("left", "number_max")
-
-    def __init__(self, number_max: int, left: int) -> None:
-        self.number_max = number_max
-        self.left = left
+    number_max: int
+    left: int
 
 
-class _Expired:
-    """Records whose time to live is over; falsy when there are none."""
+class _Expired(Struct, eq=False):
+    """Records whose time to live is over."""
 
-    __slots__ = ("records",)
-
-    def __init__(self, records: list[PendingRecord]) -> None:
-        self.records = records
-
-    def __bool__(self) -> bool:
-        return bool(self.records)
+    records: list[PendingRecord]
 
 
 class Engine:
@@ -327,7 +320,8 @@ class Engine:
         if ttl_s is None or now_s < self._expiry_due_s:
             return None
         self._expiry_due_s = now_s + max(_EXPIRY_INTERVAL_MIN_S, ttl_s / 20)
-        return _Expired(self._batcher.drop_expired(now_s - ttl_s)) if self._batcher.waiting_count else None
+        records = self._batcher.drop_expired(now_s - ttl_s) if self._batcher.waiting_count else None
+        return _Expired(records) if records else None
 
     def _do(self, step: PutRequest | FetchShards | Stuck | _Expired) -> None:
         """Carry out one step, without the lock."""

@@ -40,6 +40,7 @@ from penstock.producer.writer_options import (
     settings_of,
 )
 from penstock.runtime.guarded_metrics import guard_metrics
+from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 
@@ -153,7 +154,7 @@ class Producer:
         self._engine: Engine | None = None
         self._record_bytes_max = 0
         self._is_closed = False
-        self._process_id = os.getpid()
+        self._home = HomeProcess("producer")
         self._fork_count = _forks.count
         self._is_entered = False
         self._end_hook = _close_at_end(self)
@@ -240,7 +241,7 @@ class Producer:
             DeliveryFailed: The timeout passed, or records failed since the last flush.
             UsageError: A future's callback calls it, which would wait for itself.
         """
-        self._check_process()
+        self._home.check()
         self._check_no_callback("flush")
         self._flush(timeout_s, "they go on being sent")
 
@@ -267,7 +268,7 @@ class Producer:
                 the remaining records fail.
             UsageError: A future's callback calls it, which would wait for itself.
         """
-        self._check_process()
+        self._home.check()
         self._check_no_callback("close")
         with self._lock:
             if self._is_closed:
@@ -319,13 +320,6 @@ class Producer:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _check_process(self) -> None:
-        if self._fork_count != _forks.count:
-            raise UsageError(
-                f"this producer was made in process {self._process_id} and its threads stayed there; make one in process "
-                f"{os.getpid()}, after the fork"
-            )
-
     def _check_no_callback(self, name: str) -> None:
         if self._engine is not None and self._engine.is_own_thread:
             raise UsageError(
@@ -335,7 +329,7 @@ class Producer:
 
     def _open(self) -> Engine:
         """Return the engine; at the first call describe the stream and create it."""
-        self._check_process()
+        self._home.check()
         with self._lock:
             if self._is_closed:
                 raise DeliveryFailed(

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from penstock.errors import UsageError
 from penstock.ports.metrics import Metrics
 from penstock.ports.queues import FinishedRecords
 from penstock.queues.handler_calls import AsyncQueueHandler, EventLoopCalls
@@ -81,8 +80,11 @@ class AsyncQueueConsumer(InOneProcess):
         **single_options: Unpack[QueueConsumerKeywords],
     ) -> None:
         check_are_callable(handler=handler)
-        self._pull = None if handler is not None else AsyncPull[Any](not_done)
-        self._calls = EventLoopCalls(handler if handler is not None else self._offer)
+        pull: AsyncPull[Any] | None = None
+        if handler is None:
+            pull = AsyncPull(not_done)
+            handler = pull.offer
+        calls = EventLoopCalls(handler)
         self._consumer = QueueConsumer(
             queue,
             create=create,
@@ -96,17 +98,18 @@ class AsyncQueueConsumer(InOneProcess):
             ports=ports,
             **single_options,
         )
-        self._consumer.use_calls(self._calls)
+        self._consumer.use_calls(calls)
         self.queue = queue
         self.options: QueueConsumerOptions = self._consumer.options
         self.worker_id: str = self._consumer.worker_id
         self._run = AsyncRun(
             consumer=self._consumer,
-            calls=self._calls,
-            pull=self._pull,
+            calls=calls,
+            pull=pull,
             shutdown_timeout_s=self.options.shutdown_timeout_s,
             not_stopped=self._consumer.not_stopped,
             name="AsyncQueueConsumer",
+            noun="record",
             log=log,
         )
 
@@ -123,11 +126,7 @@ class AsyncQueueConsumer(InOneProcess):
             NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
             UsageError: No handler was given, or it is no coroutine function.
         """
-        if self._pull is not None:
-            raise UsageError(
-                "give a handler, or iterate: `async with AsyncQueueConsumer(...) as consumer:`, and in it `async for record in "
-                "consumer:`"
-            )
+        self._run.check_is_not_pulled()
         await self._run.run()
 
     async def start(self) -> None:
@@ -161,26 +160,12 @@ class AsyncQueueConsumer(InOneProcess):
     ) -> None:
         await self._run.leave(error)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[Any]:
         """Yield records, or batches with `batch_records_max`; inside `async with`. Requesting the next one acknowledges the one before.
 
         If the loop's body ends the loop, the current record is returned at once. Several tasks may iterate at the same time.
         """
-        if self._pull is None:
-            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
-        if not self._run.was_started:
-            raise UsageError(
-                "this consumer was not started: `async with AsyncQueueConsumer(...) as consumer:`, and in it `async for record in "
-                "consumer:`"
-            )
-        async for item in self._pull.items():
-            yield item
-        if self._run.has_ended:
-            self._run.raise_failure()
-
-    async def _offer(self, item: Any) -> None:
-        assert self._pull is not None
-        await self._pull.offer(item)
+        return self._run.items()
 
     @property
     def is_running(self) -> bool:

@@ -11,10 +11,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
-import socket
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
@@ -32,7 +29,7 @@ from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.consumer_run import ConsumerRun
 from penstock.runtime.guarded_metrics import guard_metrics
-from penstock.runtime.home_process import InOneProcess
+from penstock.runtime.home_process import InOneProcess, random_worker_id
 from penstock.runtime.loop import LoopThread, ThreadPool
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
@@ -112,9 +109,7 @@ class QueueConsumer(InOneProcess):
         self._creation = (
             create if create is None or isinstance(create, QueueCreation) else _creation_of(create)
         )
-        self.worker_id: str = (
-            self.options.worker_id or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        )
+        self.worker_id: str = self.options.worker_id or random_worker_id()
         self._handler = handler
         self._calls: HandlerCalls | None = None
         self._finished = finished
@@ -273,9 +268,6 @@ class QueueConsumer(InOneProcess):
         The consumer starts with the loop and stops gracefully when the loop ends. If the loop's body ends it (by `break` or an error),
         the current record is returned at once. At most `concurrency` records wait to be taken. Several threads may iterate.
         """
-        self._run.home.check()
-        if self._pull is None:
-            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
         yield from self._run.items(self._pull, self._start)
 
 

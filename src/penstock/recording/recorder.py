@@ -87,7 +87,6 @@ class RecorderState:
         read_bytes: Bytes that this run has read, before filters.
         shard_count: Shards that are recorded.
         done_count: Of these, the ones that are read.
-        lag_ms: Milliseconds from the slowest shard's position to now.
         parts_written: Parts in the final file so far; 0 while the stream is read.
         part_count: Parts.
     """
@@ -97,7 +96,6 @@ class RecorderState:
     read_bytes: int = 0
     shard_count: int = 0
     done_count: int = 0
-    lag_ms: int | None = None
     parts_written: int = 0
     part_count: int = 0
 
@@ -361,7 +359,6 @@ class Recorder:
         if kept.loss is not None:
             raise kept.loss.error
         self.state.read_bytes += whole.read_bytes
-        self.state.lag_ms = page.millis_behind_latest
         rows = kept.rows or ()
         self._keep(recording, rows)
         if self._is_past_end(page, rows, asked_ms):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from penstock.errors import PenstockError, UsageError
@@ -44,6 +44,7 @@ class AsyncRun:
         pull: Passes items to tasks that iterate; None if there is a handler.
         not_stopped: Returns the error of a consumer that has not stopped in time.
         name: Name of the public class, for messages.
+        noun: What it yields to a loop, for messages.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class AsyncRun:
         shutdown_timeout_s: float,
         not_stopped: Callable[[], PenstockError],
         name: str,
+        noun: str,
         log: logging.Logger,
     ) -> None:
         self._consumer = consumer
@@ -63,21 +65,30 @@ class AsyncRun:
         self._stop_within_s = shutdown_timeout_s + STOP_SLACK_S
         self._not_stopped = not_stopped
         self._name = name
+        self._way_to_iterate = (
+            f"`async with {name}(...) as consumer:`, and in it `async for {noun} in consumer:`"
+        )
         self._log = log
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
         self.keeper: asyncio.Task[None] | None = None
         self._is_finishing = False
 
-    @property
-    def was_started(self) -> bool:
-        """Whether the consumer was started."""
-        return self._loop is not None
+    def check_is_not_pulled(self) -> None:
+        """Refuse to run a consumer that has no handler."""
+        if self._pull is not None:
+            raise UsageError(f"give a handler, or iterate: {self._way_to_iterate}")
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the consumer has ended."""
-        return self._ended.is_set()
+    async def items(self) -> AsyncIterator[Any]:
+        """Yield the items of a consumer that was started; asking for the next one acknowledges the one before."""
+        if self._pull is None:
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        if self._loop is None:
+            raise UsageError(f"this consumer was not started: {self._way_to_iterate}")
+        async for item in self._pull.items():
+            yield item
+        if self._ended.is_set():
+            self.raise_failure()
 
     async def run(self) -> None:
         """Start, and wait for the end; a signal in the main thread, or a cancellation, stops gracefully."""

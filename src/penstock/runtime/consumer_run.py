@@ -164,12 +164,15 @@ class ConsumerRun(Generic[_R]):
         else:
             self.wait(self._stop_within_s)
 
-    def items(self, pull: ThreadPull[_T], start: Callable[[], None]) -> Iterator[_T]:
+    def items(self, pull: ThreadPull[_T] | None, start: Callable[[], None]) -> Iterator[_T]:
         """Start the consumer if no other thread has, yield its items, and stop it when the iteration ends.
 
         Raises:
-            UsageError: An iteration on this thread has ended before, and stopped the consumer.
+            UsageError: There is a handler, or an iteration on this thread has ended before, and stopped the consumer.
         """
+        self.home.check()
+        if pull is None:
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
         thread_id = threading.get_ident()
         if thread_id in self._iterated:
             raise UsageError(

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import uuid
 from typing import ClassVar, NoReturn
 
 from penstock.errors import UsageError
+
+
+def random_worker_id() -> str:
+    """Return a worker id made of the host, the process and a random part."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 class InOneProcess:
@@ -25,9 +32,14 @@ class InOneProcess:
 
 
 class HomeProcess:
-    """The process in which this was made."""
+    """The process in which this was made.
 
-    def __init__(self) -> None:
+    Args:
+        owner: Which has it, for the error.
+    """
+
+    def __init__(self, owner: str = "consumer") -> None:
+        self._owner = owner
         self._process_id = os.getpid()
 
     @property
@@ -36,13 +48,13 @@ class HomeProcess:
         return os.getpid() == self._process_id
 
     def check(self) -> None:
-        """Refuse to go on in a forked child, which has none of the consumer's threads.
+        """Refuse to go on in a forked child, which has none of its threads.
 
         Raises:
             UsageError: This is another process.
         """
         if not self.is_here:
             raise UsageError(
-                f"this consumer was made in process {self._process_id} and its threads stayed there; make one in process "
+                f"this {self._owner} was made in process {self._process_id} and its threads stayed there; make one in process "
                 f"{os.getpid()}, after the fork"
             )

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from penstock.errors import OptionError
 
@@ -144,3 +144,9 @@ class HttpService:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -10,6 +10,8 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct, field
 
+from penstock.ports.metrics import ForgettingMetrics, Metrics
+
 log = logging.getLogger("penstock.metrics")
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
@@ -143,7 +145,7 @@ class LabelledMetrics:
         labels: Added to those that each figure has.
     """
 
-    def __init__(self, metrics: MetricsTally, labels: Mapping[str, str]) -> None:
+    def __init__(self, metrics: Metrics, labels: Mapping[str, str]) -> None:
         self._metrics = metrics
         self._labels = dict(labels)
 
@@ -157,7 +159,8 @@ class LabelledMetrics:
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         """Stop showing a gauge."""
-        self._metrics.forget_gauge(name, {**self._labels, **(labels or {})})
+        if isinstance(self._metrics, ForgettingMetrics):
+            self._metrics.forget_gauge(name, {**self._labels, **(labels or {})})
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Add to a distribution."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -26,7 +27,7 @@ _SCOPE: Final = "penstock"
 _UNITS: Final = {"_s": "s", "_bytes": "By"}
 
 
-class OpenTelemetryMetrics:
+class OpenTelemetryMetrics(LabelledMetrics):
     """Implements `penstock.metrics.Metrics` with OpenTelemetry's instruments, by the names of docs/metrics.md.
 
     Counters become observable counters, gauges observable gauges, and distributions histograms. Several consumers may share
@@ -49,30 +50,15 @@ class OpenTelemetryMetrics:
             of_provider = _instruments.setdefault(provider, {})
             if prefix not in of_provider:
                 of_provider[prefix] = _Instruments(provider, prefix)
-            self._instruments = of_provider[prefix]
-
-    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a counter."""
-        self._instruments.count(name, value, labels)
-
-    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Set a gauge."""
-        self._instruments.gauge(name, value, labels)
-
-    def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Stop showing a gauge."""
-        self._instruments.forget_gauge(name, labels)
-
-    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a distribution."""
-        self._instruments.observe(name, value, labels)
+            instruments = of_provider[prefix]
+        super().__init__(instruments, {})
 
     def of_consumer(
         self, stream: str, application: str, worker_id: str, _health: Callable[[], Any]
     ) -> LabelledMetrics:
         """Return the metrics that a consumer fills. Called by `Consumer` when it starts."""
         labels = {"stream": stream, "application": application, "worker": worker_id}
-        return LabelledMetrics(self._instruments, labels)
+        return LabelledMetrics(self._metrics, labels)
 
 
 class _Instruments(MetricsTally):
@@ -146,8 +132,8 @@ class HandledBatch(Protocol):
         """Its records, at least one."""
 
 
-class BatchTraces:
-    """Makes a span for each call of a consumer's handler.
+class _Traces:
+    """Makes spans of one consumer, with attributes that all of them share.
 
     Raises:
         UsageError: opentelemetry-api is not installed.
@@ -156,17 +142,26 @@ class BatchTraces:
         OpenTelemetry's semantic conventions for messaging, "Messaging attributes".
     """
 
-    def __init__(self, provider: TracerProvider, application: str, worker_id: str) -> None:
+    def __init__(self, provider: TracerProvider, shared: Mapping[str, str]) -> None:
 
         with _asking_for_the_extra():
             from opentelemetry import trace
         self._kind = trace.SpanKind.CONSUMER
         self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider=provider)
-        self._shared = {
-            "messaging.system": "aws_kinesis",
-            "messaging.consumer.group.name": application,
-            "messaging.client.id": worker_id,
-        }
+        self._shared = {"messaging.system": "aws_kinesis", **shared}
+
+    def _begin(self, name: str, attributes: Mapping[str, Any]) -> AbstractContextManager[object]:
+        return self._tracer.start_as_current_span(
+            name, kind=self._kind, attributes={**self._shared, **attributes}
+        )
+
+
+class BatchTraces(_Traces):
+    """Makes a span for each call of a consumer's handler."""
+
+    def __init__(self, provider: TracerProvider, application: str, worker_id: str) -> None:
+        shared = {"messaging.consumer.group.name": application, "messaging.client.id": worker_id}
+        super().__init__(provider, shared)
 
     @contextlib.contextmanager
     def span(self, operation: str, batch: HandledBatch) -> Iterator[None]:
@@ -179,7 +174,6 @@ class BatchTraces:
         records = batch.records
         destination = batch.stream.rpartition("/")[2]
         attributes = {
-            **self._shared,
             "messaging.destination.name": destination,
             "messaging.operation.name": operation,
             "messaging.operation.type": "process",
@@ -190,31 +184,22 @@ class BatchTraces:
             "penstock.first_sequence_number": records[0].sequence_number,
             "penstock.last_sequence_number": records[-1].sequence_number,
         }
-        name = f"{operation} {destination}"
-        with self._tracer.start_as_current_span(name, kind=self._kind, attributes=attributes):
+        with self._begin(f"{operation} {destination}", attributes):
             yield
 
 
-class QueueTraces:
-    """Makes a span for each call of a queue consumer's handler.
-
-    Raises:
-        UsageError: opentelemetry-api is not installed.
-    """
+class QueueTraces(_Traces):
+    """Makes a span for each call of a queue consumer's handler."""
 
     def __init__(self, provider: TracerProvider, queue: str, worker_id: str) -> None:
-        with _asking_for_the_extra():
-            from opentelemetry import trace
-        self._kind = trace.SpanKind.CONSUMER
-        self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider=provider)
         self._name = f"process {queue}"
-        self._shared = {
-            "messaging.system": "aws_kinesis",
+        shared = {
             "messaging.client.id": worker_id,
             "messaging.destination.name": queue,
             "messaging.operation.name": "process",
             "messaging.operation.type": "process",
         }
+        super().__init__(provider, shared)
 
     @contextlib.contextmanager
     def span(self, batch: Any) -> Iterator[None]:
@@ -225,13 +210,12 @@ class QueueTraces:
         """
         records = batch.records
         attributes = {
-            **self._shared,
             "messaging.batch.message_count": len(records),
             "penstock.receive_count": max(record.receive_count for record in records),
         }
         if len(records) == 1:
             attributes["messaging.message.id"] = records[0].record_id
-        with self._tracer.start_as_current_span(self._name, kind=self._kind, attributes=attributes):
+        with self._begin(self._name, attributes):
             yield
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.core.backoff import GiveUp, RetryPlan
+from penstock.core.backoff import RetryPlan
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import shows
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Refusal, Refused, Take
@@ -55,10 +55,10 @@ def write_settled(
             outcome = send(write, None if before is None else before.owner)
         except UnknownOutcome as error:
             lost_answer = error
-            decision = retry_plan.decide(attempt, clock.monotonic_s() - began_s, chance.random())
-            if isinstance(decision, GiveUp):
+            delay_s = retry_plan.delay_s(attempt, clock.monotonic_s() - began_s, chance.random())
+            if delay_s is None:
                 break
-            clock.sleep(decision.delay_s)
+            clock.sleep(delay_s)
             continue
         if isinstance(outcome, Refused):
             if lost_answer is not None and shows(outcome.row, write):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from penstock.core.backoff import Backoff, GiveUp, RetryPlan
+from penstock.core.backoff import Backoff, RetryPlan
 from penstock.errors import (
     OptionError,
     Rejected,
@@ -185,15 +185,15 @@ class SchemaEncoder:
         status = found.status
         attempt = 1
         while status is VersionStatus.PENDING:
-            decision = self._checking.decide(
+            delay_s = self._checking.delay_s(
                 attempt, self._clock.monotonic_s() - began_s, self._chance.random()
             )
-            if isinstance(decision, GiveUp):
+            if delay_s is None:
                 raise ResourceBusy(
                     f"the registry has not checked version {found.version_id} of {self._what} within "
                     f"{self._checking.deadline_s:g} s: try again, or raise available_within_s"
                 )
-            self._clock.sleep(decision.delay_s)
+            self._clock.sleep(delay_s)
             version = self._registry.fetch_version(found.version_id)
             status = VersionStatus.DELETING if version is None else version.status
             attempt += 1

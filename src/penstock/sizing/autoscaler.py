@@ -8,10 +8,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +38,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.sizing import Resharding
+from penstock.runtime.home_process import random_worker_id
 from penstock.runtime.shard_lags import measure_lags
 from penstock.runtime.system_clock import SystemClock
 from penstock.sizing.sampling import choose_window_s, sample_shards
@@ -160,7 +158,7 @@ class Autoscaler:
         if options is not None and keywords:
             raise UsageError("give options or their fields as keywords, not both")
         self.options: AutoscaleOptions = AutoscaleOptions(**keywords) if options is None else options
-        self.worker_id: str = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.worker_id: str = random_worker_id()
         self._stream = stream
         self._on_event = on_event
         fields = in_region_of(connection or {}, stream)

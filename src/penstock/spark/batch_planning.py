@@ -1,26 +1,19 @@
-"""The interface of a loop over batches to one stream or several: their planner, their offsets, and the reading of a task."""
+"""One stream, or several, as Spark's reader and the micro batches see them: planner, offsets, tasks and their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
-from penstock.core.batches.several_offsets import INITIAL_SEVERAL, SeveralOffset, parse_several
-from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
-from penstock.spark.streams.several_rows import rows_of_stream
+from penstock.spark.tasks.shard_task import ShardTask
 from penstock.spark.tasks.task_opening import rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark.driver.planner import Planner
-    from penstock.spark.streams.several_planner import SeveralPlanner
-
-TaskRows = Callable[[], "Iterator[pa.RecordBatch]"]
-"""Reads the shards of one task, in an executor; holds plain values only."""
 
 
 class AnyPlanner(Protocol):
@@ -43,10 +36,14 @@ class AnyPlanner(Protocol):
 
 
 class BatchSource(Protocol):
-    """One stream, or several, as a loop over batches reads them. The offsets and tasks are those of its planner."""
+    """One stream, or several. The offsets are those of its planner. Holds plain values only: it travels to executors."""
 
+    noun: str
     initial: Any
-    name: str
+
+    @property
+    def shared(self) -> SourceOptions:
+        """The options that count for the whole query."""
 
     def open(self) -> Any:
         """Open the planner."""
@@ -54,58 +51,57 @@ class BatchSource(Protocol):
     def parse(self, document: Any) -> Any:
         """Return the offset of a document."""
 
-    def tasks(self, planner: Any, start: Any, end: Any) -> Sequence[TaskRows]:
-        """Return the tasks of the batch between two offsets."""
+    def tasks(
+        self, planner: Any, start: Mapping[str, Any], end: Any
+    ) -> Iterable[tuple[int, Sequence[ShardTask]]]:
+        """Return the tasks of a batch: each the place of its stream, and shards of it.
+
+        Args:
+            start: The document of the offset before the batch.
+            end: The batch's offset.
+        """
+
+    def rows(
+        self, place: int, tasks: Sequence[ShardTask], query: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task, and claim the end of the batch in each shard; in an executor.
+
+        Args:
+            place: The stream's place in the options' list.
+            tasks: Its shards, which are read at the same time.
+            query: Spark's id of the streaming query, or None if it is not known.
+        """
 
 
 class OneStream:
-    """One stream."""
+    """Implements `BatchSource` for one stream."""
 
+    noun = "stream"
     initial = INITIAL_OFFSET
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self.name = options.stream
+        self.shared: SourceOptions = options
 
     def open(self) -> Planner:
         """Open the planner."""
         from penstock.spark.driver.planner_opening import open_planner
 
-        return open_planner(self._options)
+        return open_planner(self.shared)
 
     def parse(self, document: Any) -> StreamOffset:
         """Return the offset of a document."""
         return parse_offset(document)
 
-    def tasks(self, planner: Planner, start: StreamOffset, end: StreamOffset) -> list[TaskRows]:
+    def tasks(
+        self, planner: Planner, start: Mapping[str, Any], end: StreamOffset
+    ) -> list[tuple[int, Sequence[ShardTask]]]:
         """Return the tasks of a batch; its end has all that they need."""
         del start
-        return [partial(rows_of, tasks, self._options) for tasks in planner.tasks(end)]
+        return [(0, tasks) for tasks in planner.tasks(end)]
 
-
-class SeveralStreams:
-    """Several streams."""
-
-    initial = INITIAL_SEVERAL
-
-    def __init__(self, options: SeveralOptions) -> None:
-        self._options = options
-        self.name = options.shared.stream
-
-    def open(self) -> SeveralPlanner:
-        """Open the planner."""
-        from penstock.spark.streams.several_opening import open_several_planner
-
-        return open_several_planner(self._options)
-
-    def parse(self, document: Any) -> SeveralOffset:
-        """Return the offset of a document."""
-        return parse_several(document)
-
-    def tasks(self, planner: SeveralPlanner, start: SeveralOffset, end: SeveralOffset) -> list[TaskRows]:
-        """Return the tasks of each stream that the batch reads."""
-        return [
-            partial(rows_of_stream, self._options, stream.place, tasks)
-            for stream in planner.tasks(start, end)
-            for tasks in stream.tasks
-        ]
+    def rows(
+        self, place: int, tasks: Sequence[ShardTask], query: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        del place
+        return rows_of(tasks, self.shared, query)

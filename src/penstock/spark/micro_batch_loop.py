@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import UsageError
 from penstock.spark.batch_log import BatchLog
-from penstock.spark.batch_planning import AnyPlanner, BatchSource, OneStream, SeveralStreams, TaskRows
+from penstock.spark.batch_planning import AnyPlanner, BatchSource, OneStream
 from penstock.spark.options.several_streams import names_several, parse_several_source
 from penstock.spark.options.spark_options import parse_source
 from penstock.spark.schema import SCHEMA_DDL
 from penstock.spark.spark_errors import explained, explained_rows
+from penstock.spark.streams.several_source import SeveralStreams
+from penstock.spark.tasks.shard_task import ShardTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +122,7 @@ class MicroBatches:
         planner.join(offset)
         if not is_done:
             before = self._log.offset(number - 1)
-            start = source.initial if before is None else source.parse(before)
+            start = source.initial.to_json() if before is None else before
             self._run_batch(planner, number, start, offset, write)
         if available_now:
             planner.prepare_available_now()
@@ -132,13 +134,16 @@ class MicroBatches:
                 continue
             number += 1
             self._log.plan(number, following.to_json())
-            self._run_batch(planner, number, offset, following, write)
+            self._run_batch(planner, number, offset.to_json(), following, write)
             offset = following
 
-    def _run_batch(self, planner: AnyPlanner, number: int, start: Any, offset: Any, write: Write) -> None:
+    def _run_batch(
+        self, planner: AnyPlanner, number: int, start: Mapping[str, Any], offset: Any, write: Write
+    ) -> None:
         began_s = time.monotonic()
-        tasks = self._source.tasks(planner, start, offset)
-        rows = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_ReadTasks(tasks), SCHEMA_DDL)
+        tasks = tuple(self._source.tasks(planner, start, offset))
+        read = _ReadTasks(self._source, tasks)
+        rows = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, SCHEMA_DDL)
         write(rows, number)
         self._log.commit(number)
         self.last_progress = {
@@ -146,7 +151,7 @@ class MicroBatches:
             "durationMs": round(1000 * (time.monotonic() - began_s)),
             "source": planner.report(),
         }
-        _log.info("batch %d of stream %s: %s", number, self._source.name, self.last_progress)
+        _log.info("batch %d of stream %s: %s", number, self._source.shared.stream, self.last_progress)
 
     @contextlib.contextmanager
     def _stop_on_termination(self) -> Iterator[None]:
@@ -172,7 +177,8 @@ class MicroBatches:
 class _ReadTasks:
     """Runs in an executor: reads the tasks with the numbers that it gets. Holds plain values only."""
 
-    tasks: Sequence[TaskRows]
+    source: BatchSource
+    tasks: Sequence[tuple[int, Sequence[ShardTask]]]
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the tasks in this partition."""
@@ -182,4 +188,4 @@ class _ReadTasks:
     def _rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from self.tasks[number]()
+                yield from self.source.rows(*self.tasks[number])

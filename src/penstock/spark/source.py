@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from penstock.spark.batch import KinesisBatchReader
+    from penstock.spark.options.spark_options import SinkOptions
     from penstock.spark.sink.writers import KinesisBatchWriter, KinesisStreamWriter
     from penstock.spark.stream_reader import KinesisStreamReader
-    from penstock.spark.streams.several_reader import SeveralStreamsReader
 
 _log: Final = logging.getLogger("penstock.spark")
+_Options = TypeVar("_Options")
 
 
 class KinesisDataSource(DataSource):
@@ -69,54 +70,49 @@ class KinesisDataSource(DataSource):
         if names_several(self.options):
             from penstock.spark.streams.several_batch import SeveralBatchReader
 
-            several, notes = parse_several_batch(self._own_options())
-            _log_notes(notes)
-            return SeveralBatchReader(several)
-        options, notes = parse_batch(self._own_options())
-        _log_notes(notes)
-        return KinesisBatchReader(options)
+            return SeveralBatchReader(self._parsed(parse_several_batch))
+        return KinesisBatchReader(self._parsed(parse_batch))
 
     @explained
-    def streamReader(self, schema: StructType) -> KinesisStreamReader | SeveralStreamsReader:  # noqa: N802 - Spark's signature
+    def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: N802 - Spark's signature
         """Return the streaming reader."""
         from penstock.spark.stream_reader import KinesisStreamReader
 
         check_schema(schema.simpleString())
         if names_several(self.options):
-            from penstock.spark.streams.several_reader import SeveralStreamsReader
+            from penstock.spark.streams.several_source import SeveralStreams
 
-            several, notes = parse_several_source(self._own_options())
-            _log_notes(notes)
-            return SeveralStreamsReader(several)
-        options, notes = parse_source(self._own_options())
-        _log_notes(notes)
-        return KinesisStreamReader(options)
+            return KinesisStreamReader(SeveralStreams(self._parsed(parse_several_source)))
+        from penstock.spark.batch_planning import OneStream
+
+        return KinesisStreamReader(OneStream(self._parsed(parse_source)))
 
     @explained
     def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:
         """Return the batch writer."""
-        from penstock.spark.sink.columns import check_columns
         from penstock.spark.sink.writers import KinesisBatchWriter
 
-        options, notes = parse_sink(self._own_options())
-        _log_notes(notes)
-        return KinesisBatchWriter(options, check_columns(schema, options, overwrite=overwrite))
+        return KinesisBatchWriter(*self._sink_of(schema, overwrite))
 
     @explained
     def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: N802 - Spark's name
         """Return the streaming writer."""
-        from penstock.spark.sink.columns import check_columns
         from penstock.spark.sink.writers import KinesisStreamWriter
 
-        options, notes = parse_sink(self._own_options())
-        _log_notes(notes)
-        return KinesisStreamWriter(options, check_columns(schema, options, overwrite=overwrite))
+        return KinesisStreamWriter(*self._sink_of(schema, overwrite))
+
+    def _sink_of(self, schema: StructType, overwrite: bool) -> tuple[SinkOptions, tuple[str, ...]]:
+        from penstock.spark.sink.columns import check_columns
+
+        options = self._parsed(parse_sink)
+        return options, check_columns(schema, options, overwrite=overwrite)
 
     def _own_options(self) -> Mapping[str, str]:
         check_version()
         return self.options
 
-
-def _log_notes(notes: tuple[str, ...]) -> None:
-    for note in notes:
-        _log.warning(note)
+    def _parsed(self, parse: Callable[[Mapping[str, str]], tuple[_Options, tuple[str, ...]]]) -> _Options:
+        options, notes = parse(self._own_options())
+        for note in notes:
+            _log.warning(note)
+        return options

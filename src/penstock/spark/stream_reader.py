@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
 from penstock.spark.engine import (
     BatchStarts,
     SupportsTriggerAvailableNow,
@@ -27,74 +26,52 @@ from penstock.spark.engine import (
     limit_of,
 )
 from penstock.spark.monitoring.progress import with_report
-from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
 from penstock.spark.tasks.shard_task import ShardTask
-from penstock.spark.tasks.task_opening import rows_of
 from penstock.spark.worker_memory import freeze_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from penstock.spark.batch_planning import AnyPlanner
-    from penstock.spark.driver.planner import Planner
+    from penstock.spark.batch_planning import AnyPlanner, BatchSource
 
 _log: Final = logging.getLogger("penstock.spark")
 
 
 class ShardPartition(InputPartition):
-    """One task: one or more shards of one batch, read at the same time."""
-
-    def __init__(self, tasks: Sequence[ShardTask]) -> None:
-        super().__init__(",".join(task.shard_id for task in tasks))
-        self.tasks = tuple(tasks)
-
-
-class AnyOffset(Protocol):
-    """The offset of one stream, or of several."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the offset as Spark logs it."""
-
-
-_P = TypeVar("_P", bound="AnyPlanner")
-
-
-class PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_P]):
-    """Spark's calls in the process beside the driver, answered by a planner that is opened on first use.
+    """One task: one or more shards of one stream in one batch, read at the same time.
 
     Args:
-        shared: The options that count for the whole query.
+        place: The stream's place in the options' list.
     """
 
-    _initial: ClassVar[AnyOffset]
-    _noun: ClassVar = "stream"
+    def __init__(self, tasks: Sequence[ShardTask], place: int = 0) -> None:
+        super().__init__(f"{place}:{','.join(task.shard_id for task in tasks)}")
+        self.tasks = tuple(tasks)
+        self.place = place
 
-    def __init__(self, shared: SourceOptions) -> None:
-        self._shared = shared
-        self._planner: _P | None = None
-        self._starts = BatchStarts(self._initial.to_json())
 
-    def _open(self) -> _P:
-        """Open the planner."""
-        raise NotImplementedError
+class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream, or several, as a streaming source. `penstock.core.batches.claims` makes replays identical.
 
-    def _parse(self, document: dict[str, Any]) -> Any:
-        """Return the planner's offset."""
-        raise NotImplementedError
+    Args:
+        source: Its planner, in the process beside the driver, is opened on first use.
+    """
 
-    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a batch that is not empty."""
-        raise NotImplementedError
+    def __init__(self, source: BatchSource) -> None:
+        self._source = source
+        self._planner: Any = None
+        self._starts = BatchStarts(self.initialOffset())
 
-    def _opened(self) -> _P:
+    def _opened(self) -> AnyPlanner:
         if self._planner is None:
             exit_on_termination()
-            self._planner = self._open()
-        return self._planner
+            self._planner = self._source.open()
+        planner: AnyPlanner = self._planner
+        return planner
 
-    def _joined(self, known: Any) -> _P:
+    def _joined(self, known: Any) -> AnyPlanner:
         """Return the planner, which has joined the application; `known` is the last offset that Spark has logged."""
         planner = self._opened()
         planner.join(known)
@@ -108,11 +85,12 @@ class PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first batch: the same every time."""
-        return self._initial.to_json()
+        return dict(self._source.initial.to_json())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one batch's limit for Spark. If the options have two, Penstock still keeps both."""
-        return limit_of(self._shared.record_count_max, self._shared.bytes_max)
+        shared = self._source.shared
+        return limit_of(shared.record_count_max, shared.bytes_max)
 
     @explained
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -144,9 +122,9 @@ class PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic
     def _latest(
         self, start: dict[str, Any], *, with_limits: bool = True, may_be_only: bool = False
     ) -> dict[str, Any]:
-        begin = self._parse(start)
+        begin = self._source.parse(start)
         following = self._joined(begin).latest(begin, with_limits=with_limits, may_be_only=may_be_only)
-        return start if following is begin else following.to_json()
+        return start if following is begin else dict(following.to_json())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the lag of each shard for the query's progress."""
@@ -156,54 +134,40 @@ class PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the batch's tasks."""
         self._starts.on_partitions(start, end)
-        return [] if start == end else self._tasks(start, end)
+        if start == end:
+            return []
+        until = self._source.parse(end)
+        tasks = self._source.tasks(self._joined(until), start, until)
+        return [ShardPartition(shards, place) for place, shards in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the next plan settles the batch, whether Spark calls this or not."""
 
     def stop(self) -> None:
         """End threads and release idle leases."""
-        if self._starts.planned_count == 1 and not self._shared.is_unlimited:
+        shared = self._source.shared
+        if self._starts.planned_count == 1 and not shared.is_unlimited:
             _log.warning(
                 "%s %s: this run ends after one batch, of at most maxRecordsPerTrigger or maxBytesPerTrigger. With "
                 "trigger(availableNow=True) this Spark runs one batch only: leave the limits out to read everything in it, or "
                 "start the query again for the rest",
-                self._noun,
-                self._shared.stream,
+                self._source.noun,
+                shared.stream,
             )
         if self._planner is not None:
             self._planner.stop()
             self._planner = None
 
-
-class KinesisStreamReader(PlannedReader["Planner"]):
-    """A stream as a streaming source. `penstock.core.batches.claims` makes replays identical."""
-
-    _initial = INITIAL_OFFSET
-
-    def _open(self) -> Planner:
-        from penstock.spark.driver.planner_opening import open_planner
-
-        return open_planner(self._shared)
-
-    def _parse(self, document: dict[str, Any]) -> StreamOffset:
-        return parse_offset(document)
-
-    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        del start
-        offset = parse_offset(end)
-        return [ShardPartition(tasks) for tasks in self._joined(offset).tasks(offset)]
-
     @explained_rows
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read each shard's part of a batch and claim its end, in an executor."""
         try:
-            yield from rows_of(partition.tasks, self._shared, query_id())
+            yield from self._source.rows(partition.place, partition.tasks, _query_id())
         finally:
             freeze_once()
 
 
-def query_id() -> str | None:
+def _query_id() -> str | None:
     """Return Spark's id of the streaming query that a task belongs to; None outside a task."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty("sql.streaming.queryId")

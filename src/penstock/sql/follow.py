@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from msgspec import Struct
-
 from penstock.sql.columns import ARRIVAL, TextColumn, prefix_of, scanned_schema
 from penstock.sql.database import Database, marked_schema, scanned, select_from, stored_name
 from penstock.sql.packages import duckdb, pa
@@ -42,18 +40,6 @@ class FollowedSource(Protocol):
 
     def stop(self) -> None:
         """End the rows; safe to call from any thread."""
-
-
-class Refresh(Struct, frozen=True):
-    """A result that changed.
-
-    Args:
-        rows: The new rows of a query over rows; the whole result of any other query.
-        is_whole: Whether it replaces the result before it.
-    """
-
-    rows: pa.Table
-    is_whole: bool
 
 
 def is_over_rows(plan: QueryPlan) -> bool:
@@ -110,8 +96,10 @@ class FollowedQuery:
         pairs = zip(self._texts, self._planned.tables, strict=True)
         return sum(text.not_utf8_count for text, table in pairs if table.uses_text)
 
-    def results(self) -> Iterator[Refresh]:
-        """Yield each changed result. The first one is computed over no records, and shows the columns.
+    def results(self) -> Iterator[pa.Table]:
+        """Yield the new rows of a query over rows; of any other query each changed result.
+
+        The first one is computed over no records, and shows the columns.
 
         Raises:
             StatementError: DuckDB could not run the query, or the result has more than `ROWS_MAX` rows.
@@ -172,18 +160,18 @@ class FollowedQuery:
             return item
         return None
 
-    def _over_rows(self) -> Iterator[Refresh]:
-        yield Refresh(self._run(), is_whole=False)
+    def _over_rows(self) -> Iterator[pa.Table]:
+        yield self._run()
         while (item := self._next()) is not None:
             index, rows = item
             self._database.add_scan(index, pa.Table.from_batches([rows]))
             found = self._run()
             if found.num_rows:
-                yield Refresh(found, is_whole=False)
+                yield found
 
-    def _over_all(self) -> Iterator[Refresh]:
+    def _over_all(self) -> Iterator[pa.Table]:
         before = self._run()
-        yield Refresh(before, is_whole=True)
+        yield before
         while not self._is_stopped.is_set():
             until_s = self._monotonic_s() + self._interval_s
             while (item := self._next(until_s)) is not None:
@@ -194,7 +182,7 @@ class FollowedQuery:
             self._remove_old()
             found = self._run()
             if not found.equals(before):
-                yield Refresh(found, is_whole=True)
+                yield found
             before = found
 
     def _run(self) -> pa.Table:

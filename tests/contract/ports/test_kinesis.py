@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.aws import service_calls
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.hash_key import FULL_RANGE, HashRange
@@ -190,7 +191,7 @@ def test_an_answer_that_does_not_match_what_was_sent_is_unknown(kinesis, monkeyp
         def put_records(self, **_):
             return {"FailedRecordCount": 0, "Records": [{"SequenceNumber": "5", "ShardId": FIRST}]}
 
-    monkeypatch.setattr(AwsKinesis, "_client", Client())
+    monkeypatch.setattr(service_calls, "client_for", lambda *_: Client())
     with pytest.raises(UnknownOutcome, match="2 entries sent, 1 answered"):
         kinesis.put_records("s", [PutEntry(b"a", "k"), PutEntry(b"b", "k")])
 

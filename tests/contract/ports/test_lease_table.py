@@ -26,6 +26,7 @@ from contract.ports.lease_cases import (
     lay,
     same,
 )
+from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import write_item
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
@@ -376,7 +377,7 @@ def test_rows_by_key_that_are_no_leases_are_skipped_and_reported(dynamo):
 @contextmanager
 def altered_batches(table, alter):
     """Let `alter` change what the server answered to each BatchGetItem."""
-    events = table._client.meta.events
+    events = client_for("dynamodb", table._options).meta.events
     events.register("after-call.dynamodb.BatchGetItem", alter)
     yield
     events.unregister("after-call.dynamodb.BatchGetItem", alter)

@@ -29,8 +29,8 @@ STARTS = st.builds(starts, st.integers(0), st.integers(0, 25))
 
 def done_by(graph, named):
     """Return the ancestors of named shards, without named ones and descendants of a named shard that is not at its end."""
-    before = {ancestor for key in named for ancestor in graph.ancestors(key)}
-    after = {each for key, place in named.items() if place != SHARD_END for each in graph.descendants(key)}
+    before = graph.ancestors(named)
+    after = graph.descendants(key for key, place in named.items() if place != SHARD_END)
     return before - named.keys() - after
 
 

@@ -31,9 +31,12 @@ def shards_of(count):
     ]
 
 
-def even(total, keys=KEYS):
+def even(total, *more, keys=KEYS):
     return LoadMap(
-        KeyLoad((2 * n + 1) * HASH_KEYS // (2 * keys), total * MIB / keys, 0.0) for n in range(keys)
+        [
+            *(KeyLoad((2 * n + 1) * HASH_KEYS // (2 * keys), total * MIB / keys, 0.0) for n in range(keys)),
+            *more,
+        ]
     )
 
 
@@ -92,7 +95,7 @@ def test_a_load_of_the_last_minutes_keeps_the_shards():
 
 
 def test_a_hot_key_is_not_split_and_named():
-    load = LoadMap([*even(0.1).loads, KeyLoad(7, 1.2 * MIB, 0.0)])
+    load = even(0.1, KeyLoad(7, 1.2 * MIB, 0.0))
     (hot,) = hot_keys_of(StreamView(shards_of(2), load, load), LIMITS.high)
     assert (hot.shard_id, hot.hash_key) == ("s0", 7)
     held = decide(2, load)
@@ -101,7 +104,7 @@ def test_a_hot_key_is_not_split_and_named():
 
 
 def test_a_key_that_a_split_can_free_from_others_is_not_called_hot():
-    load = LoadMap([*even(0.6).loads, KeyLoad(7, 0.5 * MIB, 0.0)])
+    load = even(0.6, KeyLoad(7, 0.5 * MIB, 0.0))
     action = decide(1, load)
     assert isinstance(action, Split)
 

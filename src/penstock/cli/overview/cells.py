@@ -117,11 +117,6 @@ def arrow(row: ShardRow) -> str:
     return " ↑" if row.lag_change > 0 else " ↓"
 
 
-def counted(count: int, word: str) -> str:
-    """Return a number of things."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
 def duration(lag_ms: int | None) -> str:
     """Return a lag for people, rounded to tenths of a unit."""
     if lag_ms is None:

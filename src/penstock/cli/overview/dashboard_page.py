@@ -7,14 +7,7 @@ import codecs
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.overview.cells import (
-    SHARD_COLUMNS,
-    calm_text,
-    counted,
-    duration,
-    shard_cells,
-    stream_name,
-)
+from penstock.cli.overview.cells import SHARD_COLUMNS, calm_text, duration, shard_cells, stream_name
 from penstock.cli.overview.drawings import (
     LEGEND,
     draw_bar,
@@ -26,7 +19,7 @@ from penstock.cli.overview.drawings import (
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
 from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.snapshot import Trouble, moment_of
-from penstock.cli.terminal import escape_text
+from penstock.cli.terminal import counted, escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +43,7 @@ def page_of_all(snapshot: Snapshot, spark_points: Mapping[str, Sequence[LagPoint
         body += f"<h2>Streams against their quotas</h2><p>{' · '.join(_stream_link(each) for each in sorted(streams))}</p>"
     summary = counted(len(snapshot.applications), "application")
     if queues:
-        rows = [("", [escape(cell) for cell in queue_cells(row, snapshot.taken_ms)]) for row in queues]
+        rows = [[escape(cell) for cell in queue_cells(row, snapshot.taken_ms)] for row in queues]
         body += f'<h2>Queues</h2><div class="panel wide">{table(QUEUE_COLUMNS, rows)}</div>'
         summary += f", {counted(len(queues), 'queue')}"
     body += "".join(f"<p>{html_text(problem)}</p>" for problem in snapshot.queues.problems)
@@ -111,7 +104,7 @@ def page_of_shard(
         "lease renewed": f"{row.unmoved_s:.0f} s ago",
         "checkpoint stands": f"{row.checkpoint_stands_s:.0f} s",
     }
-    cells = [("", (f"<strong>{name}</strong>", escape(text))) for name, text in facts.items() if text]
+    cells = [(f"<strong>{name}</strong>", escape(text)) for name, text in facts.items() if text]
     if isinstance(following, str):
         shown = f"<p>{html_text(following)}</p>"
     else:
@@ -134,15 +127,12 @@ def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
     columns = ("sequence number", "arrived", "bytes", "key", "data")[: 5 if shows_records else 3]
     rows = [
         (
-            "",
-            (
-                html_text(record.place),
-                moment_of(record.arrival_ms),
-                str(record.byte_count),
-                html_text("-" if record.partition_key is None else record.partition_key),
-                html_text(_payload(record)),
-            )[: len(columns)],
-        )
+            html_text(record.place),
+            moment_of(record.arrival_ms),
+            str(record.byte_count),
+            html_text("-" if record.partition_key is None else record.partition_key),
+            html_text(_payload(record)),
+        )[: len(columns)]
         for record in records
     ]
     note = "" if shows_records else "<p>Keys and payloads are shown with --show-records.</p>"
@@ -212,15 +202,13 @@ def _card(snapshot: ApplicationSnapshot, points: Sequence[LagPoint]) -> str:
 def _shards(snapshot: ApplicationSnapshot) -> str:
     if not snapshot.shards:
         return "<p>No leases yet.</p>"
-    rows = [
-        (
-            "ended" if row.state == "ended" else "",
-            [_link(snapshot, row), *(escape(cell) for cell in shard_cells(row)[1:])],
-        )
-        for row in snapshot.shards[:_ROWS_MAX]
-    ]
+    shown = snapshot.shards[:_ROWS_MAX]
+    rows = [[_link(snapshot, row), *(escape(cell) for cell in shard_cells(row)[1:])] for row in shown]
+    of_rows = ["ended" if row.state == "ended" else "" for row in shown]
     left = len(snapshot.shards) - _ROWS_MAX
-    return table(SHARD_COLUMNS, rows) + (f"<p>and {left} more, which /api/look names</p>" if left > 0 else "")
+    return table(SHARD_COLUMNS, rows, of_rows) + (
+        f"<p>and {left} more, which /api/look names</p>" if left > 0 else ""
+    )
 
 
 def _link(snapshot: ApplicationSnapshot, row: ShardRow) -> str:
@@ -233,15 +221,12 @@ def _workers(snapshot: ApplicationSnapshot) -> str:
     largest = snapshot.workers[0].lease_count
     rows = [
         (
-            "",
-            (
-                html_text(row.worker),
-                html_text(row.zone),
-                draw_bar(row.lease_count / largest, "lag3" if row.trouble_count else "lag0"),
-                str(row.lease_count),
-                str(row.trouble_count),
-                html_text(duration(row.lag_ms)),
-            ),
+            html_text(row.worker),
+            html_text(row.zone),
+            draw_bar(row.lease_count / largest, "lag3" if row.trouble_count else "lag0"),
+            str(row.lease_count),
+            str(row.trouble_count),
+            html_text(duration(row.lag_ms)),
         )
         for row in snapshot.workers[:_ROWS_MAX]
     ]

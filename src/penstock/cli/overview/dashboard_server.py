@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 from penstock.cli.overview.dashboard_page import (
@@ -234,7 +234,7 @@ def _cookies_of(headers: Mapping[str, str], name: str) -> list[str]:
     return [value for key, _, value in pairs if key == name]
 
 
-class DashboardServer:
+class DashboardServer(HttpService):
     """Serves until it is closed.
 
     Args:
@@ -259,18 +259,7 @@ class DashboardServer:
                 answer = gate.refuse(path, query, headers, port) or contents.answer(path, query)
                 self.send(answer.status, answer.content_type, answer.body, (*_HEADERS, *answer.headers))
 
-        self._service = HttpService(host, port, Handler, "the dashboard")
-        self.port: int = self._service.port
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._service.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(host, port, Handler, "the dashboard")
 
 
 # --- requests without the token ---------------------------------------------------------------------------

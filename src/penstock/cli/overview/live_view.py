@@ -20,7 +20,6 @@ from penstock.cli.overview.cells import (
     RIGHT,
     SHARD_COLUMNS,
     application_cells,
-    counted,
     duration,
     event_line,
     shard_cells,
@@ -39,7 +38,7 @@ from penstock.cli.overview.stream_cells import (
     stream_shard_cells,
 )
 from penstock.cli.overview.stream_load import PEAK_MINUTES, QUOTAS
-from penstock.cli.terminal import bar, escape_text
+from penstock.cli.terminal import bar, counted, escape_text
 from penstock.core.leases.lease import stream_id_of
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -88,16 +89,17 @@ def legend(classes: Iterable[tuple[str, str]]) -> str:
     return f'<div class="legend">{items}</div>'
 
 
-def table(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], of_rows: Iterable[str] = repeat("")) -> str:
     """Return a table.
 
     Args:
-        rows: Each with its class and its cells, which are HTML.
+        rows: The cells of each, which are HTML.
+        of_rows: The class of each row.
     """
     classes = [f'class="{name.replace(" ", "-")}{_KINDS.get(name, "")}"' for name in columns]
     head = "".join(f"<th {kind}>{name}</th>" for name, kind in zip(columns, classes, strict=True))
     body = "".join(
         f'<tr class="{name}">{"".join(f"<td {kind}>{cell}</td>" for cell, kind in zip(cells, classes, strict=True))}</tr>'
-        for name, cells in rows
+        for name, cells in zip(of_rows, rows, strict=False)
     )
     return f"<table><tr>{head}</tr>{body}</table>"

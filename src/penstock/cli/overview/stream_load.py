@@ -6,8 +6,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.overview.cells import counted, short_shard
+from penstock.cli.overview.cells import short_shard
 from penstock.cli.overview.snapshot import moment_of
+from penstock.cli.terminal import counted
 from penstock.core.limits import (
     GET_RECORDS_PER_S_MAX,
     SHARD_READ_BYTES_PER_S_MAX,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.overview.cells import counted, stream_name
+from penstock.cli.overview.cells import stream_name
 from penstock.cli.overview.drawings import draw_bar, draw_rates, html_text
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, table
 from penstock.cli.overview.stream_cells import (
@@ -24,6 +24,7 @@ from penstock.cli.overview.stream_cells import (
     stream_shard_cells,
 )
 from penstock.cli.overview.stream_load import HOT, PEAK_MINUTES, QUOTAS
+from penstock.cli.terminal import counted
 from penstock.core.hash_key import HASH_KEYS
 
 if TYPE_CHECKING:
@@ -96,18 +97,15 @@ def _quotas(load: Load) -> str:
         share = load.share(quota)
         rows.append(
             (
-                "",
-                (
-                    quota.name,
-                    rate_text(quota, load),
-                    quota_text(quota, load.shard_count),
-                    "" if share is None else draw_bar(min(1.0, share), colour_of_share(share)),
-                    share_text(share),
-                ),
+                quota.name,
+                rate_text(quota, load),
+                quota_text(quota, load.shard_count),
+                "" if share is None else draw_bar(min(1.0, share), colour_of_share(share)),
+                share_text(share),
             )
         )
-    rows.append(("", ("refused records", count_text(load.writes_refused), "", "", "")))
-    rows.append(("", ("refused reads", count_text(load.reads_refused), "", "", "")))
+    rows.append(("refused records", count_text(load.writes_refused), "", "", ""))
+    rows.append(("refused reads", count_text(load.reads_refused), "", "", ""))
     return table(("what", "figure", "quota", "share", "used"), rows)
 
 
@@ -156,7 +154,7 @@ def _shards(snapshot: StreamSnapshot) -> str:
         *cells, used = (escape(cell) for cell in stream_shard_cells(each))
         hottest = each.load.hottest
         bar = "" if hottest is None else draw_bar(min(1.0, hottest[0]), _colour_of(each.load))
-        rows.append(("", (*cells, bar, used)))
+        rows.append((*cells, bar, used))
     left = len(snapshot.shards) - _ROWS_MAX
     *columns, last = STREAM_SHARD_COLUMNS
     return table((*columns, "share", last), rows) + (

@@ -127,10 +127,8 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
         Leases in the order of their hash ranges. Names that are not listed are left out: see `unknown_names`.
     """
     named = {key: position for key, position in start.by_shard.items() if key in graph}
-    done = {ancestor for key in named for ancestor in graph.ancestors(key)} - named.keys()
-    for key, position in named.items():
-        if not position.is_shard_end:
-            done -= graph.descendants(key)
+    done = graph.ancestors(named) - named.keys()
+    done -= graph.descendants(key for key, position in named.items() if not position.is_shard_end)
     positions = {**named, **dict.fromkeys(_ready_children(graph, named, done), TRIM_HORIZON)}
     followed = set(positions)  # has a lease now, or gets one when its parents end
     for shard in graph:  # parents before their children

@@ -520,14 +520,14 @@ class ShardDelivery(Generic[R]):
             queue.again.insert(
                 0, _Piece(CallKind.DEAD_LETTER, piece.key, piece.records, piece.ordinals, error=error)
             )
-            return SendToDeadLetter(1)
+            return SendToDeadLetter()
         half = size // 2
         for part in (slice(half, size), slice(0, half)):
             records = piece.records[part]
             # A part of several records gets one attempt, a single record all attempts.
             attempt = 1 if len(records) == 1 else self.options.retries_max + 1
             queue.again.insert(0, _Piece(CallKind.BATCH, piece.key, records, piece.ordinals[part], attempt))
-        return Halve(size)
+        return Halve()
 
     def _stop(self, message: str, cause: BaseException | None) -> StopDelivery:
         self.phase = Phase.FAILED

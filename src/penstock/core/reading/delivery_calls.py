@@ -141,13 +141,9 @@ class Repeat(Struct, frozen=True):
 class Halve(Struct, frozen=True):
     """The call is repeated in two parts, to find the record that fails."""
 
-    record_count: int
-
 
 class SendToDeadLetter(Struct, frozen=True):
     """The records go to the dead-letter handler next."""
-
-    record_count: int
 
 
 class StopDelivery(Struct, frozen=True):

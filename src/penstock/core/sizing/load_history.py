@@ -1,4 +1,4 @@
-"""The load maps of the last minutes: the newest, and the peak of each range."""
+"""The load maps of the last minutes, and the peak of each range."""
 
 from __future__ import annotations
 
@@ -53,11 +53,6 @@ class LoadHistory:
     def is_whole(self, now_s: float) -> bool:
         """Return whether the peak covers the whole time: shrinking needs it."""
         return self._since_s is not None and now_s - self._since_s >= PEAK_S
-
-    @property
-    def newest(self) -> LoadMap:
-        """The last measurement; at least one map must have been added."""
-        return self._maps[-1][1]
 
     @property
     def peak(self) -> PeakLoad:

@@ -86,18 +86,6 @@ class LoadMap:
         """Written records of all keys."""
         return self._records[-1]
 
-    @property
-    def loads(self) -> Sequence[KeyLoad]:
-        """The load of each key, by hash key."""
-        return [
-            KeyLoad(
-                key,
-                self._bytes[place + 1] - self._bytes[place],
-                self._records[place + 1] - self._records[place],
-            )
-            for place, key in enumerate(self._keys)
-        ]
-
     def scaled(self, bytes_factor: float, records_factor: float) -> LoadMap:
         """Return the same distribution with other totals."""
         other = LoadMap(())

@@ -51,7 +51,6 @@ class ShardSample(Struct, frozen=True):
     rounded_bytes: int = 0
     aggregate_count: int = 0
     user_record_count: int = 0
-    user_bytes: int = 0
     by_hash_key: Sequence[tuple[int, float, float]] = ()
 
     @property
@@ -71,7 +70,7 @@ def sample_of(shard: Shard, records: Iterable[SampledRecord], covered_s: float) 
     An aggregate counts at the hash keys of its user records. Records whose hash key lies outside the shard have an explicit
     hash key, which the service does not return; they count in the totals alone.
     """
-    count = written = units = rounded = aggregates = user_count = user_bytes = 0
+    count = written = units = rounded = aggregates = user_count = 0
     by_key: dict[int, list[float]] = {}
     for record in records:
         key = record.partition_key or ""
@@ -92,7 +91,6 @@ def sample_of(shard: Shard, records: Iterable[SampledRecord], covered_s: float) 
                 for each in inner
             ]
         user_count += 1 if inner is None else len(inner)
-        user_bytes += size if inner is None else sum(part for _, part in placed)
         whole = sum(part for _, part in placed) or 1
         for hash_key, part in placed:
             if hash_key in shard.hash_range:
@@ -108,7 +106,6 @@ def sample_of(shard: Shard, records: Iterable[SampledRecord], covered_s: float) 
         rounded,
         aggregates,
         user_count,
-        user_bytes,
         tuple((hash_key, sums[0], sums[1]) for hash_key, sums in by_key.items()),
     )
 

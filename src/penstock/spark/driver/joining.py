@@ -114,8 +114,18 @@ def draw_name(chance: Chance) -> str:
     return f"{int(chance.random() * 2**48):012x}"
 
 
-def name_new_worker(options: SourceOptions, chance: Chance) -> str:
-    """Return the worker id of a query with a new checkpoint location: its name, zone and capacity."""
+def name_worker(options: SourceOptions, known: str, chance: Chance) -> str:
+    """Return a query's worker id: that of its checkpoint location, or a new one with name, zone and capacity.
+
+    Args:
+        known: The id in the checkpoint location; empty if that is new.
+    """
+    if known:
+        if options.worker_id not in (None, known):
+            _log.warning(
+                "option workerId=%s has no effect: the checkpoint was begun as %s", options.worker_id, known
+            )
+        return known
     name = options.worker_id or f"spark-{draw_name(chance)}"
     if options.zone is not None and "/" not in name:
         name = f"{options.zone}/{name}"
@@ -187,17 +197,7 @@ class Joining:
 
     def name_worker(self) -> None:
         """Take the worker id of the offset, or make one."""
-        options, known = self._options, self._offset.worker
-        if known:
-            if options.worker_id not in (None, known):
-                _log.warning(
-                    "option workerId=%s has no effect: the checkpoint was begun as %s",
-                    options.worker_id,
-                    known,
-                )
-            self.worker = known
-            return
-        self.worker = name_new_worker(options, self._ports.chance)
+        self.worker = name_worker(self._options, self._offset.worker, self._ports.chance)
 
     def refuse_hidden_sharing(self) -> None:
         """Refuse another live reader under the default application name."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
@@ -72,6 +72,7 @@ class Folder:
         Raises:
             OSError, pyarrow.ArrowException: It cannot be written; the old file is unchanged.
         """
+        content.seek(0)
         if self._system is None:
             self._replace_local(name, content)
         else:
@@ -89,7 +90,7 @@ class Folder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             try:
                 with os.fdopen(os.open(draft, flags, _FILE, dir_fd=folder), "wb") as file:
-                    file.writelines(_chunks(content))
+                    shutil.copyfileobj(content, file, _CHUNK_BYTES)
                     file.flush()
                     os.fsync(file.fileno())
                 os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -106,25 +107,17 @@ class Folder:
         system.create_dir(self._path, recursive=True)
         if system.type_name in _OBJECT_STORES:
             with system.open_output_stream(final) as file:
-                for chunk in _chunks(content):
-                    file.write(chunk)
+                shutil.copyfileobj(content, file, _CHUNK_BYTES)
             return
         draft = f"{self._path}/.{name}.{secrets.token_hex(8)}.draft"
         try:
             with system.open_output_stream(draft) as file:
-                for chunk in _chunks(content):
-                    file.write(chunk)
+                shutil.copyfileobj(content, file, _CHUNK_BYTES)
             _move_over(system, draft, final)
         except BaseException:
             with contextlib.suppress(OSError):
                 system.delete_file(draft)
             raise
-
-
-def _chunks(content: IO[bytes]) -> Iterator[bytes]:
-    content.seek(0)
-    while chunk := content.read(_CHUNK_BYTES):
-        yield chunk
 
 
 def _make_folders(path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 
 from penstock.core.stream_identity import StreamIdentity
 from penstock.ports.metrics import ClosableMetrics
+from penstock.runtime.metrics_tally import LabelledMetrics
 from penstock.spark.driver.planner import Planner
 from penstock.spark.driver.planner_opening import open_metrics, open_planner
 from penstock.spark.options.several_streams import SeveralOptions
@@ -39,33 +39,13 @@ def _open_planner(options: SourceOptions, stream: StreamIdentity, metrics: Closa
         options,
         rows_of_table=lambda table: StreamTable(table, stream.stream_id),
         rows_of_former_table=lambda table: FormerTable(table, stream),
-        metrics=_StreamMetrics(metrics, options.stream.rpartition("/")[2]),
+        metrics=_StreamMetrics(metrics, {"stream": options.stream.rpartition("/")[2]}),
         follows_leader=False,
     )
 
 
-class _StreamMetrics:
-    """Adds the label `stream`, and leaves the shared metrics open. Figures of several streams never mix.
-
-    Args:
-        metrics: The metrics of the whole query.
-    """
-
-    def __init__(self, metrics: ClosableMetrics, stream: str) -> None:
-        self._metrics = metrics
-        self._label = {"stream": stream}
-
-    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a counter."""
-        self._metrics.count(name, value, {**(labels or {}), **self._label})
-
-    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Set a gauge."""
-        self._metrics.gauge(name, value, {**(labels or {}), **self._label})
-
-    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Add one measurement to a distribution."""
-        self._metrics.observe(name, value, {**(labels or {}), **self._label})
+class _StreamMetrics(LabelledMetrics):
+    """Metrics of one stream; the query closes those that all its streams share. Figures of several streams never mix."""
 
     def close(self) -> None:
-        """Do nothing: the query closes its metrics."""
+        """Do nothing."""

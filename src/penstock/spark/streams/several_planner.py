@@ -26,7 +26,7 @@ from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics
-from penstock.spark.driver.joining import name_new_worker
+from penstock.spark.driver.joining import name_worker
 from penstock.spark.driver.planner import Planner, Search
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
@@ -70,18 +70,6 @@ class PlannedStream(Struct, frozen=True):
     stream_id: str
     name: str
     planner: Planner
-
-
-class StreamTasks(Struct, frozen=True):
-    """The tasks of one stream in one batch.
-
-    Args:
-        place: The stream's place in the options' list.
-        tasks: The shards of each task.
-    """
-
-    place: int
-    tasks: Sequence[Sequence[ShardTask]]
 
 
 class SeveralPlanner:
@@ -149,8 +137,8 @@ class SeveralPlanner:
         planned = self._plan(start, searches, with_limits=with_limits)
         return start.without(self._recreated_ids).with_plans(planned) if planned else start
 
-    def tasks(self, start: SeveralOffset, end: SeveralOffset) -> list[StreamTasks]:
-        """Return the tasks of each stream that a batch reads. Only the offsets decide, so a replay reads the same records.
+    def tasks(self, start: SeveralOffset, end: SeveralOffset) -> list[tuple[int, Sequence[ShardTask]]]:
+        """Return the tasks of each stream that a batch reads, each with its stream's place in the options. Only the offsets decide, so a replay reads the same records.
 
         Raises:
             OptionError: The batch reads a stream that is not in the list any more, and failOnDataLoss is on.
@@ -162,12 +150,12 @@ class SeveralPlanner:
         self._read = frozenset(read)
         shares = {stream_id: max(1, len(end.of(stream_id).shares())) for stream_id in read}
         parts = split_total(self._shared.partitions_max, shares)
-        batch = []
+        batch: list[tuple[int, Sequence[ShardTask]]] = []
         for stream_id in read:
             stream = self._streams[stream_id]
             with naming(stream.name):
                 tasks = stream.planner.tasks(end.of(stream_id), partitions_max=parts[stream_id])
-            batch.append(StreamTasks(stream.place, tasks))
+            batch += [(stream.place, shards) for shards in tasks]
         return batch
 
     def report(self) -> dict[str, Any] | None:
@@ -262,7 +250,8 @@ class SeveralPlanner:
         identities = self._describe()
         self._check_table(known.worker)
         known = self._without_recreated(known, identities)
-        worker = self._worker(known)
+        # One worker id for all streams: the query is one worker of its application.
+        worker = name_worker(self._shared, known.worker, self._ports.chance)
         if self._metrics is None:
             self._metrics = self._ports.open_metrics(self._shared, worker)
         for place, (options, identity) in enumerate(zip(self._options.streams, identities, strict=True)):
@@ -343,16 +332,3 @@ class SeveralPlanner:
             gone.append(before)
         self._recreated_ids = frozenset(gone)
         return known.without(gone)
-
-    def _worker(self, known: SeveralOffset) -> str:
-        """Return the query's worker id: one for all streams, since it is one worker of its application."""
-        options = self._shared
-        if known.worker:
-            if options.worker_id not in (None, known.worker):
-                _log.warning(
-                    "option workerId=%s has no effect: the checkpoint was begun as %s",
-                    options.worker_id,
-                    known.worker,
-                )
-            return known.worker
-        return name_new_worker(options, self._ports.chance)

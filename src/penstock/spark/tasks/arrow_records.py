@@ -27,6 +27,7 @@ from penstock.spark.tasks.arrow_columns import (
     repeated,
     texts,
 )
+from penstock.spark.tasks.page_limits import count_up_to
 
 MISPLACED: Final = "penstock.isMisplaced"
 """A column that is there only if a page holds misplaced records. They stay in the rows until the end of the batch is fixed, so
@@ -73,7 +74,7 @@ def records_to_slices(
         slices = iter([(_plain(stream_name, shard_id, records, data), len(records))])
     del data, records  # before the rows are used, their raw form is freed
     for batch, count in slices:
-        done = 0 if after is None else _count_done(batch, after)
+        done = 0 if after is None or not after.is_record else count_up_to(batch, after)
         if after is not None and done > 0 and not deaggregate and _is_partly_before(batch, done - 1, after):
             done -= 1
         yield batch.slice(done), count
@@ -199,19 +200,3 @@ def _is_partly_before(batch: pa.RecordBatch, index: int, after: Position) -> boo
         return False
     inner = deaggregate_blob(batch.column("data")[index].as_py())
     return inner is not None and after.sub_sequence_number < len(inner) - 1
-
-
-def _count_done(batch: pa.RecordBatch, after: Position) -> int:
-    """Count the leading rows up to and including a position."""
-    if after.sequence_number is None:
-        return 0
-    number, sub = int(after.sequence_number), after.sub_sequence_number
-    sequence, subs = batch.column("sequenceNumber"), batch.column("subSequenceNumber")
-    low, high = 0, batch.num_rows
-    while low < high:
-        middle = (low + high) // 2
-        if (int(sequence[middle].as_py()), subs[middle].as_py()) <= (number, sub):
-            low = middle + 1
-        else:
-            high = middle
-    return low

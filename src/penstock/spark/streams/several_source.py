@@ -1,0 +1,61 @@
+"""Several streams as one source of batches: their planner, their offsets, and the rows of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.batches.several_offsets import INITIAL_SEVERAL, SeveralOffset, parse_several
+from penstock.spark.options.several_streams import SeveralOptions
+from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.streams.stream_names import naming
+from penstock.spark.streams.stream_table import StreamTable
+from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.task_opening import rows_of
+from penstock.wiring import open_lease_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.spark.streams.several_planner import SeveralPlanner
+
+
+class SeveralStreams:
+    """Implements `penstock.spark.batch_planning.BatchSource` for several streams."""
+
+    noun = "streams"
+    initial = INITIAL_SEVERAL
+
+    def __init__(self, options: SeveralOptions) -> None:
+        self._options = options
+
+    @property
+    def shared(self) -> SourceOptions:
+        """The options that count for the whole query."""
+        return self._options.shared
+
+    def open(self) -> SeveralPlanner:
+        """Open the planner."""
+        from penstock.spark.streams.several_opening import open_several_planner
+
+        return open_several_planner(self._options)
+
+    def parse(self, document: Any) -> SeveralOffset:
+        """Return the offset of a document."""
+        return parse_several(document)
+
+    def tasks(
+        self, planner: SeveralPlanner, start: Mapping[str, Any], end: SeveralOffset
+    ) -> list[tuple[int, Sequence[ShardTask]]]:
+        """Return the tasks of each stream that the batch reads."""
+        return planner.tasks(parse_several(start), end)
+
+    def rows(
+        self, place: int, tasks: Sequence[ShardTask], query: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task, which reads shards of one stream."""
+        options = self._options.streams[place]
+        stream_id = tasks[0].stream.stream_id
+        table = StreamTable(open_lease_table(options.lease_table, options.connection), stream_id)
+        with naming(options.stream):
+            yield from rows_of(tasks, options, query, table=table)
