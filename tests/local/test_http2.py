@@ -14,7 +14,7 @@ from http2_client import Http2Client
 from penstock_local import LocalKinesis, cbor
 from penstock_local import http as server_http
 from penstock_local import http2 as server_http2
-from penstock_local.farewells import Farewells
+from penstock_local.goaway_filter import GoawayFilter
 
 MIB = 1024 * 1024
 GOAWAY = b"\x00\x00\x08\x07\x00" + bytes(12)
@@ -273,11 +273,11 @@ def test_a_client_that_says_goodbye_still_gets_its_answers(rig):
 def test_a_goodbye_is_taken_out_wherever_the_bytes_are_cut(size):
     before = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04" + bytes(5)
     after = b"\x00\x01\x2c\x00" + bytes(5) + GOAWAY * 10 + bytes(130) + b"\x00\x00\x00\x04" + bytes(5)
-    farewells = Farewells()
+    filter_ = GoawayFilter()
     said = before + GOAWAY + after + GOAWAY
     pieces = [said[at : at + size] for at in range(0, len(said), size)]
-    assert b"".join(farewells.without(piece) for piece in pieces) == before + after
-    assert farewells.seen
+    assert b"".join(filter_.without(piece) for piece in pieces) == before + after
+    assert filter_.seen
 
 
 def test_a_client_that_breaks_the_protocol_ends_its_own_connection(rig, client):

@@ -38,8 +38,8 @@ class World:
         self.store.add_records(self.stream, [(self.shard, texts, [size_bytes] * count)], self.clock.now_ms())
 
     def open(self, wire: Wire = JSON) -> Subscription:
-        seat = self.subscriptions.seat(self.stream, self.consumer, self.shard)
-        return self.subscriptions.open(seat, 0, wire, self.clock.now_ms())
+        pair = self.subscriptions.pair(self.stream, self.consumer, self.shard)
+        return self.subscriptions.open(pair, 0, wire, self.clock.now_ms())
 
     def counts(self, subscription: Subscription) -> list[int]:
         """Records of each event at this moment."""

@@ -571,7 +571,7 @@ QUERY_MUTANTS = (
         "this query: a renamed application that repeated its last batch",
         96,
         lease_recreation.LeaseRecreation,
-        "_read_former",
+        "_read_earlier_table",
         finds_an_empty_table,
         needs=lambda scenario: scenario.faults.moves_per_min,
     ),

@@ -30,7 +30,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from penstock_local import http
-from penstock_local.farewells import Farewells
+from penstock_local.goaway_filter import GoawayFilter
 from penstock_local.http import Application, BreakOff, Connections, Request, Response, answer_of
 
 log = logging.getLogger("penstock_local")
@@ -126,7 +126,7 @@ class Http2Protocol(asyncio.Protocol):
         )
         self._h2 = H2Connection(settings)
         self._h2.local_settings = Settings(client=False, initial_values=_SETTINGS)
-        self._farewells = Farewells()
+        self._goaway = GoawayFilter()
         self._streams: dict[int, _Stream] = {}
         self._refused: list[_Stream] = []
         self._received: deque[_Stream] = deque()
@@ -161,7 +161,7 @@ class Http2Protocol(asyncio.Protocol):
             return
         self.since_s = self._loop.time()
         try:
-            for event in self._h2.receive_data(self._farewells.without(data)):
+            for event in self._h2.receive_data(self._goaway.without(data)):
                 match event:
                     case DataReceived():
                         self._take_data(event)
@@ -325,7 +325,7 @@ class Http2Protocol(asyncio.Protocol):
                 self._answer(stream)
                 self._send()
         self._flush()
-        if self._farewells.seen and not self._streams:
+        if self._goaway.seen and not self._streams:
             self.close()
 
     def _answer(self, stream: _Stream) -> None:

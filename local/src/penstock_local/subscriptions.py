@@ -46,8 +46,8 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seat:
-    """One consumer's place on one shard, across its successive subscriptions.
+class ConsumerShard:
+    """A consumer and a shard, across their successive subscriptions.
 
     Attributes:
         stream: The stream.
@@ -88,41 +88,41 @@ class Subscriptions:
         self.clock = clock
         self.metrics = metrics
         self.limits = limits
-        self._seats: dict[tuple[int, str, str], Seat] = {}
+        self._pairs: dict[tuple[int, str, str], ConsumerShard] = {}
         self._by_stream: dict[int, dict[str, set[Subscription]]] = {}
         store.on_change = self._changed
 
-    def seat(self, stream: Stream, consumer: Consumer, shard: Shard) -> Seat:
-        """Return the seat of a consumer on a shard; create it at the first request."""
+    def pair(self, stream: Stream, consumer: Consumer, shard: Shard) -> ConsumerShard:
+        """Return the pair of a consumer and a shard; create it at the first request."""
         key = (stream.uid, consumer.arn(stream.arn), shard.id)
-        found = self._seats.get(key)
+        found = self._pairs.get(key)
         if found is None:
-            found = self._seats[key] = Seat(stream, consumer, shard)
+            found = self._pairs[key] = ConsumerShard(stream, consumer, shard)
         return found
 
-    def may_call(self, seat: Seat, now_ms: int) -> bool:
-        """Count a call for a seat against its rate; False if it is too early."""
+    def may_call(self, pair: ConsumerShard, now_ms: int) -> bool:
+        """Count a call for a pair against its rate; False if it is too early."""
         if self.limits:
-            if not seat.calls.may_take(1, now_ms):
+            if not pair.calls.may_take(1, now_ms):
                 return False
-            seat.calls.take(1)
+            pair.calls.take(1)
         return True
 
-    def require_free(self, seat: Seat, now_ms: int) -> None:
+    def require_free(self, pair: ConsumerShard, now_ms: int) -> None:
         """Refuse a call within five seconds of the last one that succeeded.
 
         Raises:
             RequestRefused: `ResourceInUseException`.
         """
-        if self.limits and seat.taken_ms is not None and now_ms - seat.taken_ms < TAKE_OVER_MS:
-            raise seat.refusal()
+        if self.limits and pair.taken_ms is not None and now_ms - pair.taken_ms < TAKE_OVER_MS:
+            raise pair.refusal()
 
-    def open(self, seat: Seat, ordinal: int, wire: Wire, now_ms: int) -> Subscription:
+    def open(self, pair: ConsumerShard, ordinal: int, wire: Wire, now_ms: int) -> Subscription:
         """Begin a subscription at a record; the one before it fails with a ResourceInUseException."""
-        if seat.holder is not None:
-            seat.holder.fail(seat.refusal())
-        seat.holder, seat.taken_ms = Subscription(self, seat, ordinal, wire, now_ms), now_ms
-        return seat.holder
+        if pair.holder is not None:
+            pair.holder.fail(pair.refusal())
+        pair.holder, pair.taken_ms = Subscription(self, pair, ordinal, wire, now_ms), now_ms
+        return pair.holder
 
     def shards_of(self, stream: Stream, consumer: Consumer) -> list[str]:
         """Return the shards that a consumer is subscribed to, one for each open subscription."""
@@ -159,15 +159,15 @@ class Subscriptions:
             for subscription in found.get(name, ()):
                 subscription.wake()
         if not shards:
-            self._forget_seats(stream)
+            self._forget_pairs(stream)
 
-    def _forget_seats(self, stream: Stream) -> None:
-        """Forget the places of consumers and shards that are gone."""
+    def _forget_pairs(self, stream: Stream) -> None:
+        """Forget the pairs of consumers and shards that are gone."""
         consumers = {each.arn(stream.arn) for each in stream.consumers.values()}
         is_gone = stream.uid not in self.store.by_uid
-        for key in [key for key in self._seats if key[0] == stream.uid]:
+        for key in [key for key in self._pairs if key[0] == stream.uid]:
             if is_gone or key[1] not in consumers or key[2] not in stream.shards:
-                del self._seats[key]
+                del self._pairs[key]
 
 
 class Subscription:
@@ -175,7 +175,7 @@ class Subscription:
 
     Args:
         registry: The server's subscriptions.
-        seat: Its consumer's place on its shard.
+        pair: Its consumer and shard.
         ordinal: First record to send.
         wire: Encoding of the events.
         now_ms: When it begins.
@@ -186,12 +186,14 @@ class Subscription:
         shard: The shard.
     """
 
-    def __init__(self, registry: Subscriptions, seat: Seat, ordinal: int, wire: Wire, now_ms: int) -> None:
+    def __init__(
+        self, registry: Subscriptions, pair: ConsumerShard, ordinal: int, wire: Wire, now_ms: int
+    ) -> None:
         self._registry = registry
-        self._seat = seat
-        self.stream_uid = seat.stream.uid
-        self.consumer_arn = seat.consumer.arn(seat.stream.arn)
-        self.shard = shard = seat.shard
+        self._pair = pair
+        self.stream_uid = pair.stream.uid
+        self.consumer_arn = pair.consumer.arn(pair.stream.arn)
+        self.shard = shard = pair.shard
         self._wire = wire
         # a position before the oldest record means that record, one after the end of a closed shard its end
         self._ordinal = min(max(ordinal, shard.first), shard.next_ordinal)
@@ -228,8 +230,8 @@ class Subscription:
                     await self._until(step.due_ms)
         finally:
             self._registry.remove(self)
-            if self._seat.holder is self:
-                self._seat.holder = None
+            if self._pair.holder is self:
+                self._pair.holder = None
 
     async def _until(self, due_ms: int) -> None:
         delay_s = self._registry.clock.real_s_until(due_ms)
@@ -241,9 +243,9 @@ class Subscription:
         """Return its step at this moment; a returned frame counts as sent."""
         stream = self._readable_stream(now_ms)
         if self._failure is not None or stream is None:
-            name = self._seat.consumer.name
+            name = self._pair.consumer.name
             failure = self._failure or not_found(
-                f"Consumer {name} under stream {self._seat.stream.name} not found for account {ACCOUNT}."
+                f"Consumer {name} under stream {self._pair.stream.name} not found for account {ACCOUNT}."
             )
             return Step(self.exception(failure.code, failure.message), is_last=True)
         if now_ms >= self._ends_ms:
@@ -251,9 +253,9 @@ class Subscription:
         self._registry.store.trim(stream, self.shard, now_ms)
         following, texts, size_bytes = self.shard.read(self._ordinal, EVENT_RECORDS_MAX, EVENT_BYTES_MAX)
         if texts:
-            due_ms = self._seat.read_bytes.due_ms(size_bytes, now_ms) if self._registry.limits else now_ms
+            due_ms = self._pair.read_bytes.due_ms(size_bytes, now_ms) if self._registry.limits else now_ms
             if due_ms <= now_ms:
-                self._seat.read_bytes.take(size_bytes)
+                self._pair.read_bytes.take(size_bytes)
                 self._registry.metrics.add_event(stream, self.shard.id, len(texts), size_bytes, now_ms)
                 return Step(self._event(following, texts, now_ms))
         elif self.shard.closed_ms is not None:
@@ -277,7 +279,7 @@ class Subscription:
             store.settle(stream, now_ms)
         if stream is None or self.stream_uid not in store.by_uid:
             return None
-        ours = self._seat.consumer
+        ours = self._pair.consumer
         consumer = stream.consumers.get(ours.name)
         is_there = consumer is not None and (consumer.created_s, consumer.status) == (ours.created_s, ACTIVE)
         return stream if is_there else None

@@ -180,7 +180,12 @@ def _loader(more: str | None) -> Any:
 
 
 def _make_client(service: str, options: AwsOptions) -> Any:
-    from penstock.aws.data_plane import hold_subscriptions, install_parser, keep_milliseconds, send_encoded
+    from penstock.aws.data_plane import (
+        install_parser,
+        intercept_subscriptions,
+        keep_milliseconds,
+        send_encoded,
+    )
     from penstock.aws.data_plane_client import OPERATIONS, DataPlaneClient
 
     session = new_session(options)
@@ -205,7 +210,7 @@ def _make_client(service: str, options: AwsOptions) -> Any:
     if service == "kinesis":
         keep_milliseconds(client)
         send_encoded(client)
-        hold_subscriptions(client)
+        intercept_subscriptions(client)
     if assumed is not None:
         client.meta.events.register("before-send", assumed.check_signature)
     if service not in OPERATIONS:

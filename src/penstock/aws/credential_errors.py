@@ -29,7 +29,7 @@ _UNREADABLE: Final = (
 def is_of_credentials(error: BaseException) -> bool:
     """Return whether an error was raised while botocore found or renewed credentials, or signed: nothing was sent yet."""
     modules = _modules_of(error)
-    return _OF_CREDENTIALS in modules or _is_of_no_text(error, modules)
+    return _OF_CREDENTIALS in modules or _has_non_text_key(error, modules)
 
 
 def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
@@ -52,7 +52,7 @@ def _of_fetched(error: Exception) -> str | None:
 
 def _of_unreadable(error: Exception) -> str | None:
     modules = _modules_of(error)
-    if _is_of_no_text(error, modules):
+    if _has_non_text_key(error, modules):
         return f"A key or its token is no text. {_UNREADABLE}"
     if isinstance(error, _OF_THE_SDK) or _OF_CREDENTIALS not in modules:
         return None
@@ -69,7 +69,7 @@ def sdk_error(raised: Exception) -> Exception | None:
     return error if isinstance(error, (*_OF_THE_SDK, OSError)) else None
 
 
-def _is_of_no_text(error: BaseException, modules: list[str]) -> bool:
+def _has_non_text_key(error: BaseException, modules: list[str]) -> bool:
     """Return whether a request could not be signed because a key is not a text, for instance a number."""
     return isinstance(error, (TypeError, AttributeError)) and modules[-1] == _OF_SIGNING
 

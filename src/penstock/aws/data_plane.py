@@ -292,7 +292,7 @@ def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any
 # --- subscribing --------------------------------------------------------------------------------------------------
 
 
-class SignedAndHeld(Exception):  # noqa: N818 - no error: a request as it would have been sent
+class InterceptedRequest(Exception):  # noqa: N818 - no error: a request as it would have been sent
     """A request that botocore has made and signed, but does not send.
 
     Attributes:
@@ -304,13 +304,13 @@ class SignedAndHeld(Exception):  # noqa: N818 - no error: a request as it would 
         self.request = request
 
 
-def hold_subscriptions(client: Any) -> None:
-    """Make a client raise `SignedAndHeld` with each SubscribeToShard request instead of sending it: botocore has no HTTP/2."""
-    client.meta.events.register_last("before-send.kinesis.SubscribeToShard", _hold)
+def intercept_subscriptions(client: Any) -> None:
+    """Make a client raise `InterceptedRequest` with each SubscribeToShard request instead of sending it: botocore has no HTTP/2."""
+    client.meta.events.register_last("before-send.kinesis.SubscribeToShard", _intercept)
 
 
-def _hold(request: Any, **_: Any) -> None:
-    raise SignedAndHeld(request)
+def _intercept(request: Any, **_: Any) -> None:
+    raise InterceptedRequest(request)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

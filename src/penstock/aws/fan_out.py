@@ -18,7 +18,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connecting import proxy_for, trusted_file
 from penstock.aws.connection import client_for, credentials_in_use, new_session, renew_credentials
 from penstock.aws.credential_errors import sdk_error
-from penstock.aws.data_plane import SignedAndHeld
+from penstock.aws.data_plane import InterceptedRequest
 from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
 from penstock.aws.event_connections import Origin, connections_of_process
 from penstock.aws.service_calls import call_operation, pages_of, translate
@@ -113,14 +113,14 @@ class AwsFanOut:
             self._client.subscribe_to_shard(
                 ConsumerARN=consumer_arn, ShardId=shard_id, StartingPosition=position
             )
-        except SignedAndHeld as held:
-            return held.request.url, _request_of(held.request)
+        except InterceptedRequest as intercepted:
+            return intercepted.request.url, _request_of(intercepted.request)
         except Exception as raised:
             error = sdk_error(raised)
             if error is None:
                 raise
             raise translate(error, _SUBSCRIBE, resource, is_write=False) from error
-        raise AssertionError("botocore sent a request that was to be held")
+        raise AssertionError("botocore sent a request that was to be intercepted")
 
     def _origin(self, url: str) -> Origin:
         scheme, netloc = urlsplit(url).scheme, urlsplit(url).netloc

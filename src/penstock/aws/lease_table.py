@@ -279,9 +279,11 @@ class DynamoLeaseTable:
         else:
             segments = [wanted]
         if len(segments) == 1:
-            return _sort_out(self._scan_segment(segments[0]))
+            return _leases_and_skipped(self._scan_segment(segments[0]))
         with ThreadPoolExecutor(max_workers=count, thread_name_prefix="penstock-scan") as pool:
-            return _sort_out(item for found in pool.map(self._scan_segment, segments) for item in found)
+            return _leases_and_skipped(
+                item for found in pool.map(self._scan_segment, segments) for item in found
+            )
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
         """Read the rows of these keys, strongly consistent, a hundred in one call."""
@@ -289,12 +291,14 @@ class DynamoLeaseTable:
         if self._may_fetch_batches:
             chunks = [wanted[at : at + _BATCH_KEYS_MAX] for at in range(0, len(wanted), _BATCH_KEYS_MAX)]
             try:
-                return _sort_out(item for found in _map(self._fetch_batch, chunks) for item in found)
+                return _leases_and_skipped(
+                    item for found in _map(self._fetch_batch, chunks) for item in found
+                )
             except AccessDenied as error:
                 # The KCL never makes this call, so a policy that was written for the KCL does not allow it.
                 self._may_fetch_batches = False
                 _log.info("lease table %s is read row by row: %s", self._name, error)
-        return _sort_out(item for item in _map(self._fetch_item, wanted) if item is not None)
+        return _leases_and_skipped(item for item in _map(self._fetch_item, wanted) if item is not None)
 
     def _fetch_batch(self, keys: list[str]) -> list[Item]:
         request: Any = {self._name: {"Keys": [{KEY: {"S": key}} for key in keys], "ConsistentRead": True}}
@@ -406,7 +410,7 @@ def _creation_of(lease: Lease) -> dict[str, Any]:
     }
 
 
-def _sort_out(items: Iterable[Item]) -> LeaseScan:
+def _leases_and_skipped(items: Iterable[Item]) -> LeaseScan:
     leases, skipped = [], []
     for item in items:
         if item.get(ENTITY, {}).get("S") in KCL3_ENTITIES:

@@ -122,7 +122,7 @@ def _print(plan: SizingPlan, prices: Prices, stream: str) -> None:
     line("")
     line(f"Shards: {plan.shards_planned}, {plan.shards_now} now", "bold")
     for action in plan.actions[:_ACTIONS_SHOWN_MAX]:
-        line(f"  {said_action(action, stream)}")
+        line(f"  {action_text(action, stream)}")
     if len(plan.actions) > _ACTIONS_SHOWN_MAX:
         line(f"  and {len(plan.actions) - _ACTIONS_SHOWN_MAX} more; `penstock autoscale` carries them out")
     line(f"  {plan.size_reason}")
@@ -154,7 +154,7 @@ def _print_bill(line: Any, bill: Bill, currency: str) -> None:
         line(f"             {bill.note}")
 
 
-def said_action(action: Split | Merge, stream: str) -> str:
+def action_text(action: Split | Merge, stream: str) -> str:
     """Return an action as the command that carries it out, or in words if it is about a shard that does not exist yet."""
     import shlex
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DEAD_LETTERS_HIDDEN_S: Final = 600
 """Seconds for which dead letters that are shown are invisible to others, for instance while the user answers a question."""
-_LOOKED_AT_S: Final = 60
+_SHOWN_VISIBILITY_S: Final = 60
 _WAIT_S: Final = 1
 _RETRIES: Final = RetryPlan(Backoff(0.1, 5.0), 10, 30.0)
 _PASSING: Final = (Throttled, Unavailable, UnknownOutcome, UnknownRefusal)
@@ -42,7 +42,7 @@ def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
         )
     held: list[ReceivedRecord] = []
     try:
-        for record in _sweep(queues, queue.arn, args.count, _LOOKED_AT_S, is_dead=False):
+        for record in _sweep(queues, queue.arn, args.count, _SHOWN_VISIBILITY_S, is_dead=False):
             held.append(record)
             _show(record, as_json=args.json)
         sys.stdout.flush()

@@ -272,8 +272,8 @@ class AutoFetcher(PushedFetcher):
             return
         choice = self._choice_of(run)
         change = choice.plan_change(self._clock.monotonic_s())
-        if change is not None and self._may_make(change):
-            self._make(run, choice, change)
+        if change is not None and self._may_change_source(change):
+            self._change_source(run, choice, change)
         elif choice.retrieval is Retrieval.FAN_OUT:
             super().fetch(run, fetch)
         else:
@@ -305,7 +305,7 @@ class AutoFetcher(PushedFetcher):
             super().on_failure(run, error)
             return
         log.warning("shard %s: %s", run.key, error)
-        self._make(run, choice, change)
+        self._change_source(run, choice, change)
         self._answered(run)
 
     def _choice_of(self, run: ShardRun) -> RetrievalChoice:
@@ -323,10 +323,10 @@ class AutoFetcher(PushedFetcher):
         elif result is not None and isinstance(fetch, FetchPage):
             choice.on_poll_failed(result, started_s)
 
-    def _may_make(self, change: Change) -> bool:
+    def _may_change_source(self, change: Change) -> bool:
         return change.to is Retrieval.POLLING or self._registration.find_ahead(self._call_pool)
 
-    def _make(self, run: ShardRun, choice: RetrievalChoice, change: Change) -> None:
+    def _change_source(self, run: ShardRun, choice: RetrievalChoice, change: Change) -> None:
         """Change a run between polling and fan-out; the run plans its next step with the new source."""
         if change.to is Retrieval.POLLING:
             super().leave(run)

@@ -327,12 +327,12 @@ class QueueLoop(Loop[QueueEvent]):
         self, call: HandlerCall, began_s: float, error: BaseException | None, now_s: float
     ) -> None:
         self._metrics.observe("queue_handler_s", now_s - began_s)
-        rest = Settled.DONE if error is None else self._judge(error)
+        rest = Settled.DONE if error is None else self._result_of(error)
         # Draw a random number only for a back-off: the system's source costs more than the rest of this function.
         u = 0.0 if rest is Settled.DONE else self._chance.random()
         self._delivery.on_call_ended(call.number, rest, now_s, u)
 
-    def _judge(self, error: BaseException) -> Settled:
+    def _result_of(self, error: BaseException) -> Settled:
         kind = type(error)  # isinstance would read the object's `__class__`, which is user code
         if issubclass(kind, IterationEnded):
             return Settled.UNHANDLED

@@ -147,7 +147,7 @@ def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
     definitions: dict[str, Any] = {}
     _define(schema, definitions)
     for ratio in _RATIOS:
-        excess = _Excess(ratio, definitions)
+        excess = _ValueExcess(ratio, definitions)
         first = excess.of(schema)
         if all(each <= 0 for each in excess.of_items):
             return max(-1, (count_max - max(0, first)) // ratio)
@@ -169,7 +169,7 @@ def _define(schema: Any, definitions: dict[str, Any]) -> None:
             _define(schema["type"], definitions)
 
 
-class _Excess:
+class _ValueExcess:
     """Computes by how many values a datum may exceed `ratio` values per byte. Items of arrays and maps are counted separately.
 
     Args:

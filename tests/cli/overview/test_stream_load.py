@@ -14,8 +14,8 @@ from penstock.cli.overview.stream_load import (
     StreamSnapshot,
     advise,
     history_of,
-    lacking_metrics,
     load_of,
+    missing_metrics,
     stream_document,
 )
 from penstock.core.hash_key import HashRange
@@ -189,7 +189,7 @@ def test_the_commands_act_on_the_stream_that_is_shown():
     assert split.command == f"penstock streams split {arn} 3 --wait {told}"
     (scale,) = advise(arn, stream(0.9), [], on_demand=False, connection=there)
     assert scale.command == f"penstock streams scale {arn} 8 --wait {told}"
-    lacking = lacking_metrics(arn, ["OutgoingBytes"], there)
+    lacking = missing_metrics(arn, ["OutgoingBytes"], there)
     assert lacking.command == (
         f"aws kinesis enable-enhanced-monitoring --stream-arn {arn} --shard-level-metrics OutgoingBytes {told}"
     )
@@ -203,12 +203,12 @@ def test_the_id_of_a_shard_does_not_leave_its_place_in_a_command():
 
 
 def test_how_to_see_single_shards_is_said_with_the_command():
-    advice = lacking_metrics("orders", SHARD_METRICS)
+    advice = missing_metrics("orders", SHARD_METRICS)
     assert advice.command.startswith(
         "aws kinesis enable-enhanced-monitoring --stream-name orders --shard-level-metrics IncomingBytes "
     )
     assert "no figures of single shards:" in advice.text
-    some = lacking_metrics("orders", ["OutgoingBytes"])
+    some = missing_metrics("orders", ["OutgoingBytes"])
     assert "no figures of single shards' OutgoingBytes:" in some.text
     assert some.command.endswith("--shard-level-metrics OutgoingBytes")
 

@@ -221,7 +221,7 @@ def test_the_end_of_the_last_batch_is_carried_over_with_its_note():
     before = rows(row("a", counter=9, owner=ME, claims=(claim(), theirs), mark=mark), row("p", SHARD_END))
     plan = plan_recreation({}, offset(**ENDED), SHARDS, STREAM, before)
     assert after({}, plan)["a"] == row("a", counter=9, claims=(claim(), theirs), mark=mark)
-    assert (plan.carried, dict(plan.repeated)) == (("a",), {})
+    assert (plan.continued, dict(plan.repeated)) == (("a",), {})
 
 
 def test_an_end_that_a_later_claim_of_a_copy_still_knows_is_carried_over():
@@ -246,13 +246,13 @@ FORKED = claim(AT9, AT12, batch=4, by="x")
 def test_a_table_that_others_have_gone_on_with_moves_no_shard_of_the_query(before):
     plan = plan_recreation({}, offset(**ENDED), SHARDS, STREAM, before)
     assert {key: lease.checkpoint for key, lease in after({}, plan).items()} == WHOLE
-    assert (plan.carried, plan.repeated) == ((), {"a": AT5})
+    assert (plan.continued, plan.repeated) == ((), {"a": AT5})
 
 
 def test_what_another_worker_has_read_on_under_the_earlier_name_stays_done():
     plan = plan_recreation({}, offset(a=AT5), SHARDS, STREAM, rows(row("a", AT12, owner=OTHER)))
     assert after({}, plan)["a"] == row("a", AT12, owner=OTHER)
-    assert (plan.carried, plan.repeated) == (("a",), {})
+    assert (plan.continued, plan.repeated) == (("a",), {})
 
 
 def test_a_shard_that_the_last_batch_did_not_read_is_not_repeated():
@@ -265,7 +265,7 @@ def test_a_lease_that_the_query_had_earlier_gets_the_end_of_the_last_batch():
     table = rows(row("a", at_record("2"), counter=4, claims=(claim(at_record("1"), at_record("2"), 1),)))
     plan = plan_recreation(table, offset(a=AT5), SHARDS, STREAM, rows(row("a", claims=(claim(),))))
     assert plan.writes == (Reset("a", 4, AT5, forget=ME, claim=claim()),)
-    assert plan.carried == ("a",)
+    assert plan.continued == ("a",)
 
 
 @pytest.mark.parametrize(

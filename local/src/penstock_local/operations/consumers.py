@@ -132,12 +132,12 @@ def SubscribeToShard(call: ServiceCall, request: Document) -> EventStream:
     if consumer.status != ACTIVE:
         raise in_use(_not_active(stream, consumer))
     subscriptions = call.service.subscriptions
-    seat = subscriptions.seat(stream, consumer, shard)
-    if not subscriptions.may_call(seat, call.now_ms):
+    pair = subscriptions.pair(stream, consumer, shard)
+    if not subscriptions.may_call(pair, call.now_ms):
         raise call.throttled()
-    subscriptions.require_free(seat, call.now_ms)
+    subscriptions.require_free(pair, call.now_ms)
     call.end_dry_run(request)
-    subscription = subscriptions.open(seat, ordinal, call.wire, call.now_ms)
+    subscription = subscriptions.open(pair, ordinal, call.wire, call.now_ms)
     faults = [hit.fault for hit in call.answering]
     events = disturbed(subscription, faults) if faults else subscription.events()
     return EventStream(subscription.initial_response(), events)

@@ -32,7 +32,7 @@ def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
     trouble = (
         f"{snapshot.trouble_count} {snapshot.worst.value}"
         if snapshot.trouble_count
-        else calm_text(snapshot, "-")
+        else state_text(snapshot, "-")
     )
     if snapshot.problems and not snapshot.shards:
         trouble = "cannot be read"
@@ -48,13 +48,13 @@ def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
     return tuple(escape_text(cell) for cell in cells)
 
 
-def calm_text(snapshot: ApplicationSnapshot, well: str) -> str:
+def state_text(snapshot: ApplicationSnapshot, if_running: str) -> str:
     """Return the state to show for an application that has no shard in trouble.
 
     Args:
-        well: The text for an application that runs.
+        if_running: The text for an application that runs.
     """
-    return well if snapshot.state == "running" else snapshot.state
+    return if_running if snapshot.state == "running" else snapshot.state
 
 
 def _why(row: ShardRow) -> str:

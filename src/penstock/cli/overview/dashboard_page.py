@@ -7,7 +7,7 @@ import codecs
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.overview.cells import SHARD_COLUMNS, calm_text, duration, shard_cells, stream_name
+from penstock.cli.overview.cells import SHARD_COLUMNS, duration, shard_cells, state_text, stream_name
 from penstock.cli.overview.drawings import (
     LEGEND,
     draw_bar,
@@ -177,7 +177,7 @@ def _pill(snapshot: ApplicationSnapshot) -> str:
     if snapshot.problems and not snapshot.shards:
         return '<span class="pill bad">cannot be read</span>'
     if not snapshot.trouble_count:
-        text = calm_text(snapshot, "well") if snapshot.shards else "no leases yet"
+        text = state_text(snapshot, "well") if snapshot.shards else "no leases yet"
         return f'<span class="pill">{html_text(text)}</span>'
     kind = (
         "bad"

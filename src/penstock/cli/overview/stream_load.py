@@ -229,7 +229,7 @@ def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[Lo
     )
 
 
-def lacking_metrics(stream: str, lacking: Sequence[str], connection: Sequence[str] = ()) -> Advice:
+def missing_metrics(stream: str, lacking: Sequence[str], connection: Sequence[str] = ()) -> Advice:
     """Return the advice to turn on the shard-level metrics that CloudWatch does not have."""
     named = "--stream-arn" if stream.startswith("arn:") else "--stream-name"
     what = (

@@ -20,8 +20,8 @@ from penstock.cli.overview.stream_load import (
     StreamSnapshot,
     advise,
     history_of,
-    lacking_metrics,
     load_of,
+    missing_metrics,
 )
 from penstock.core.safe_text import describe_error
 from penstock.errors import AccessDenied, NotFound, ServiceError
@@ -177,7 +177,7 @@ def fetch_stream(
     advice = advise(stream, load, loads, on_demand=snapshot.on_demand, connection=connection)
     lacking = [name for name in SHARD_METRICS if name not in asked]
     if lacking and open_shards:
-        advice.append(lacking_metrics(stream, lacking, connection))
+        advice.append(missing_metrics(stream, lacking, connection))
     return replace(
         snapshot,
         load=load,

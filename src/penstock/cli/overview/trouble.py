@@ -80,7 +80,7 @@ def _course(row: ShardRow) -> str:
     return ", and the lag grows" if change > 0 else ", and the lag shrinks"
 
 
-def are_all_given_back(rows: Iterable[ShardRow]) -> bool:
+def are_all_released(rows: Iterable[ShardRow]) -> bool:
     """Return whether no unfinished lease has an owner: the workers are done or have stopped. A worker that died is still an owner."""
     return all(row.owner is None or row.state == "ended" for row in rows)
 
@@ -88,7 +88,7 @@ def are_all_given_back(rows: Iterable[ShardRow]) -> bool:
 def judge(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ...]:
     """Return the rows with their problems, in display order."""
     rows, judged = tuple(rows), []
-    is_idle = are_all_given_back(rows)
+    is_idle = are_all_released(rows)
     for row in rows:
         trouble = trouble_of(row, limits)
         if is_idle and trouble in (Trouble.UNOWNED, Trouble.NO_LEASE):

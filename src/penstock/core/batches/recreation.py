@@ -41,7 +41,7 @@ class Recreation(Struct, frozen=True):
     Args:
         writes: In this order: parents before their children; writes of SHARD_END after the children.
         repeated: Shards of the last batch that are read again from its start, since no claim shows its end.
-        carried: Shards of the last batch that go on after it, according to the earlier table.
+        continued: Shards of the last batch that go on after it, according to the earlier table.
         vanished: Shards without a lease that left the stream unfinished, with the query's position.
         is_forked: The earlier table is still used, by a query that has gone on from another copy of the checkpoint
             location.
@@ -49,7 +49,7 @@ class Recreation(Struct, frozen=True):
 
     writes: tuple[LeaseWrite, ...]
     repeated: Mapping[str, Position]
-    carried: tuple[str, ...]
+    continued: tuple[str, ...]
     vanished: Mapping[str, Position]
     is_forked: bool
 
@@ -350,17 +350,17 @@ class _Plan:
         Args:
             ends: The writes of SHARD_END.
         """
-        repeated, carried = {}, []
+        repeated, continued = {}, []
         written = {write.key for write in self._writes}
         for key in self._logged.shares():
             row = self._rows.get(key)
             if row is None or not (key in written or self._is_moved):
                 continue
             if self._last_claim(row, key) is not None or self._is_passed(key, row):
-                carried += [key] if key in written else []
+                continued += [key] if key in written else []
             elif row.reader in self._own:
                 repeated[key] = self._logged.shards[key]
-        return Recreation((*self._writes, *ends), repeated, tuple(carried), self._vanished, self._is_forked)
+        return Recreation((*self._writes, *ends), repeated, tuple(continued), self._vanished, self._is_forked)
 
     def _is_passed(self, key: str, row: Lease) -> bool:
         return row.checkpoint.is_in_shard and self._logged.shards[key] < row.checkpoint

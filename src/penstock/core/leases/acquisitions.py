@@ -119,7 +119,7 @@ class Acquisitions:
             return isinstance(outcome, Refused)
         if isinstance(write, Take | Renew):
             if isinstance(outcome, Applied) and row is not None:
-                self._hold(row, reason, pending.sent_s, now_s)
+                self._on_acquired(row, reason, pending.sent_s, now_s)
             else:
                 self._on_not_acquired(write.key, row, outcome, now_s)
         return False
@@ -133,7 +133,7 @@ class Acquisitions:
             # scan finds the row in this worker's name, as after a restart.
             self._scans.request_by(now_s + 0.1 * self.options.interval_s)
 
-    def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
+    def _on_acquired(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
         self._requests.pop(row.key, None)
         if row.key in self._held_leases or row.is_ended or row.reader != self.me:
             return

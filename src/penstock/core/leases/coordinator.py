@@ -359,7 +359,7 @@ class Coordinator:
         self._watch_calls(now_s)
         is_watch = self._scans.is_watch
         self._scans.on_scan_done()
-        self._streams.remember_answers(self._last_known())
+        self._streams.remember_known_rows(self._last_known())
         event = replace(scan, leases=self._keep_own(scan.leases))
         missing = self.view.on_scan(
             event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part

@@ -50,7 +50,9 @@ class Handovers:
         """Handle a row that was read, with its last known version."""
         key = now.key
         reader = now.reader
-        if reader is not None and (now.claim_of(reader) is not None or _shows_news(before, now)):
+        if reader is not None and (
+            now.claim_of(reader) is not None or _shows_penstock_attribute(before, now)
+        ):
             self._on_answering(reader)
         if self.names_streams:
             self._count_renewals_without_attributes(before, now, now_s)
@@ -158,7 +160,7 @@ def _is_release(before: Lease, now: Lease) -> bool:
     )
 
 
-def _shows_news(before: Lease | None, now: Lease) -> bool:
+def _shows_penstock_attribute(before: Lease | None, now: Lease) -> bool:
     """Return whether the same reader as before has written an attribute that no KCL 2.x worker writes."""
     if before is None or before.reader != now.reader:
         return False

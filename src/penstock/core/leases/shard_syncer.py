@@ -139,7 +139,7 @@ class ShardSyncer:
             self._memory = dict(leases)
             self._remembered_s = now_s
 
-    def remember_answers(self, leases: Mapping[str, Lease]) -> None:
+    def remember_known_rows(self, leases: Mapping[str, Lease]) -> None:
         """Update the remembered leases from the answers since the last scan, which show ended shards and new children.
 
         Args:

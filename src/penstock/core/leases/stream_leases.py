@@ -163,10 +163,10 @@ class Streams:
         for stream in self._streams.values():
             stream.syncer.on_table_missing()
 
-    def remember_answers(self, known: Mapping[str, Lease]) -> None:
+    def remember_known_rows(self, known: Mapping[str, Lease]) -> None:
         """Remember rows that were seen since the last scan, before the next one replaces them."""
         for stream in self._streams.values():
-            stream.syncer.remember_answers(stream.leases(known))
+            stream.syncer.remember_known_rows(stream.leases(known))
 
     def remember(self, known: Mapping[str, Lease], now_s: float) -> None:
         """Remember the rows of a scan."""

@@ -76,7 +76,7 @@ class LeaseRecreation:
         """
         before, why = None, ""
         if known.lease_table not in ("", self._options.lease_table):
-            before, why = self._read_former(known)
+            before, why = self._read_earlier_table(known)
         elif agrees_with(rows, known):
             return False
         shards = self._list_with(find_missing(rows, known, {}))
@@ -108,7 +108,7 @@ class LeaseRecreation:
         self._apply(plan_lost(rows, start, shards, stream, marks), rows, shards, start, "")
         return True
 
-    def _read_former(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
+    def _read_earlier_table(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
         """Return the leases of the table that an offset names, the query's earlier one; or none, and why."""
         try:
             rows = {row.key: row for row in self._open_table(known.lease_table).scan().leases}
@@ -164,7 +164,7 @@ class LeaseRecreation:
                 former,
                 table,
             )
-        if is_moved and plan.carried and not plan.repeated:
+        if is_moved and plan.continued and not plan.repeated:
             _log.info(
                 "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). They are copied "
                 "with the ends of batch %d: nothing is read again",

@@ -11,7 +11,7 @@ _FRAME_HEAD_BYTES = 9
 _GOAWAY = 7
 
 
-class Farewells:
+class GoawayFilter:
     """The frames of one connection, without its GOAWAY frames.
 
     Attributes:
@@ -22,11 +22,11 @@ class Farewells:
         self.seen = False
         self._head = b""
         self._left_bytes = _PREFACE_BYTES
-        self._is_farewell = False
+        self._is_goaway = False
 
     def without(self, data: bytes) -> bytes:
         """Return the next bytes without GOAWAY frames; the head of a frame is held back until it is complete."""
-        if not self._is_farewell and len(data) <= self._left_bytes:
+        if not self._is_goaway and len(data) <= self._left_bytes:
             self._left_bytes -= len(data)
             return data
         kept: list[bytes | memoryview] = []
@@ -40,13 +40,13 @@ class Farewells:
                 if len(self._head) < _FRAME_HEAD_BYTES:
                     break
                 self._left_bytes = int.from_bytes(self._head[:3])
-                self._is_farewell = self._head[3] == _GOAWAY
-                self.seen |= self._is_farewell
-                if not self._is_farewell:
+                self._is_goaway = self._head[3] == _GOAWAY
+                self.seen |= self._is_goaway
+                if not self._is_goaway:
                     kept.append(self._head)
                 self._head = b""
             count = min(self._left_bytes, len(data) - at)
-            if not self._is_farewell:
+            if not self._is_goaway:
                 kept.append(view[at : at + count])
             at += count
             self._left_bytes -= count
