@@ -1,10 +1,12 @@
 """The output format of `tail -f`."""
 
+from argparse import Namespace
 from datetime import UTC, datetime
 
 import pytest
 
 from penstock.cli.line_format import QUEUE_FIELDS, parse_format
+from penstock.cli.record_filter import pattern_of
 from penstock.consumer.records import Record
 from penstock.errors import OptionError
 from penstock.queues import QueueRecord
@@ -22,6 +24,7 @@ RECORD = Record(
         ("%t/%p/%o %S %K", b"orders/shardId-000000000003/77 2 3"),
         ("%T", b"1767312000000"),
         (r"100%% \\ \x00|\r", b"100% \\ \x00|\r"),
+        ("a\udcffb %s", b"a\xffb \xff1"),  # an argument that is not UTF-8 gives the bytes that were typed
         ("", b""),
     ],
 )
@@ -46,3 +49,11 @@ def test_what_is_no_field_is_refused(text):
 
 def test_what_comes_from_the_record_is_told_from_the_text():
     assert parse_format("%k\n").fields(RECORD) == [("k\u00e9".encode(), True), (b"\n", False)]
+
+
+def test_a_pattern_that_is_not_utf_8_finds_the_same_bytes():
+    pattern = pattern_of(Namespace(grep="\udcff[0-9]"))
+    assert pattern.search(RECORD.data)
+    assert not pattern.search("\u00ff1".encode())
+    with pytest.raises(OptionError, match="--grep"):
+        pattern_of(Namespace(grep="("))

@@ -72,7 +72,7 @@ def parse_format(text: str, fields: _Fields = STREAM_FIELDS) -> LineFormat:
     for match in _PART.finditer(text):
         field, escape = match["field"], match["escape"]
         if match["text"] is not None:
-            parts.append(match["text"].encode())
+            parts.append(match["text"].encode("utf-8", "surrogateescape"))
         elif field == "%":
             parts.append(b"%")
         elif field is not None and field in fields:

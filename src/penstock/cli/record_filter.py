@@ -63,13 +63,13 @@ def filter_of(args: argparse.Namespace) -> RecordFilter:
 
 
 def pattern_of(args: argparse.Namespace) -> re.Pattern[bytes] | None:
-    """Return the pattern of `--grep`.
+    """Return the pattern of `--grep`. Bytes of the argument that are not UTF-8 find the same bytes.
 
     Raises:
         OptionError: It is not a regular expression.
     """
     try:
-        return None if args.grep is None else re.compile(args.grep.encode())
+        return None if args.grep is None else re.compile(args.grep.encode("utf-8", "surrogateescape"))
     except re.error as error:
         raise OptionError(f"--grep {args.grep!r}: {error}") from error
 
