@@ -289,6 +289,7 @@ DeliverFreely(T, e) ==
 
 (* In a log nothing is known but the writes.  A worker delivers what its   *)
 (* checkpoint or its end needs, and a deadline passes if a write needs it. *)
+(* A worker of KCL 3 begins to read a lease in its name without a write.   *)
 Assumed(T, e) ==
   LET w == Worker(e)
       s == Shard(e)
@@ -301,6 +302,9 @@ Assumed(T, e) ==
         /\ held' = [held EXCEPT ![w][s].done = e[6]]
         /\ delivered' = [delivered EXCEPT ![s] = Max(@, e[6])]
         /\ UNCHANGED <<row, late, run, left>>
+     \/ /\ Name(e) \in {"JavaCheckpoint", "JavaEnd"} /\ h.phase \notin {"reading", "asked"} /\ r = w
+        /\ held' = [held EXCEPT ![w][s] = L(T)!Holding("reading", row[s].counter, row[s].at)]
+        /\ UNCHANGED <<row, delivered, late, run, left>>
      \/ /\ Name(e) = "Promote" /\ delivered[s] < e[6] /\ e[6] <= T.records
         /\ ~L(T)!WaitsForParents(s)
         /\ held' = IF h.phase = "none" THEN held ELSE [held EXCEPT ![w][s].done = Max(@, e[6])]

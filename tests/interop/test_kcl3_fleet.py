@@ -63,6 +63,7 @@ def test_a_worker_that_joins_gets_its_share_and_the_rest_goes_on_without_the_lea
             ExpressionAttributeValues={":reports": {"S": "WORKER_METRIC_STATS"}},
         )["Items"]
         history = fleet.gather()
+        fleet.assert_behaves_as_the_model()
         logs = fleet.logs()
     causes = report_repeats(history, fleet.gone, record_property)
     assert everything_wrong(history) == {}, logs
@@ -119,6 +120,7 @@ def test_a_java_fleet_goes_native_and_back_with_a_consumer_in_it(tmp_path):
         fleet.put(PART)
         fleet.wait_until_all_is_read()
         history = fleet.gather()
+        fleet.assert_behaves_as_the_model()
         logs = fleet.logs()
     assert everything_wrong(history) == {}, logs
     assert all(worker.records for worker in fleet.workers.values())
@@ -137,6 +139,7 @@ def test_a_worker_of_kcl_2_that_a_native_fleet_joins_is_named_and_what_it_leaves
         fleet.put(PART)
         fleet.wait_until_all_is_read()
         history = fleet.gather()
+        fleet.assert_behaves_as_the_model()
         logs = fleet.logs()
     report_repeats(history, fleet.gone, record_property)
     assert everything_wrong(history) == {}, logs

@@ -112,6 +112,18 @@ def trace_with_second_adoption() -> Trace:
     )
 
 
+def trace_with_handover_to_kcl_3() -> Trace:
+    """A worker of KCL 3 gets a lease that it has asked for; its first write is a checkpoint."""
+    events = [
+        wrote("Create", "s", 0, "none", 0),
+        wrote("Take", "s", 1, "w", 0),
+        ["RequestHandover", "kcl", "s", "answered", [True, 1, "kcl", "w", 0, 0], 0, False],
+        wrote("Release", "s", 2, "kcl", 1, 1),
+        ["JavaCheckpoint", "kcl", "s", "answered", [True, 3, "kcl", "none", 2, 0], 2, False],
+    ]
+    return Trace("KCL 3", ["w"], ["kcl"], {"s": []}, 3, ["kcl"], [], events, is_log=True)
+
+
 AT = [at_record(str(number)) for number in range(4)]
 RUN, NEXT_RUN = WorkerRun(1, name_run("q", "a")), WorkerRun(2, name_run("q", "b"))
 BATCH = StreamOffset(1, "q", shards={"s": TRIM_HORIZON}, limit=Limit(10, None, ("s",)), runs=((1, RUN.name),))
@@ -176,6 +188,9 @@ def trace_with_bug(name: str) -> Trace:
         return trace_of(name, scenario, run_scenario(scenario))
 
 
+RIGHT = (trace_with_deleted_row(), trace_with_second_adoption(), trace_with_handover_to_kcl_3())
+
+
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder, arguments = tmp_path_factory.mktemp("traces"), list[str | Path]()
@@ -184,7 +199,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> str:
         trace = trace_with_second_creation() if name == SECOND_CREATION else trace_with_bug(name)
         path.write_text(json.dumps(asdict(trace)))
         arguments += ["--file", path]
-    for trace in (trace_with_deleted_row(), trace_with_second_adoption()):
+    for trace in RIGHT:
         path = folder / f"{trace.name}.json"
         path.write_text(json.dumps(asdict(trace)))
         arguments += ["--file", path]
@@ -201,5 +216,7 @@ def test_a_history_with_a_planted_bug_is_refused_at_the_event_that_breaks_a_rule
     assert f"is refused: ['{REFUSED[name]}', " in line
 
 
-def test_deleted_rows_and_leases_that_are_adopted_again_are_behaviours_of_the_model(refusals: str) -> None:
-    assert f"2 of {len(REFUSED) + 2} histories are behaviours of the model" in refusals
+def test_deleted_rows_leases_that_are_adopted_again_and_handovers_to_kcl_3_are_behaviours_of_the_model(
+    refusals: str,
+) -> None:
+    assert f"{len(RIGHT)} of {len(REFUSED) + len(RIGHT)} histories are behaviours of the model" in refusals
