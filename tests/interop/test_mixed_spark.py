@@ -14,8 +14,6 @@ from fleet import everything_wrong, report_repeats
 from harness import Plan
 from worker_process import WorkerProcess
 
-from lease_logs import assert_are_behaviours
-
 PLAN = Plan(
     seed=7, records=12_000, kills=9, shards=4, reshards=4, weights=(1, 1, 2, 0, 3), queries=("first",)
 )
@@ -77,7 +75,6 @@ def test_a_query_and_kcl_workers_lose_nothing_and_repeat_only_at_takeovers(
     history = run.play()
     report_repeats(history, run.workers.keys() - {run.worker.name}, record_property)
     assert everything_wrong(history) == {}
-    assert_are_behaviours(run.traces, tmp_path)
     assert run.killed["kcl2"] > 0
     assert sum(run.killed.values()) >= plan.kills - 1  # a process may be gone before it is killed
     assert history.queries["first"].rows

@@ -82,7 +82,7 @@ class Run:
     listener: threading.Thread | None = None
     server: LocalKinesisProcess | None = None
     traces: list = field(default_factory=list)
-    """What was done, for the models of the protocol."""
+    """Histories for the models of the protocol, once they are gathered."""
 
     kinds: ClassVar = tuple(KINDS)
     """What `weights` are about."""

@@ -1,4 +1,4 @@
-"""What a query of a run did, as a trace for `model/Batches.tla`: its lease table, its checkpoint location, and its notes."""
+"""The trace of a query of a kill run, for `model/Batches.tla`: from its lease table, its checkpoint location and its notes."""
 
 from __future__ import annotations
 
