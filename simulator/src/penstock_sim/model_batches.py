@@ -204,9 +204,9 @@ def traces_of_queries(
     records = max((len(shard.ordinals) for shard in shards.values()), default=0) + 1
     ordinals = {key: shard.ordinals for key, shard in shards.items()}
     parents = {key: list(shard.parents) for key, shard in shards.items()}
-    holds = {key: shard.holds() for key, shard in shards.items()}
     traces = []
     for query in queries:
+        holds = {key: shard.holds(query) for key, shard in shards.items()}
         extractor = _Extractor(query, ordinals, records, number_of, java)
         for event in events:
             extractor.handle(event)
@@ -222,13 +222,13 @@ class _Shard:
     parents: tuple[str, ...]
     ordinals: list[int] = field(default_factory=list)
     put: list[int] = field(default_factory=list)
-    read_from: int | None = None
-    """The first record that a task has read."""
+    read_from: dict[str, int] = field(default_factory=dict)
+    """The record with which the first read of each query began."""
     starts_late: bool = False
     """At LATEST or at a moment: the records before that are left out."""
 
-    def holds(self) -> list[int]:
-        first = 0 if not self.starts_late else math.inf if self.read_from is None else self.read_from
+    def holds(self, query: str) -> list[int]:
+        first = self.read_from.get(query, math.inf) if self.starts_late else 0
         return sorted({bisect_left(self.ordinals, number) + 1 for number in self.put if number >= first})
 
 
@@ -240,9 +240,9 @@ def _shards_of(events: Iterable[Event], number_of: Callable[[Position], int]) ->
                 shards[event.key] = _Shard(event.parents)
             case RecordPut():
                 shards[event.key].put.append(event.number)
-            case BatchRead(key=key, numbers=numbers) if numbers:
+            case BatchRead(who=who, key=key, numbers=numbers) if numbers:
                 shards[key].ordinals += [numbers[0] - 1, numbers[-1]]  # a missing first record shows, too
-                shards[key].read_from = min(numbers[0], shards[key].read_from or numbers[0])
+                shards[key].read_from.setdefault(name_of(who), numbers[0])
             case BatchPlanned() | LeaseWritten():
                 for key, position in _positions(event):
                     if position.is_record:
