@@ -121,14 +121,15 @@ class SizingModel:
     def run(self) -> SizingResult:
         """Run all hours and return their figures."""
         resharder, history = Resharder(self._limits), LoadHistory()
-        busy_until, seen = 0.0, self._map_at(0.0)
+        busy_until = 0.0
+        newest = seen = self._map_at(0.0)
         for now in range(0, self._shape.hours * _HOUR_S, _STEP_S):
             self._write(now)
             if now % self._round_s == 0:
                 self.result.shard_counts.append(len(self._shards))
-                history.add(now, seen)
+                newest = seen
+                history.add(now, newest)
                 seen = self._map_at(now)  # is known a round later
-            newest = history.newest
             if now < busy_until:
                 continue
             young = {at for at, born in self._born.items() if now - born < self._limits.boundary_age_s}
