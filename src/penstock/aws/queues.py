@@ -194,8 +194,10 @@ def _call_on_records(
 def _call(
     operation: str, arguments: Mapping[str, Any], resource: str, options: AwsOptions, **how: Any
 ) -> Any:
-    method = getattr(_client_of(options), xform_name(operation))
-    return call(lambda: method(**arguments), operation, resource, options, **how)
+    def send() -> Any:
+        return getattr(_client_of(options), xform_name(operation))(**arguments)
+
+    return call(send, operation, resource, options, **how)
 
 
 def _client_of(options: AwsOptions) -> Any:

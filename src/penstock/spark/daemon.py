@@ -43,6 +43,7 @@ def _load_for_tasks() -> None:
     import penstock.aws.kinesis
     import penstock.aws.lease_table
     import penstock.aws.service_descriptions
+    import penstock.spark.batch_planning
     import penstock.spark.sink.row_writer
     import penstock.spark.sink.writers
     import penstock.spark.stream_reader  # noqa: F401

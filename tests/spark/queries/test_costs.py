@@ -48,7 +48,7 @@ def plan(q):
 def test_a_batch_costs_a_read_and_a_claim_per_shard_and_one_call_to_settle(
     server, client, query, monkeypatch
 ):
-    monkeypatch.setattr(stream_reader, "query_id", lambda: "1f7d0b6e-6f0d-4c0b-9a55-0d1b9d9f3c11")
+    monkeypatch.setattr(stream_reader, "_query_id", lambda: "1f7d0b6e-6f0d-4c0b-9a55-0d1b9d9f3c11")
     q = query()
     for _ in range(1 + max(SETTLED_AS_A_WHOLE, PAST_CLAIMS_MAX)):
         put_everywhere(client, q.stream)

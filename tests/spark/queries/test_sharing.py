@@ -309,7 +309,7 @@ def give_batches(queries, count, client, *, is_read):
 
 
 def test_two_loads_are_refused_though_no_one_read_their_first_batches(fleet, client, monkeypatch):
-    monkeypatch.setattr(stream_reader, "query_id", lambda: "Spark's id of the query")
+    monkeypatch.setattr(stream_reader, "_query_id", lambda: "Spark's id of the query")
     loads = [one := fleet(), fleet(beside=one)]
     turn(loads, lambda: shares(one) == [3, 3], "three shards each")
     give_batches(loads, 4, client, is_read=False)
@@ -320,7 +320,7 @@ def test_two_loads_are_refused_though_no_one_read_their_first_batches(fleet, cli
 def test_two_loads_are_refused_though_early_batches_showed_no_claim_of_the_other(
     server, fleet, client, monkeypatch
 ):
-    monkeypatch.setattr(stream_reader, "query_id", lambda: "Spark's id of the query")
+    monkeypatch.setattr(stream_reader, "_query_id", lambda: "Spark's id of the query")
     loads = [one := fleet(), two := fleet(beside=one)]
     turn(loads, lambda: shares(one) == [3, 3], "three shards each")
     give_batches([one], 3, client, is_read=True)
