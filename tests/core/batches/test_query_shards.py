@@ -392,6 +392,15 @@ def reading(batch, *keys, shards=("a", "b"), **more):
     return done(batch, shards=shards, limit=Limit(None, None, keys), **more)
 
 
+def test_an_answer_to_a_probe_from_before_probe_again_does_not_count():
+    shards = holding("a")
+    settle(shards, done(), claimed("a"))
+    asked = shards.states["a"]
+    shards.probe_again()
+    asked.is_probed = True  # the answer arrives: records may have come since its probe was sent
+    assert shards.unanswered == ["a"]
+
+
 def test_a_shard_that_the_batch_did_not_read_keeps_what_its_last_probe_told():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))

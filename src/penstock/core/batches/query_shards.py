@@ -499,10 +499,13 @@ class QueryShards:
         )
 
     def probe_again(self) -> None:
-        """Make every shard without news due for a probe at once: its last probe no longer counts."""
-        for state in self.states.values():
+        """Make every shard without news due for a probe at once: its last probe no longer counts.
+
+        A probe under way does not count either: records may have arrived after it. Its answer belongs to the old state.
+        """
+        for key, state in self.states.items():
             if not state.has_news and not state.is_finished:
-                state.is_probed, state.due_s = False, float("-inf")
+                self.states[key] = replace(state, is_probed=False, due_s=float("-inf"))
 
     def on_batch_start(self) -> None:
         """Handle the start of a batch: no shard is added or removed until the next `settle`."""
