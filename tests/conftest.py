@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from marks import HERE, marks_of
+from penstock.runtime import own_loggers
 
 pytest_plugins = ["spark_fixtures"]
 
@@ -50,6 +53,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         environment.setenv("JAVA_HOME", str(HERE / "no_java"))
         environment.setenv("PATH", f"{HERE / 'no_java' / 'bin'}{os.pathsep}{os.environ['PATH']}")
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def logging_errors() -> Iterator[list[BaseException | None]]:
+    """Fail if a guarded line could not be logged, as pytest does for others; a test of logging that raises clears the list."""
+    errors: list[BaseException | None] = []
+    report = own_loggers._reporter.handleError
+
+    def handle_error(record: logging.LogRecord) -> None:
+        errors.append(sys.exception())
+        report(record)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_loggers._reporter, "handleError", handle_error)
+        yield errors
+    assert errors == [], "a line could not be logged"
 
 
 CPU_OF_A_LEFT_THREAD_MAX_S = 2.0

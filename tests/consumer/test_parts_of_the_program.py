@@ -1,10 +1,12 @@
 """Parts of the user's program that a consumer calls on its threads, and that raise: its logging, its metrics, its signals."""
 
+import gc
 import logging
 import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from real_threads import FAST, put, tiny_stream, unfinished
 
 import penstock
 from penstock.consumer import Consumer, ConsumerPorts
+from penstock.ports.metrics import NoMetrics
 from penstock.runtime import consumer_run, own_loggers
+from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.stop_signals import StopSignals
 from waiting import wait_until
@@ -33,7 +37,7 @@ def needs_a_request(*_, **__):
 
 
 @pytest.fixture
-def odd_logging(request):
+def odd_logging(request, logging_errors):
     handler = ToChat() if request.param == "handler" else logging.StreamHandler()
     if request.param == "filter of a handler":
         handler.addFilter(needs_a_request)
@@ -50,6 +54,7 @@ def odd_logging(request):
     LOG.removeHandler(handler)
     LOG.removeFilter(needs_a_request)
     LOG.setLevel(level)
+    logging_errors.clear()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +86,74 @@ def test_every_logger_of_the_package_is_guarded():
     assert named == set(own_loggers.NAMES)
 
 
+def test_a_malformed_log_call_fails_its_test(logging_errors):
+    own_loggers.guard_loggers()
+    LOG.warning("%d records", "many")
+    assert len(logging_errors) == 1
+    logging_errors.clear()
+
+
+def test_a_handler_that_walks_the_stack_finds_the_line_of_a_log_call(monkeypatch):
+    """As loguru's, to which its manual passes the lines of `logging`."""
+    found = []
+
+    class Walking(logging.Handler):
+        def emit(self, record):
+            frame = sys._getframe().f_back
+            while frame.f_code.co_filename == logging.__file__:
+                frame = frame.f_back
+            found.append(frame.f_code.co_name)
+
+    monkeypatch.setattr(LOG, "handlers", [Walking()])
+    own_loggers.guard_loggers()
+    LOG.warning("a shard stops")
+    assert found == ["test_a_handler_that_walks_the_stack_finds_the_line_of_a_log_call"]
+
+
+def test_a_logger_that_the_program_patched_is_guarded_as_the_others_are(monkeypatch, logging_errors):
+    patched, handled = logging.getLogger("penstock.aws"), []
+
+    def handle(record):
+        handled.append(record.getMessage())
+        raise ConnectionError("no chat")
+
+    monkeypatch.setitem(vars(patched), "handle", handle)
+    for name in ("handle", "makeRecord"):
+        monkeypatch.delitem(vars(LOG), name, raising=False)
+    own_loggers.guard_loggers()
+    own_loggers.guard_loggers()
+    patched.warning("throttled")
+    assert handled == ["throttled"]
+    assert [type(error) for error in logging_errors] == [ConnectionError], "reported once"
+    logging_errors.clear()
+    assert {"handle", "makeRecord"} <= set(vars(LOG))
+
+
+class Keyworded(logging.Logger):
+    """A class of loggers that makes its records with keywords."""
+
+    def _log(self, level, msg, args, exc_info=None, extra=None, stack_info=False, stacklevel=1):
+        record = self.makeRecord(
+            self.name, level, "here", 1, msg=msg, args=args, exc_info=exc_info, extra=extra
+        )
+        self.handle(record)
+
+
+def test_a_logger_class_may_make_its_records_with_keywords(monkeypatch, caplog, logging_errors):
+    own_loggers.guard_loggers()
+    monkeypatch.setattr(LOG, "__class__", Keyworded)
+    LOG.warning("lag %d", 1)
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(needs_a_request)
+    try:
+        LOG.warning("lag %d", 2)
+    finally:
+        logging.setLogRecordFactory(before)
+    assert caplog.messages == ["lag 1", "lag 2"]
+    assert [str(error) for error in logging_errors] == ["working outside of a request"]
+    logging_errors.clear()
+
+
 def test_a_program_that_ends_while_its_consumer_runs_is_warned(caplog):
     """As one whose last line is `consumer.start()`."""
     stream = tiny_stream(1)
@@ -91,10 +164,44 @@ def test_a_program_that_ends_while_its_consumer_runs_is_warned(caplog):
     consumer.start()
     assert caplog.text == ""
     consumer_run._warn_at_exit()
-    assert caplog.text.count("the program ends while a consumer of it runs") == 1
+    assert caplog.text.count("the program ends while") == 1
+    assert f"worker {consumer.worker_id} of stream orders" in caplog.text
     consumer.stop()
     consumer_run._warn_at_exit()
-    assert caplog.text.count("the program ends while a consumer of it runs") == 1
+    assert caplog.text.count("the program ends while") == 1
+
+
+def test_a_program_that_keeps_no_reference_to_its_consumer_is_warned_too(caplog):
+    ports = ConsumerPorts(tiny_stream(1), MemoryLeaseTable("app"))
+    Consumer("orders", "app", lambda batch: None, ports=ports, **FAST).start()
+    gc.collect()
+    consumer_run._warn_at_exit()
+    assert caplog.text.count("the program ends while") == 1
+    for run in [run for run in consumer_run._begun if run.is_running]:
+        run.request_stop()
+        assert run.wait(60)
+
+
+def test_a_program_that_has_requested_the_stop_is_not_warned(caplog):
+    """An event loop that ends has requested it, and has warned of it."""
+    stream = tiny_stream(1)
+    put(stream, 1)
+    is_called, may_end = threading.Event(), threading.Event()
+
+    def handle(batch):
+        is_called.set()
+        may_end.wait(60)
+
+    ports = ConsumerPorts(stream, MemoryLeaseTable("app"))
+    consumer = Consumer("orders", "app", handle, ports=ports, **FAST)
+    consumer.start()
+    assert is_called.wait(60)
+    consumer.request_stop()
+    consumer_run._warn_at_exit()
+    assert consumer.is_running
+    assert "the program ends while" not in caplog.text
+    may_end.set()
+    consumer.stop()
 
 
 class Broken:
@@ -129,6 +236,49 @@ def test_metrics_that_raise_stop_no_consumer(caplog):
     assert 1 <= len(written) < 12, "one of ever more measurements is logged"
 
 
+class OfARequest:
+    """Metrics behind a proxy that has no attribute outside of a web request, as one of werkzeug."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("working outside of a request")
+
+
+class Subclassed(NoMetrics):
+    """Metrics of one kind only."""
+
+    def count(self, *_):
+        raise ConnectionError("no metrics today")
+
+
+@pytest.mark.parametrize("metrics", [OfARequest, Subclassed])
+def test_metrics_that_raise_are_guarded_whatever_they_are(metrics, caplog):
+    guarded = guard_metrics(metrics())
+    guarded.count("records")
+    guarded.gauge("shards", 1)
+    guarded.forget_gauge("shards")
+    assert "the metrics could not be written: records raised, error 1" in caplog.text
+
+
+def test_guarded_metrics_keep_their_own_defaults():
+    seen = []
+
+    class OwnDefaults:
+        def count(self, name, value=10, labels=()):
+            seen.append((name, value, labels))
+
+        def gauge(self, name, value, labels=()):
+            seen.append((name, value, labels))
+
+        observe = gauge
+
+    guarded = guard_metrics(OwnDefaults())
+    guarded.count("records")
+    guarded.gauge("shards", value=2)
+    guarded.observe("age_s", 3, labels={"shard": "1"})
+    guarded.forget_gauge("shards")
+    assert seen == [("records", 10, ()), ("shards", 2, ()), ("age_s", 3, {"shard": "1"})]
+
+
 def test_a_signal_handler_that_python_did_not_set_becomes_the_default(monkeypatch):
     handlers = {}
 
@@ -147,10 +297,14 @@ def test_no_logger_is_made_for_a_configuration_to_disable():
     """`logging.config` disables the loggers that exist; those of modules that are loaded later are left alone."""
     code = (
         "import logging, penstock.consumer, penstock.runtime.loop\n"
+        "penstock.runtime.loop.ThreadPool('of the program', 1)\n"
         "made = logging.root.manager.loggerDict\n"
         "print(sorted(name for name in made if name.startswith('penstock.') and 'producer' in name))\n"
+        "from penstock.producer import Producer\n"
+        "penstock.runtime.loop.ThreadPool('of the program', 1)\n"
+        "print('handle' in vars(made['penstock.producer']))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == "[]\n"
+    assert done.stdout == "[]\nTrue\n"

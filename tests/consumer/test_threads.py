@@ -105,6 +105,26 @@ def test_a_second_loop_over_a_consumer_is_refused(stream, table):
         next(iter(looped))
 
 
+def test_threads_that_iterate_one_after_another_are_not_taken_for_each_other(stream, table):
+    """The system gives the identifier of a thread that has ended to the next one."""
+    put(stream, 5)
+    looped, failures = consumer(stream, table), []
+
+    def iterate():
+        try:
+            for _ in looped:
+                break
+        except Exception as error:  # noqa: BLE001 - asserted below
+            failures.append(error)
+
+    for _ in range(3):
+        thread = threading.Thread(target=iterate, daemon=True)
+        thread.start()
+        thread.join(90)
+        assert not thread.is_alive()
+    assert failures == []
+
+
 def test_a_consumer_may_be_opened_and_then_iterated(stream, table):
     sent, got = put(stream, 20), []
     with consumer(stream, table) as opened:

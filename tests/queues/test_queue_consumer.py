@@ -12,6 +12,7 @@ from penstock.core.aggregation import AggregateBuilder
 from penstock.errors import AccessDenied, NotFound, OptionError, Throttled, UnknownOutcome, UsageError
 from penstock.ports.queues import DeadLetters
 from penstock.queues import QueueConsumerPorts
+from penstock.runtime import consumer_run
 from penstock.runtime.metrics_tally import MetricsTally
 from queue_world import QueueWorld
 from waiting import wait_until
@@ -270,6 +271,24 @@ def test_a_second_loop_over_a_consumer_is_refused(world):
         break
     with pytest.raises(UsageError, match="a loop over this consumer has ended before"):
         next(iter(of))
+
+
+def test_a_second_loop_over_a_consumer_that_failed_raises_the_failure_again(world):
+    world.service.faults["receive"] = [AccessDenied("no receives")]
+    of = consumer(world)
+    for _ in range(2):
+        with pytest.raises(AccessDenied, match="no receives"):
+            next(iter(of))
+
+
+def test_the_warning_at_exit_is_of_the_queues_logger_and_names_the_worker(world, caplog):
+    of = consumer(world, print)
+    of.start()
+    consumer_run._warn_at_exit()
+    of.stop()
+    warned = [record for record in caplog.records if "the program ends while" in record.getMessage()]
+    assert [record.name for record in warned] == ["penstock.queues"]
+    assert f"worker {of.worker_id} of queue {of.queue}" in warned[0].getMessage()
 
 
 def test_remembered_records_are_not_handled_twice(world):

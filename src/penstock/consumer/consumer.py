@@ -153,7 +153,10 @@ class Consumer(InOneProcess):
                 )
             check_consumer_name(self.options.consumer_name or application, "consumer_name")
         self._run: ConsumerRun[Worker] = ConsumerRun(
-            self.options.shutdown_timeout_s, lambda: not_stopped(self.worker_id, self.options)
+            self.options.shutdown_timeout_s,
+            lambda: not_stopped(self.worker_id, self.options),
+            name=f"worker {self.worker_id} of stream {self.stream} and application {application}",
+            log=log,
         )
         is_pulled = handler is None and processor_factory is None
         self._pull: ThreadPull[Batch] | None = ThreadPull(not_done, refuse_lost) if is_pulled else None

@@ -166,6 +166,7 @@ class Worker:
         self._clock = ports.clock
         self._started_s = ports.clock.monotonic_s()
         self._pools = pools
+        self.begun_by: object = None
         self._has_ended = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None

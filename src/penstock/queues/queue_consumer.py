@@ -121,7 +121,12 @@ class QueueConsumer(InOneProcess):
             raise UsageError(
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
             )
-        self._run: ConsumerRun[QueueLoop] = ConsumerRun(self.options.shutdown_timeout_s, self.not_stopped)
+        self._run: ConsumerRun[QueueLoop] = ConsumerRun(
+            self.options.shutdown_timeout_s,
+            self.not_stopped,
+            name=f"worker {self.worker_id} of queue {queue}",
+            log=log,
+        )
         self._pull: ThreadPull[Any] | None = ThreadPull(not_done) if handler is None else None
 
     def __repr__(self) -> str:

@@ -130,6 +130,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
         self.has_ended: threading.Event = threading.Event()
+        self.begun_by: object = None
         self._health = self._make_health(self._gauged_s)
 
     # --- from any thread ------------------------------------------------------------------------------

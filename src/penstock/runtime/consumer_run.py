@@ -14,8 +14,6 @@ from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.thread_pull import ThreadPull
 
-log: logging.Logger = logging.getLogger("penstock.consumer")
-
 STOP_SLACK_S: Final = 10.0
 """Seconds beyond `shutdown_timeout_s` to wait for a consumer's end."""
 _T = TypeVar("_T")
@@ -23,6 +21,9 @@ _T = TypeVar("_T")
 
 class Running(Protocol):
     """The threads of a consumer that has started."""
+
+    begun_by: object
+    """The run, kept for as long as its threads live, also if the program keeps no reference to the consumer."""
 
     @property
     def has_ended(self) -> threading.Event:
@@ -44,16 +45,27 @@ class ConsumerRun(Generic[_R]):
 
     Args:
         not_stopped: Returns the error of a consumer that has not stopped in time.
+        name: Names the worker and what it consumes, for the log.
+        log: The consumer's.
     """
 
-    def __init__(self, shutdown_timeout_s: float, not_stopped: Callable[[], PenstockError]) -> None:
+    def __init__(
+        self,
+        shutdown_timeout_s: float,
+        not_stopped: Callable[[], PenstockError],
+        *,
+        name: str,
+        log: logging.Logger,
+    ) -> None:
         self.home = HomeProcess()
         self.running: _R | None = None
         self._stop_within_s = shutdown_timeout_s + STOP_SLACK_S
         self._not_stopped = not_stopped
+        self._name = name
+        self._log = log
         self._start_lock = threading.Lock()  # held while the consumer starts
         self._iteration_lock = threading.Lock()  # one of the iterating threads starts the consumer
-        self._iterated: set[int] = set()  # the threads whose iteration has ended
+        self._iterations = threading.local()  # has `has_ended` on the threads whose iteration has ended
         self._is_stop_wanted = False  # no lock: a signal handler may set it while `begin` holds the lock
 
     @property
@@ -77,6 +89,7 @@ class ConsumerRun(Generic[_R]):
                 raise UsageError("this consumer was started before; make a new one")
             running, start = prepare()
             self.running = running
+            running.begun_by = self
             start()
             if on_threads:
                 _begun.add(self)
@@ -168,13 +181,14 @@ class ConsumerRun(Generic[_R]):
         """Start the consumer if no other thread has, yield its items, and stop it when the iteration ends.
 
         Raises:
+            PenstockError: The consumer failed, now or in an iteration before.
             UsageError: There is a handler, or an iteration on this thread has ended before, and stopped the consumer.
         """
         self.home.check()
         if pull is None:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
-        thread_id = threading.get_ident()
-        if thread_id in self._iterated:
+        if hasattr(self._iterations, "has_ended"):
+            self.raise_failure()
             raise UsageError(
                 "a loop over this consumer has ended before, which stopped it; make a new consumer to go on"
             )
@@ -187,12 +201,21 @@ class ConsumerRun(Generic[_R]):
             try:
                 yield from pull.items(running.has_ended)
             finally:
-                self._iterated.add(thread_id)
+                self._iterations.has_ended = True
                 if self.home.is_here:  # after a fork in the loop's body, both processes reach this
                     pull.close()
                     self.request_stop()
                     self.wait(self._stop_within_s)
         self.raise_failure()
+
+    def warn_at_exit(self) -> None:
+        """Warn if the consumer still runs and no stop was requested: its threads end with the program."""
+        if self.is_running and not self._is_stop_wanted:
+            self._log.warning(
+                "the program ends while %s runs on other threads: records in hand are delivered again, unless a later exit hook stops "
+                "it. Call run() in place of start(), or stop() before the end",
+                self._name,
+            )
 
 
 _begun: Final[WeakSet[ConsumerRun[Any]]] = WeakSet()
@@ -202,8 +225,4 @@ _begun: Final[WeakSet[ConsumerRun[Any]]] = WeakSet()
 def _warn_at_exit() -> None:
     """Warn of consumers that still run: a program whose last line is `start()` ends at once, and reads nothing."""
     for run in list(_begun):
-        if run.is_running:
-            log.warning(
-                "the program ends while a consumer of it runs on other threads: records in hand are delivered again. Call run() in "
-                "place of start(), or wait(), or stop() before the end"
-            )
+        run.warn_at_exit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from typing import Any
 
 from penstock.ports.metrics import ForgettingMetrics, Metrics, NoMetrics
 
@@ -15,11 +15,14 @@ def guard_metrics(metrics: Metrics | None) -> Metrics:
     """Return metrics that do not raise; None measures nothing."""
     if metrics is None:
         return NoMetrics()
-    return metrics if isinstance(metrics, NoMetrics | GuardedMetrics) else GuardedMetrics(metrics)
+    # By the exact class: one that is derived from `NoMetrics` may raise.
+    return metrics if type(metrics) in (NoMetrics, GuardedMetrics) else GuardedMetrics(metrics)
 
 
 class GuardedMetrics:
     """Implements `penstock.ports.metrics.Metrics` with an object that may raise. As thread-safe as that object.
+
+    Arguments are passed on as they are given: an argument that is left out has the default of that object.
 
     Args:
         metrics: Measures.
@@ -29,26 +32,26 @@ class GuardedMetrics:
         self._metrics = metrics
         self._failures = itertools.count(1)
 
-    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+    def count(self, name: str, *given: Any, **named: Any) -> None:
         """Add to a counter."""
-        self._measure(self._metrics.count, name, value, labels)
+        self._measure("count", name, *given, **named)
 
-    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+    def gauge(self, name: str, *given: Any, **named: Any) -> None:
         """Set a gauge."""
-        self._measure(self._metrics.gauge, name, value, labels)
+        self._measure("gauge", name, *given, **named)
 
-    def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+    def forget_gauge(self, name: str, *given: Any, **named: Any) -> None:
         """Stop showing a gauge."""
-        if isinstance(self._metrics, ForgettingMetrics):
-            self._measure(self._metrics.forget_gauge, name, labels)
+        self._measure("forget_gauge", name, *given, **named)
 
-    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+    def observe(self, name: str, *given: Any, **named: Any) -> None:
         """Add one measurement to a distribution."""
-        self._measure(self._metrics.observe, name, value, labels)
+        self._measure("observe", name, *given, **named)
 
-    def _measure(self, measure: Callable[..., object], name: str, *arguments: object) -> None:
+    def _measure(self, method: str, name: str, *given: Any, **named: Any) -> None:
         try:
-            measure(name, *arguments)
+            if method != "forget_gauge" or isinstance(self._metrics, ForgettingMetrics):
+                getattr(self._metrics, method)(name, *given, **named)
         except Exception:
             number = next(self._failures)
             if number & (number - 1) == 0:  # ever more rarely: there may be thousands a second

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -31,20 +32,29 @@ NAMES: Final = tuple(
 """Every logger of this package."""
 _reporter: Final = logging.Handler()
 """Reports on stderr as every log handler does, unless `logging.raiseExceptions` is false."""
-_PLAIN_ARGUMENTS: Final = 7  # of a record: its name, level, file, line, message, arguments and exception
+_PLAIN_FIELDS: Final = ("name", "level", "fn", "lno", "msg", "args", "exc_info")
+"""The first arguments of `makeRecord`, and all that a record needs."""
+
+
+class _Guard(partial[Any]):
+    """A guarded method of one logger."""
 
 
 def guard_loggers() -> None:
     """Report the errors of log handlers, filters and record factories on stderr, instead of raising them in our threads.
 
-    Called before a thread of ours is made, and not at the import: `logging.config` disables every logger that exists by then.
+    Called before each thread or pool of ours is made, and makes no logger: `logging.config` disables those that exist.
     """
     for name in NAMES:
-        logger = logging.getLogger(name)
-        if "handle" in vars(logger):
-            return  # done before
+        logger = logging.root.manager.loggerDict.get(name)
+        if not isinstance(logger, logging.Logger):
+            continue  # its module is not loaded
         # On the logger itself: it keeps the class that the program may have set by `setLoggerClass`.
-        vars(logger).update(handle=partial(_handle, logger), makeRecord=partial(_make_record, logger))
+        methods = vars(logger)
+        for method, guarded in (("handle", _handle), ("makeRecord", _make_record)):
+            before = methods.get(method)  # the program's own, or None
+            if not isinstance(before, _Guard):
+                methods[method] = _Guard(guarded, logger, before)
 
 
 def warn_if_disabled(logger: logging.Logger, untold: str, stacklevel: int = 4) -> None:
@@ -63,17 +73,32 @@ def warn_if_disabled(logger: logging.Logger, untold: str, stacklevel: int = 4) -
         )
 
 
-def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+def _handle(logger: logging.Logger, before: Callable[..., object] | None, record: logging.LogRecord) -> None:
     try:
-        type(logger).handle(logger, record)
+        if before is None:
+            type(logger).handle(logger, record)
+        else:
+            before(record)
     except Exception:  # noqa: BLE001 - the program's own, reported as `logging` reports others
         _reporter.handleError(record)
 
 
-def _make_record(logger: logging.Logger, *given: Any) -> logging.LogRecord:
+def _make_record(
+    logger: logging.Logger, before: Callable[..., logging.LogRecord] | None, *given: Any, **named: Any
+) -> logging.LogRecord:
     try:
-        return type(logger).makeRecord(logger, *given)
+        if before is None:
+            return type(logger).makeRecord(logger, *given, **named)
+        return before(*given, **named)
     except Exception:  # noqa: BLE001 - the same
-        plain = logging.LogRecord(*given[:_PLAIN_ARGUMENTS])
+        fields: dict[str, Any] = {**dict(zip(_PLAIN_FIELDS, given, strict=False)), **named}
+        needed: list[Any] = [fields.get(field) for field in _PLAIN_FIELDS]
+        plain = logging.LogRecord(*needed)
         _reporter.handleError(plain)
         return plain
+
+
+# Handlers that look for the line of a log call, as loguru's, pass over the frames of the file of `logging`.
+# A traceback shows these functions with their line numbers here, and with lines of that file.
+for _function in (_handle, _make_record):
+    _function.__code__ = _function.__code__.replace(co_filename=logging.__file__)
