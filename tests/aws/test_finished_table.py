@@ -1,6 +1,7 @@
 """The durable memory of a queue's consumer in DynamoDB: against the embedded server, and with answers that leave rows out."""
 
 import time
+from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +72,14 @@ def test_another_table_of_the_name_is_refused_and_a_missing_one_is_named(server)
 def test_arguments_that_cannot_be_are_refused(arguments, message):
     with pytest.raises(OptionError, match=message):
         FinishedRecordsTable(**arguments)
+
+
+def test_seconds_of_any_kind_are_accepted(server):
+    done = memory_of(server, "seconds", keep_s=Fraction(86_400))
+    done.create_table()
+    done.put_finished(["a"])
+    (row,) = server.client("dynamodb").scan(TableName="seconds")["Items"]
+    assert 0 <= time.time() + 86_400 - int(row["expires"]["N"]) < 3_600
 
 
 class LeavingOut:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import pytest
 from botocore.config import Config
@@ -14,6 +17,7 @@ from penstock_local import LocalKinesis
 from penstock_local.calls import CALLERS_MAX, CallLog
 from penstock_local.credentials import credential_of
 from penstock_local.errors import OptionError, Unavailable
+from penstock_local.server import arguments
 
 
 def test_a_record_put_is_read_back():
@@ -131,6 +135,54 @@ def test_asking_a_stopped_server_says_so():
 def test_bad_options_are_refused_by_name(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         LocalKinesis(**options)
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ({"memory_bytes_max": 1e9}, 1_000_000_000),
+        ({"port": Fraction(8080)}, 8080),
+        ({"settle_s": Fraction(1, 2)}, 0.5),
+        ({"time_factor": 2.0}, 2.0),
+        ({"time_factor": 0}, 0),
+    ],
+)
+def test_a_number_of_any_kind_is_accepted_and_is_a_plain_one_from_then_on(given, plain):
+    (name,) = given
+    found = getattr(LocalKinesis(**given).options, name)
+    assert (type(found), found) == (type(plain), plain)
+
+
+@pytest.mark.parametrize("value", [1.5, math.inf, math.nan, "5", True, None])
+def test_a_whole_number_is_no_other(value):
+    with pytest.raises(OptionError, match="memory_bytes_max must be a whole number of at least 1"):
+        LocalKinesis(memory_bytes_max=value)
+
+
+class Folder(os.PathLike):
+    """A path of another library, as `tmpdir` of pytest."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __fspath__(self):
+        return self._path
+
+
+def test_a_folder_is_named_by_any_path(tmp_path):
+    with LocalKinesis(state_dir=Folder(str(tmp_path / "state"))) as kinesis:
+        kinesis.create_stream("orders")
+    assert arguments(LocalKinesis(state_dir=Folder("state")).options)[-2:] == ["--state", "state"]
+    with LocalKinesis(state_dir=tmp_path / "state") as kinesis:
+        assert "orders" in kinesis.state()["streams"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"), [("", "is empty"), (Folder(" "), "is empty"), (5, "path"), (Folder(b"x"), "path")]
+)
+def test_a_folder_is_named_by_a_text(folder, message):
+    with pytest.raises(OptionError, match=f"state_dir .*{message}"):
+        LocalKinesis(state_dir=folder)
 
 
 def test_importing_and_starting_loads_neither_moto_nor_the_parts_of_botocore():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
 
 
@@ -14,7 +15,7 @@ class LocalKeywords(TypedDict, total=False):
     port: int
     limits: bool
     time_factor: float
-    state_dir: str | Path | None
+    state_dir: str | os.PathLike[str] | None
     settle_s: float
     memory_bytes_max: int
     region: str

@@ -32,7 +32,7 @@ from penstock_local.http import Connections
 from penstock_local.journal import FileJournal
 from penstock_local.moto_bridge import MotoBridge
 from penstock_local.operations.call import Service
-from penstock_local.option_checks import check_folder, check_number
+from penstock_local.option_checks import check_folder, plain_number
 from penstock_local.queues.long_polls import LongPolls
 from penstock_local.quotas import Quotas
 from penstock_local.replay.player import Player
@@ -84,7 +84,7 @@ class LocalOptions:
     port: int = 0
     limits: bool = True
     time_factor: float = 1.0
-    state_dir: str | Path | None = None
+    state_dir: str | os.PathLike[str] | None = None
     settle_s: float = 0.2
     memory_bytes_max: int = 4 * GIB
     region: str = "us-east-1"
@@ -97,10 +97,14 @@ class LocalOptions:
     on_demand_growth: bool = True
 
     def __post_init__(self) -> None:
-        check_number("port", self.port, 0, 65535, is_whole=True)
-        check_number("settle_s", self.settle_s, 0)
-        check_number("memory_bytes_max", self.memory_bytes_max, 1, is_whole=True)
-        check_number("time_factor", self.time_factor, 0)
+        numbers = {
+            "port": plain_number("port", self.port, 0, 65535, is_whole=True),
+            "settle_s": plain_number("settle_s", self.settle_s, 0),
+            "memory_bytes_max": plain_number("memory_bytes_max", self.memory_bytes_max, 1, is_whole=True),
+            "time_factor": plain_number("time_factor", self.time_factor, 0),
+        }
+        for name, number in numbers.items():
+            object.__setattr__(self, name, number)
         check_folder("state_dir", self.state_dir)
         if not isinstance(self.region, str) or not is_region(self.region):
             raise OptionError(
@@ -345,7 +349,7 @@ class LocalKinesis(Handle):
         port: int = 0,
         limits: bool = True,
         time_factor: float = 1.0,
-        state_dir: str | Path | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
         settle_s: float = 0.2,
         memory_bytes_max: int = 4 * GIB,
         region: str = "us-east-1",
@@ -555,7 +559,7 @@ def arguments(options: LocalOptions) -> list[str]:
     for name in options.allow_hosts:
         found += ["--allow-host", name]
     if options.state_dir is not None:
-        found += ["--state", str(options.state_dir)]
+        found += ["--state", os.fspath(options.state_dir)]
     if options.tls:
         found.append("--tls")
     if options.cert is not None:

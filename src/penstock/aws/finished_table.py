@@ -14,6 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Real
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions, parse_connection
@@ -74,7 +75,8 @@ class FinishedRecordsTable:
     ) -> None:
         if not (table and queue and isinstance(table, str) and isinstance(queue, str)):
             raise OptionError(f"table={table!r}, queue={queue!r}: both must be named")
-        if not isinstance(keep_s, (int, float)) or not keep_s > 0:
+        given_s: Any = keep_s
+        if not isinstance(given_s, Real) or not keep_s > 0:
             raise OptionError(f"keep_s={keep_s}: expected more than 0")
         self._control_options = parse_connection(
             merge_connection(connection, region=region, endpoint_url=endpoint_url)
