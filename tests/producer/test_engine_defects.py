@@ -7,6 +7,7 @@ import linecache
 import logging
 import sys
 import threading
+import warnings
 
 import pytest
 
@@ -171,6 +172,26 @@ def test_a_callback_that_would_wait_for_itself_is_refused(stream, name):
     assert f"{name}() waits for records, and is called in a future's callback" in raised[0]
 
 
+def test_a_callback_may_close_a_producer_that_is_closing(stream):
+    raised = []
+
+    def close(_):
+        assert closing.wait(WAIT_S)
+        try:
+            producer.close()
+        except UsageError as error:
+            raised.append(error)
+
+    closing = threading.Event()
+    producer = producer_of(stream)
+    stream.may_answer.clear()
+    put(producer, b"1").add_done_callback(close)
+    cancel = producer._end_hook.cancel
+    producer._end_hook.cancel = lambda: (cancel(), closing.set(), stream.may_answer.set())
+    producer.close()
+    assert raised == []
+
+
 def test_a_future_that_was_settled_elsewhere_keeps_no_other_from_its_outcome(stream, caplog):
     with producer_of(stream, aggregation=True) as producer:
         receipts = [put(producer, b"%d" % number) for number in range(5)]
@@ -200,7 +221,11 @@ def test_metrics_that_fail_leave_no_receipt_open(stream, caplog):
 
 def test_a_producer_without_its_logger_warns(stream, monkeypatch):
     monkeypatch.setattr(logging.getLogger("penstock.producer"), "disabled", True)
-    with producer_of(stream) as producer, pytest.warns(RuntimeWarning, match="penstock.producer is disabled"):
+    with pytest.warns(RuntimeWarning, match="penstock.producer is disabled") as caught:
+        producer = producer_of(stream)
+    assert [each.filename for each in caught] == [__file__]
+    with producer, warnings.catch_warnings():
+        warnings.simplefilter("error")
         put(producer, b"1").result(WAIT_S)
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.errors import UsageError
+from penstock.producer import process_end
 from penstock.producer.process_end import EndHook, refuse_open_end, warn_of_open_end
 
 
@@ -68,12 +69,22 @@ def test_only_a_pool_of_billiard_without_celery_refuses_an_open_end(
 )
 def test_a_producer_of_a_pools_other_thread_is_warned_of_termination(monkeypatch, caplog, handler, is_warned):
     monkeypatch.setattr(signal, "getsignal", lambda _: handler)
-    for is_child in (False, True):
-        monkeypatch.setattr(
-            "penstock.producer.process_end._is_pool_child", lambda is_child=is_child: is_child
-        )
+    monkeypatch.setattr(process_end._terminations, "has_warned", False)
+    for is_child in (False, True, True):
+        monkeypatch.setattr(process_end, "_is_pool_child", lambda is_child=is_child: is_child)
         warn_of_open_end("events")
-        assert ("make it on the main thread" in caplog.text) == (is_warned and is_child)
+        assert caplog.text.count("make it on the main thread") == (is_warned and is_child), "once"
+
+
+class _MainProcess:
+    """`billiard.process._MainProcess`."""
+
+
+@pytest.mark.parametrize(("process", "is_child"), [(_MainProcess(), False), (SimpleNamespace(), True)])
+def test_a_program_that_only_imports_billiard_is_no_pools_child(monkeypatch, process, is_child):
+    monkeypatch.setitem(sys.modules, "billiard.process", SimpleNamespace(current_process=lambda: process))
+    monkeypatch.setitem(sys.modules, "billiard", SimpleNamespace())
+    assert process_end._is_pool_child() == is_child
 
 
 def test_a_caller_that_ends_the_process_at_once_is_warned_of(caplog):
@@ -93,6 +104,42 @@ def test_a_caller_that_ends_the_process_at_once_is_warned_of(caplog):
     do_in_a_child(lambda: warn_of_open_end("events"))
     assert "work_in_a_child of " in caplog.text
     assert "can end the process by os._exit" in caplog.text
+
+
+def test_a_fork_that_has_not_led_here_is_not_warned_of(caplog):
+    def become_daemon(*, forks=False):
+        if forks and os.fork():
+            os._exit(0)
+        warn_of_open_end("events")
+
+    def fork_later():
+        warn_of_open_end("events")
+        if os.getpid() == 0 and os.fork() == 0:
+            os._exit(0)
+
+    def run_around(job, *, ends=False):
+        job()
+        if ends:
+            os._exit(0)
+
+    become_daemon()
+    fork_later()
+    run_around(become_daemon)
+    assert caplog.text == ""
+
+
+def test_a_child_that_ends_in_a_finally_block_is_warned_of(caplog):
+    def run_in_a_child(job, *, forks=False):
+        pid = os.fork() if forks else 0
+        if pid == 0:
+            try:
+                job()
+            finally:
+                if forks:
+                    os._exit(0)
+
+    run_in_a_child(lambda: warn_of_open_end("events"))
+    assert "run_in_a_child of " in caplog.text
 
 
 class Server:

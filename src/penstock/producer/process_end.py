@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import atexit
+import dis
 import inspect
 import logging
 import os
@@ -25,7 +26,7 @@ import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from penstock.errors import UsageError
@@ -105,8 +106,10 @@ _interpreter_exit: Final = _InterpreterExit()
 
 def _is_pool_child() -> bool:
     """Return whether this process was made by multiprocessing, or by billiard, which shares its finalizers."""
-    loaded = sys.modules.get("multiprocessing")
-    return "billiard" in sys.modules or (loaded is not None and loaded.parent_process() is not None)
+    loaded, billiard = sys.modules.get("multiprocessing"), sys.modules.get("billiard.process")
+    if loaded is not None and loaded.parent_process() is not None:
+        return True
+    return billiard is not None and type(billiard.current_process()).__name__ != "_MainProcess"
 
 
 class _Terminations:
@@ -120,6 +123,8 @@ class _Terminations:
         self._received: SimpleQueue[None] = SimpleQueue()
         self._has_run = threading.Event()
         self._wakeup_fd = -1
+        self.has_warned = False
+        """Whether the log has warned of a termination without a hook. It does so once: a thread may make many producers."""
         os.register_at_fork(after_in_child=self._on_forked)
 
     @property
@@ -243,7 +248,8 @@ def warn_of_open_end(stream: str) -> None:
             stream,
         )
     elif _is_pool_child():
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not _terminations.has_warned:
+            _terminations.has_warned = True
             _log.warning(
                 "stream %s: this producer was made on another thread than the main one, so its last records are lost if the process is "
                 "terminated, as multiprocessing.Pool does at the end of its `with` block: make it on the main thread, for instance in "
@@ -260,17 +266,30 @@ def warn_of_open_end(stream: str) -> None:
 
 
 def _exiting_caller() -> str | None:
-    """Return the name of a function on this thread's stack that names `os._exit`, below one that forks; None if there is none."""
+    """Return the name of a function on this thread's stack that has `os._exit` ahead, at or below one that has passed a fork.
+
+    Forks are not counted: in a child that is the first to import this module, as one of RQ is, the count would be 0.
+    """
     found = None
-    has_forked = False
     frame = inspect.currentframe()
     while frame is not None:
-        code = frame.f_code
-        has_forked = has_forked or "fork" in code.co_names
-        if found is None and "_exit" in code.co_names:
-            found = f"{code.co_qualname} of {code.co_filename}"
+        if found is None and any(offset > frame.f_lasti for offset in _uses(frame.f_code, "_exit")):
+            found = f"{frame.f_code.co_qualname} of {frame.f_code.co_filename}"
+        if found is not None and any(offset < frame.f_lasti for offset in _uses(frame.f_code, "fork")):
+            return found
         frame = frame.f_back
-    return found if has_forked else None
+    return None
+
+
+def _uses(code: CodeType, name: str) -> list[int]:
+    """Return where a function uses a global name or an attribute: the offsets of its instructions."""
+    if name not in code.co_names:
+        return []
+    return [
+        each.offset
+        for each in dis.get_instructions(code)
+        if each.opcode in dis.hasname and each.argval == name
+    ]
 
 
 def _is_unhooked_billiard_worker() -> bool:

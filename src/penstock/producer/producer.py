@@ -146,6 +146,8 @@ class Producer:
         fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
         if kinesis is not None and fields:
             raise UsageError(f"kinesis is given, so {', '.join(sorted(fields))} would have no effect")
+        # Not in `put`: with `-W error` it would raise there.
+        warn_if_disabled(_log, "which records failed", stacklevel=3)
         self._kinesis = kinesis or open_kinesis(in_region_of(fields, stream))
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
@@ -269,10 +271,10 @@ class Producer:
             UsageError: A future's callback calls it, which would wait for itself.
         """
         self._home.check()
-        self._check_no_callback("close")
         with self._lock:
             if self._is_closed:
                 return
+            self._check_no_callback("close")
             self._is_closed = True
         self._end_hook.cancel()
         if self._engine is None:
@@ -337,7 +339,6 @@ class Producer:
                 )
             if self._engine is not None:
                 return self._engine
-            warn_if_disabled(_log, "which records failed")
             if not self._is_entered:
                 refuse_open_end(self.stream)
                 warn_of_open_end(self.stream)

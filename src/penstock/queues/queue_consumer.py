@@ -121,6 +121,7 @@ class QueueConsumer(InOneProcess):
             raise UsageError(
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
             )
+        warn_if_disabled(log, "which records fail, and why", stacklevel=3)
         self._run: ConsumerRun[QueueLoop] = ConsumerRun(
             self.options.shutdown_timeout_s,
             self.not_stopped,
@@ -161,7 +162,6 @@ class QueueConsumer(InOneProcess):
         self._start()
 
     def _start(self) -> None:
-        warn_if_disabled(log, "which records fail, and why")
         self._run.begin(self._prepare)
         log.info("worker %s consumes queue %s", self.worker_id, self.queue)
 
