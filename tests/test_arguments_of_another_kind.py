@@ -49,6 +49,11 @@ def creation(**given):
         (DeadLetterBucket, {"bucket": ""}, "bucket='': expected a text"),
         (DeadLetterQueue, {"queue_url": 5}, "queue_url=5: expected a text"),
         (Autoscaler, {"stream": 5, "shards_min": 1, "shards_max": 2}, "stream=5: expected a name or ARN"),
+        (
+            Autoscaler,
+            {"stream": "orders", "shards_min": 1, "shards_max": 2, "connection": "eu-west-1"},
+            "connection is of type str: expected its fields",
+        ),
         (Autoscaler, {"stream": "orders", "shards_min": "1", "shards_max": 2}, "shards_min='1': expected a whole number"),
     ],
 )  # fmt: skip
@@ -65,3 +70,7 @@ def test_a_secret_is_not_shown():
     with pytest.raises(UsageError, match="connection is of type str") as caught:
         merge_connection("hidden")
     assert "hidden" not in str(caught.value)
+
+
+def test_a_queue_may_be_created_with_none_for_its_tags():
+    assert creation(tags=None)._creation.tags is None

@@ -1,5 +1,6 @@
 """What travels between processes: records, options and errors do; consumers and batches say what to send in their place."""
 
+import copy
 import inspect
 import pickle
 
@@ -39,6 +40,22 @@ def test_records_and_options_arrive():
     assert copied(list(made)) == list(made)
     for options in (ConsumerOptions(max_records=5), QueueConsumerOptions(concurrency=5)):
         assert copied(options) == options
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: testing.batch(testing.records("a", "b")),
+        lambda: testing.async_batch(testing.records("a", "b")),
+        lambda: QueueBatch(testing.records("a", "b"), print),
+        lambda: Consumer("orders", "billing", print),
+    ],
+)
+def test_a_shallow_copy_shares_everything(make):
+    made = make()
+    found = copy.copy(made)
+    assert found is not made
+    assert (type(found), vars(found)) == (type(made), vars(made))
 
 
 @pytest.mark.parametrize(

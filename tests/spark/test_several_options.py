@@ -46,6 +46,17 @@ def test_arns_give_the_region_and_may_be_of_several_accounts():
     assert [each.stream.rpartition("/")[2] for each in several.streams] == ["orders", "returns"]
 
 
+@pytest.mark.parametrize("parse", [parse_several_source, parse_several_batch])
+def test_names_beside_an_arn_are_of_its_region_unless_one_is_given(parse):
+    given = {"streamName": f"orders,{arn('returns')}"}
+    if parse is parse_several_source:
+        given["applicationName"] = "ledger"
+    for own, region in (({}, "eu-west-1"), ({"REGIONNAME": "us-west-2"}, "us-west-2")):
+        found, _ = parse({**given, **own})
+        streams = found.streams if parse is parse_several_source else found
+        assert [each.connection.region for each in streams] == [region] * 2
+
+
 def test_a_position_may_be_given_for_each_stream():
     several = source(
         streamName="orders,returns",

@@ -48,13 +48,15 @@ def parse_identity(text: str) -> StreamIdentity:
 
 
 def in_region_of(connection: Mapping[str, Any], *names: str | None) -> dict[str, Any]:
-    """Return the fields of a connection, with the region of the ARNs among some names unless a region is given.
+    """Return the fields of a connection, with the region of the ARNs among some names unless a region is given; None is none.
 
     Args:
         names: Names or ARNs of streams or queues; None is none.
     """
     region = region_of_arns(*names)
-    return dict(connection) if region is None else {"region": region, **connection}
+    if region is None or connection.get("region") is not None:
+        return dict(connection)
+    return {**connection, "region": region}
 
 
 def region_of_arns(*names: str | None) -> str | None:

@@ -127,7 +127,7 @@ class QueueCreation:
         visibility_timeout_s: The queue's own; 0 to 43,200.
         max_receive_count: A record becomes a dead letter after so many receives; 1 to 1,000. None: it is delivered until retention
             ends.
-        tags: Of the queue.
+        tags: Of the queue, or None.
 
     Raises:
         OptionError: A value is out of its range.
@@ -137,13 +137,13 @@ class QueueCreation:
     starting_position: str | datetime = "LATEST"
     visibility_timeout_s: int = VISIBILITY_S_DEFAULT
     max_receive_count: int | None = RECEIVE_COUNT_LIMIT_DEFAULT
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] | None = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_types(self)
         if not self.stream:
             raise OptionError("stream is empty: name the stream of the queue")
-        tags = self.tags
+        tags = {} if self.tags is None else self.tags
         if not isinstance(tags, Mapping) or not all(
             isinstance(each, str) for pair in tags.items() for each in pair
         ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from typing import ClassVar, NoReturn
+from typing import ClassVar, NoReturn, Self
 
 from penstock.errors import UsageError
 
@@ -29,6 +29,12 @@ class InOneProcess:
         """
         name = type(self).__name__
         raise TypeError(f"{name} works in the process that made it and cannot be pickled: {self._to_send}")
+
+    def __copy__(self) -> Self:
+        """Return a shallow copy for this process; `copy` would use `__reduce__` otherwise."""
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
 
 
 class HomeProcess:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.core.keyword_options import check_types
+from penstock.core.keyword_options import check_types, merge_connection
 from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.sizing.load_history import LoadHistory
@@ -161,7 +161,7 @@ class Autoscaler:
         self.worker_id: str = random_worker_id()
         self._stream = stream
         self._on_event = on_event
-        fields = in_region_of(connection or {}, stream)
+        fields = in_region_of(merge_connection(connection), stream)
         self._ports = _open(fields, readers, lease_table) if ports is None else ports
         self._limits = limits_for(self.options.shards_min, self.options.shards_max, self.options.target)
         self._resharder = Resharder(self._limits)

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.core.stream_identity import region_of_arns
 from penstock.errors import OptionError
 from penstock.spark.options.spark_options import (
     OPTIONS,
@@ -122,6 +123,9 @@ def _parse_each(
     option, names = _stream_list(given)
     dropped = _spellings((*_NAMES, *_STARTS))
     rest = {key: text for key, text in given.items() if key.lower() not in dropped}
+    region = region_of_arns(*names)
+    if region is not None and not _given_texts(given, ("region",)):
+        rest["region"] = region  # of the names beside ARNs, too
     positions = {
         start: split_starting(text, names, start) for start, text in _given_texts(given, _STARTS).items()
     }
