@@ -91,7 +91,9 @@ def parents_of(server: Handle, stream: str) -> dict[str, list[str]]:
 
 
 def assert_are_behaviours(traces: Sequence[Trace | BatchTrace], folder: Path) -> None:
-    """Compare traces with the models of the protocol."""
+    """Compare traces, each with at least one event, with the models of the protocol."""
+    assert traces
+    assert all(trace.events for trace in traces), [trace.name for trace in traces if not trace.events]
     command = [sys.executable, TRACES, "--deadline", "1800"]
     for number, trace in enumerate(traces):
         path = folder / f"trace-{number}.json"
