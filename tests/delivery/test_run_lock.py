@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import locale
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ from penstock.core.delivering.record import record_of
 from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import LocalFiles
-from penstock.delivery.folder_checks import check_other_names, check_table_folder
+from penstock.delivery.folder_checks import check_first_run, check_other_names, check_table_folder
 from penstock.delivery.opening import (
     first_line,
     lock_run,
@@ -23,7 +25,7 @@ from penstock.delivery.opening import (
     with_absolute_paths,
 )
 from penstock.delivery.run_lock import QUERY, RANGE, kind_of, try_lock
-from penstock.delivery.running import use_utf8_names
+from penstock.delivery.running import check_deliveries, use_utf8_names
 from penstock.errors import DeliveryFailed, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
 
@@ -87,6 +89,49 @@ def test_a_delivery_that_was_only_renamed_is_refused(tmp_path):
     check_other_names(files, parse_delivery({**renamed, "start": "TRIM_HORIZON"}))
     check_other_names(files, parse_delivery({**renamed, "stream": "returns"}))
     check_other_names(files, parse_delivery({"stream": "orders", "to": f"{tmp_path}/new"}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"roleArn": "arn:aws:iam::222222222222:role/r"}, {"regionName": "us-east-1"}, {"endpoint": "http://b"}, {"awsProfile": "b"}],
+)
+def test_streams_of_one_name_are_two_if_the_sources_options_say_so(tmp_path, options):
+    given = {"stream": "orders", "to": f"{tmp_path}/orders"}
+    first = parse_delivery({**given, "name": "a", "options": {"roleArn": "arn:aws:iam::111111111111:role/r"}})
+    assert len(check_deliveries([first, parse_delivery({**given, "name": "b", "options": options})])) == 2
+    same = {"stsRoleArn": "arn:aws:iam::111111111111:role/r", "maxFetchRecordsPerShard": "10"}
+    with pytest.raises(OptionError, match="the table would have each record twice"):
+        check_deliveries([first, parse_delivery({**given, "name": "c", "options": same})])
+
+
+def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_path):
+    def deliver(*tables):
+        given = [
+            {"stream": f"s{at}", "to": f"{tmp_path}/{at}", "application": "app", "options": {"leaseTableName": each}}
+            for at, each in enumerate(tables)
+        ]
+        return check_deliveries([parse_delivery(each) for each in given])
+
+    assert len(deliver("a", "b")) == 2
+    with pytest.raises(OptionError, match="they would divide the shards"):
+        deliver("a", "a")
+
+
+def test_a_mount_point_may_be_the_table_and_the_state(monkeypatch, tmp_path):
+    lost, scan, read = tmp_path / "lost+found", os.scandir, Path.read_bytes
+
+    def refuse(path):
+        if lost in (Path(path), Path(path).parent):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", lambda path: refuse(path) or scan(path))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: refuse(path) or read(path))
+    lost.mkdir()
+    files = LocalFiles()
+    given = {"stream": "orders", "to": str(tmp_path), "state": str(tmp_path), "name": "renamed"}
+    check_first_run(None, files, parse_delivery(given), BatchStore(files, f"{tmp_path}/renamed"), QUERY)
+    with pytest.raises(PermissionError):
+        list(files.walk(str(tmp_path)))
 
 
 def test_files_are_moved_only_within_one_file_system(tmp_path):

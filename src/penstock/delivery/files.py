@@ -41,8 +41,14 @@ class Files(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file or a folder with all that is in it; nothing happens if there is none."""
 
-    def walk(self, folder: str) -> Iterable[tuple[str, int]]:
-        """Return path and size of every file below a folder; none if it is missing."""
+    def walk(self, folder: str, *, skips_unreadable: bool = False) -> Iterable[tuple[str, int]]:
+        """Return path and size of every file below a folder; none if it is missing.
+
+        With `skips_unreadable`, folders below it on this machine that this user may not read are left out.
+        """
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder; none if it is missing."""
 
 
 class LocalFiles:
@@ -95,14 +101,29 @@ class LocalFiles:
         else:
             Path(path).unlink(missing_ok=True)
 
-    def walk(self, folder: str) -> Iterable[tuple[str, int]]:
+    def walk(self, folder: str, *, skips_unreadable: bool = False) -> Iterable[tuple[str, int]]:
         """Return the files below a folder."""
-        for at, _, names in os.walk(folder, onerror=_raise_if_there):
+
+        def on_error(error: OSError) -> None:
+            # `os.walk` would leave the folder out. A folder that is missing has no files.
+            is_skipped = skips_unreadable and isinstance(error, PermissionError) and error.filename != folder
+            if not is_skipped and not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise error
+
+        for at, _, names in os.walk(folder, onerror=on_error):
             for name in names:
                 path = f"{at}/{name}"
                 size = self.size(path)
                 if size is not None:
                     yield path, size
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        try:
+            with os.scandir(folder) as found:
+                return sorted(each.name for each in found if each.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     @staticmethod
     def _write_aside(path: str, content: bytes) -> str:
@@ -129,12 +150,6 @@ def _copy(source: str, target: str) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-
-
-def _raise_if_there(error: OSError) -> None:
-    """Raise an error of `os.walk`, which would leave the folder out. A folder that is missing has no files."""
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error
 
 
 class HadoopFiles:
@@ -206,8 +221,9 @@ class HadoopFiles:
         """Remove a file or a folder."""
         self._call("delete", self._path(path), True)
 
-    def walk(self, folder: str) -> Iterable[tuple[str, int]]:
-        """Return the files below a folder."""
+    def walk(self, folder: str, *, skips_unreadable: bool = False) -> Iterable[tuple[str, int]]:
+        """Return the files below a folder; one call lists them all, so no folder can be skipped."""
+        del skips_unreadable
         at = self._path(folder)
         if not self._call("exists", at):
             return
@@ -218,6 +234,14 @@ class HadoopFiles:
                     return
                 status = found.next()
             yield str(status.getPath().toString()), int(status.getLen())
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        at = self._path(folder)
+        if not self._call("exists", at):
+            return []
+        found = self._call("listStatus", at)
+        return sorted(str(each.getPath().getName()) for each in found if each.isDirectory())
 
     def _write_aside(self, path: str, content: bytes) -> Any:
         aside = self._path(f"{path}.{uuid.uuid4().hex}.tmp")

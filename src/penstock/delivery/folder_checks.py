@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +55,12 @@ def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
     if delivery.is_folder and delivery.to.startswith("/") and Path(delivery.to).is_file():
         raise DeliveryFailed(f"to={delivery.to} is a file; a table is a folder")
     is_plain = delivery.format in FILE_FORMATS
-    names = [path.rpartition("/")[2] for path, _ in files.walk(delivery.to)] if is_plain else []
+    try:
+        # The table may be a mount point, whose `lost+found` only root may read.
+        found = files.walk(delivery.to, skips_unreadable=True) if is_plain else ()
+        names = [path.rpartition("/")[2] for path, _ in found]
+    except OSError as error:
+        raise DeliveryFailed(f"{delivery.to} cannot be read: {error}") from error
     if has_files_of(delivery.name, names) or not store.is_empty():
         raise DeliveryFailed(
             f"{delivery.to} has files of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, "
@@ -73,18 +79,25 @@ def check_other_names(files: Files, delivery: Delivery) -> None:
     if delivery.is_start_given:
         return
     folder = delivery.state.rpartition("/")[0]
-    for path, _ in files.walk(folder):
-        if not path.endswith("/delivery.json"):
-            continue
-        text = files.read(path)
-        other = None if text is None else read_record(text, path)
-        if other is not None and (other.stream, other.to) == (delivery.stream, delivery.to):
-            name = path.split("/")[-2]
+    for name, other in _records_in(files, folder):
+        if (other.stream, other.to) == (delivery.stream, delivery.to):
             raise DeliveryFailed(
                 f"{delivery.to} has records of {delivery.stream} by a delivery {name}, and under the name {delivery.name} all of them would "
                 f"come again: keep name={name}, or set the start of {delivery.name} (TRIM_HORIZON if it reads another stream of "
                 "this name, or one that was created again)"
             )
+
+
+def _records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord]]:
+    """Return the records of the deliveries whose states are in a folder, by name."""
+    for name in files.folders(folder):
+        path = f"{folder}/{name}/delivery.json"
+        try:
+            text = files.read(path)
+        except PermissionError:  # another user's folder, such as `lost+found`
+            continue
+        if text is not None:
+            yield name, read_record(text, path)
 
 
 def check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, *, is_first: bool) -> None:

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.core.delivering.definition import Delivery, check_together
+from penstock.core.delivering.definition import Delivery, SourcePlace, check_together
 from penstock.core.delivering.lake_packages import lake_settings, spark_line
 from penstock.core.delivering.manifest import range_label
 from penstock.core.moments import describe_moment
@@ -105,9 +105,18 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
     Raises:
         OptionError, PositionError: A wrong value.
     """
-    found = [with_absolute_paths(each) for each in deliveries]
-    check_together(tuple(found))
-    return [(each, check_options(each)) for each in found]
+    placed = [with_absolute_paths(each) for each in deliveries]
+    found = [(each, check_options(each)) for each in placed]
+    check_together([(each, _place_of(options)) for each, options in found])
+    return found
+
+
+def _place_of(options: SourceOptions) -> SourcePlace:
+    chosen = options.connection
+    return SourcePlace(
+        (chosen.region, chosen.endpoint_url, chosen.profile, chosen.access_key_id, chosen.role_arn),
+        options.lease_table,
+    )
 
 
 def use_utf8_names() -> None:

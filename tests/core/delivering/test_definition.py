@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.delivering.definition import check_together, parse_delivery
+from penstock.core.delivering.definition import SourcePlace, check_together, parse_delivery
 from penstock.core.delivering.partitions import PartitionColumn
 from penstock.errors import OptionError
 
@@ -88,11 +88,16 @@ def test_dashes_and_underscores_in_a_key_are_the_same():
     )
 
 
+def check_beside(first, second, regions=("eu", "eu"), lease_tables=("app", "app")):
+    places = [SourcePlace((region,), table) for region, table in zip(regions, lease_tables, strict=True)]
+    check_together([*zip((parse_delivery(first), parse_delivery(second)), places, strict=True)])
+
+
 def test_two_deliveries_with_one_name_and_table_are_refused():
-    orders = parse_delivery({"stream": "orders", "to": "/l"})
-    check_together((orders, parse_delivery({"stream": "returns", "to": "/l"})))
+    orders = {"stream": "orders", "to": "/l"}
+    check_beside(orders, {"stream": "returns", "to": "/l"})
     with pytest.raises(OptionError, match="give one another name"):
-        check_together((orders, parse_delivery({"stream": "returns", "to": "/l", "name": "orders"})))
+        check_beside(orders, {"stream": "returns", "to": "/l", "name": "orders"})
 
 
 @pytest.mark.parametrize(
@@ -101,21 +106,31 @@ def test_two_deliveries_with_one_name_and_table_are_refused():
         ({"to": "/l"}, "stream=orders and to=/l: the table would have each record twice"),
         ({"application": "app"}, "application=app: they would divide the shards"),
         ({"checkpoint": "/c"}, "checkpoint=/c: each needs its own"),
-        ({"dead-letters": "/d", "name": "orders"}, "dead-letters=/d and name=orders: give one another name"),
+        ({"dead-letters": "/d", "name": "orders"}, "dead-letters=/d and name=orders: give one another dead-letters folder"),
     ],
 )
 def test_two_deliveries_share_neither_records_nor_leases_nor_places(shared, message):
-    first = parse_delivery({"stream": "orders", "to": "/a", "name": "first", **shared})
+    first = {"stream": "orders", "to": "/a", "name": "first", **shared}
     second = {"stream": "orders", "to": "/b", "name": "second", **shared}
     with pytest.raises(OptionError, match=message):
-        check_together((first, parse_delivery(second)))
-    beside = {"stream": "returns", "to": "/b", "name": "second"}
-    check_together((first, parse_delivery(beside)))
+        check_beside(first, second)
+
+
+def test_two_deliveries_may_have_one_folder_of_dead_letters_or_one_table():
+    first = {"stream": "orders", "to": "/l", "name": "first", "dead-letters": "/d"}
+    check_beside(first, {"stream": "returns", "to": "/l", "name": "second", "dead-letters": "/d"})
 
 
 def test_streams_of_one_name_in_two_regions_may_fill_one_table():
-    given = {"stream": "orders", "to": "/l"}
-    check_together(tuple(parse_delivery({**given, "region": each, "name": each}) for each in ("eu", "us")))
+    first, second = ({"stream": "orders", "to": "/l", "name": each} for each in ("first", "second"))
+    check_beside(first, second, regions=("eu", "us"))
+
+
+def test_an_application_may_have_two_lease_tables():
+    first, second = ({"stream": each, "to": f"/{each}", "application": "app"} for each in ("orders", "returns"))
+    with pytest.raises(OptionError, match="application=app: they would divide the shards"):
+        check_beside(first, second)
+    check_beside(first, second, lease_tables=("a", "b"))
 
 
 def test_a_stream_whose_name_is_no_name_of_files_needs_another_one():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -250,7 +250,19 @@ def _check_target(delivery: Delivery) -> None:
             raise OptionError(f"{shown} is the stream that is read")
 
 
-def check_together(deliveries: tuple[Delivery, ...]) -> None:
+class SourcePlace(Struct, frozen=True):
+    """The places of a delivery's stream and leases, from all options that set them.
+
+    Args:
+        connection: Options that choose the account, the region and the endpoint; streams of one name differ if these differ.
+        lease_table: Of the leases.
+    """
+
+    connection: tuple[str | None, ...]
+    lease_table: str
+
+
+def check_together(deliveries: Sequence[tuple[Delivery, SourcePlace]]) -> None:
     """Refuse deliveries that would write the same files, or divide the shards of a stream between them.
 
     Raises:
@@ -258,32 +270,33 @@ def check_together(deliveries: tuple[Delivery, ...]) -> None:
             of dead letters.
     """
     seen: set[str | tuple[str, str]] = set()
-    for each in deliveries:
+    for each, _ in deliveries:
         if each.state in seen or (each.to, each.name) in seen:
             raise OptionError(f"two deliveries {each.name} into {each.to}: give one another name")
         seen |= {each.state, (each.to, each.name)}
     claimed: set[tuple[str, object]] = set()
-    for each in deliveries:
-        for claim, region, consequence in _claims(each):
-            if (claim, region) in claimed:
+    for each, place in deliveries:
+        for claim, where, consequence in _claims(each, place):
+            if (claim, where) in claimed:
                 raise OptionError(f"two deliveries have {claim}: {consequence}")
-            claimed.add((claim, region))
+            claimed.add((claim, where))
 
 
-def _claims(delivery: Delivery) -> list[tuple[str, object, str]]:
-    """Return what one delivery may have and no other: as options, the connection if it matters, and the consequence if two had it."""
+def _claims(delivery: Delivery, place: SourcePlace) -> list[tuple[str, object, str]]:
+    """Return the options that two deliveries cannot share: as text, the place if it matters, and the consequence if they did."""
     claims: list[tuple[str, object, str]] = []
     if delivery.since is None:
         claim = f"stream={delivery.stream} and to={delivery.to}"
-        claims.append((claim, delivery.connection, "the table would have each record twice"))
+        claims.append((claim, place.connection, "the table would have each record twice"))
     if delivery.application is not None:
         claim = f"application={delivery.application}"
-        claims.append((claim, delivery.connection, "they would divide the shards between them"))
+        claims.append((claim, place, "they would divide the shards between them"))
     if delivery.checkpoint is not None:
         claims.append((f"checkpoint={delivery.checkpoint}", None, "each needs its own"))
     if delivery.dead_letters is not None:
         claim = f"dead-letters={delivery.dead_letters} and name={delivery.name}"
-        claims.append((claim, None, "give one another name"))
+        # Another name would begin a new delivery.
+        claims.append((claim, None, "give one another dead-letters folder"))
     return claims
 
 

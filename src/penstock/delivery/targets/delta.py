@@ -46,7 +46,7 @@ class DeltaTable:
             return self._spark.catalog.tableExists(self.name)
         if any(True for _ in self._files.walk(f"{self._path}/_delta_log")):
             return True
-        paths = (path for path, _ in self._files.walk(self._path))
+        paths = (path for path, _ in self._files.walk(self._path, skips_unreadable=True))
         other = next((path for path in paths if not path.rpartition("/")[2].startswith(".")), None)
         if other is not None:
             raise OptionError(
