@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import locale
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.manifest import Identity, Manifest
 from penstock.core.delivering.record import record_of
+from penstock.core.starting import parse_starting
 from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import LocalFiles
@@ -21,11 +23,13 @@ from penstock.delivery.folder_checks import check_first_run, check_other_names, 
 from penstock.delivery.opening import (
     first_line,
     lock_run,
-    others_run,
+    open_delivery,
+    save_record,
     with_absolute_paths,
 )
-from penstock.delivery.run_lock import QUERY, RANGE, kind_of, try_lock
+from penstock.delivery.run_lock import QUERY, kind_of, try_lock
 from penstock.delivery.running import check_deliveries, use_utf8_names
+from penstock.delivery.table_writer import saved_schema
 from penstock.errors import DeliveryFailed, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
 
@@ -69,26 +73,83 @@ def test_a_table_whose_folder_was_renamed_is_not_begun_anew(tmp_path):
     check_table_folder(delivery, store)
 
 
-def test_a_run_beside_one_in_its_first_batch_keeps_its_schema_and_layout(tmp_path):
-    delivery = parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"})
-    first = lock_run(delivery, is_redelivery=False)
-    assert others_run(delivery, RANGE)
-    first.release()
-    assert not others_run(delivery, RANGE)
+def delete_stream(kinesis, name):
+    client = kinesis.client("kinesis")
+    client.delete_stream(StreamName=name)
+    client.get_waiter("stream_not_exists").wait(StreamName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 600})
 
 
-def test_a_delivery_that_was_only_renamed_is_refused(tmp_path):
-    files = LocalFiles()
-    first = parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"})
-    files.replace(f"{first.state}/delivery.json", record_of(first, "app").to_json())
-    renamed = {"stream": "orders", "to": f"{tmp_path}/orders", "name": "renamed"}
-    with pytest.raises(
-        DeliveryFailed, match=r"under the name renamed all of them would come again: keep name=orders"
-    ):
-        check_other_names(files, parse_delivery(renamed))
-    check_other_names(files, parse_delivery({**renamed, "start": "TRIM_HORIZON"}))
-    check_other_names(files, parse_delivery({**renamed, "stream": "returns"}))
-    check_other_names(files, parse_delivery({"stream": "orders", "to": f"{tmp_path}/new"}))
+def columns(**kinds):
+    """Return a schema in Spark's own JSON, which needs no session."""
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+@pytest.fixture
+def opens(kinesis, tmp_path):
+    """Opens deliveries into one table as a program does before it starts Spark; there is no session."""
+
+    def open_one(*, saves=True, is_redelivery=False, **given):
+        given = {"stream": "orders", "to": f"{tmp_path}/orders", **given}
+        ((delivery, options),) = check_deliveries([parse_delivery(given)])
+        opened = open_delivery(None, delivery, options, lambda _delivery: None, is_redelivery=is_redelivery)
+        if saves:
+            save_record(opened)
+        return opened
+
+    for name in (names := ("orders", "returns")):
+        kinesis.create_stream(name)
+    yield open_one
+    for name in names:
+        delete_stream(kinesis, name)
+
+
+def test_a_run_beside_one_in_its_first_batch_keeps_its_schema_and_layout(opens):
+    first = opens(start="LATEST", schema=columns(id="long"))
+    backfill = {"since": "2026-01-01", "schema": columns(note="string"), "format": "json"}
+    lock = lock_run(first.delivery, is_redelivery=False)
+    with pytest.raises(OptionError, match="has run with format"):
+        opens(**backfill, saves=False)
+    assert saved_schema(first.files, first.delivery).names == ["id"]
+    lock.release()
+    assert opens(**backfill, saves=False).schema.names == ["note"]
+    assert saved_schema(first.files, first.delivery) is None
+
+
+@pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST", None])
+def test_a_delivery_that_was_only_renamed_is_refused(kinesis, opens, tmp_path, start):
+    opens(start="LATEST")
+    renamed = {"name": "renamed", "saves": False, **({} if start is None else {"start": start})}
+    arn = kinesis.client("kinesis").describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+    for stream in ("orders", arn):
+        with pytest.raises(DeliveryFailed, match="under the name renamed it would begin anew"):
+            opens(**renamed, stream=stream)
+    opens(**renamed, stream="returns")
+    opens(**renamed, to=f"{tmp_path}/new")
+    opens(**{**renamed, "start": "2026-01-01"})
+
+
+def test_a_stream_that_was_created_again_fills_the_table_under_another_name(kinesis, opens):
+    opens()
+    delete_stream(kinesis, "orders")
+    kinesis.create_stream("orders")
+    opens(name="again", start="TRIM_HORIZON")
+
+
+def test_a_backfill_of_another_name_ends_where_the_first_delivery_began(opens):
+    opens(start="2026-02-01")
+    backfill = {"name": "filled", "since": "2026-01-01", "saves": False}
+    for until in ({}, {"until": "2026-02-02"}):
+        with pytest.raises(DeliveryFailed, match=r"keep name=orders, or end it at 2026-02-01T00:00:00"):
+            opens(**backfill, **until)
+    opens(**backfill, until="2026-02-01")
+    opens(**backfill, stream="returns")
+
+
+def test_a_redelivery_of_a_delivery_that_never_ran_writes_nothing(opens, tmp_path):
+    with pytest.raises(DeliveryFailed, match="has not run"):
+        opens(is_redelivery=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -129,7 +190,9 @@ def test_a_mount_point_may_be_the_table_and_the_state(monkeypatch, tmp_path):
     lost.mkdir()
     files = LocalFiles()
     given = {"stream": "orders", "to": str(tmp_path), "state": str(tmp_path), "name": "renamed"}
-    check_first_run(None, files, parse_delivery(given), BatchStore(files, f"{tmp_path}/renamed"), QUERY)
+    delivery = parse_delivery(given)
+    check_first_run(None, files, delivery, BatchStore(files, f"{tmp_path}/renamed"), QUERY)
+    check_other_names(files, delivery, record_of(delivery, "app"), parse_starting("LATEST"))
     with pytest.raises(PermissionError):
         list(files.walk(str(tmp_path)))
 

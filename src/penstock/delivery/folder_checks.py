@@ -10,10 +10,12 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, Delivery
-from penstock.core.delivering.record import DeliveryRecord, has_files_of, read_record
+from penstock.core.delivering.manifest import DoneRange
+from penstock.core.delivering.record import DeliveryRecord, check_beside, has_files_of, read_record
+from penstock.core.starting import StartingPosition
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, open_files
-from penstock.delivery.run_lock import QUERY, REDELIVERY
+from penstock.delivery.run_lock import REDELIVERY
 from penstock.errors import DeliveryFailed
 
 _PROBE: Final = ".penstock-probe"
@@ -47,8 +49,6 @@ def check_first_run(
             f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
         )
     _check_new(open_files(spark, delivery.to) if delivery.is_folder else files, delivery, store)
-    if kind == QUERY:
-        check_other_names(files, delivery)
 
 
 def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
@@ -68,24 +68,18 @@ def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
         )
 
 
-def check_other_names(files: Files, delivery: Delivery) -> None:
-    """Refuse a new delivery of a stream that another one has put into the table, unless its start was typed.
-
-    It would begin at the oldest record, as a delivery does that was only renamed.
+def check_other_names(
+    files: Files, delivery: Delivery, record: DeliveryRecord, begin: StartingPosition | DoneRange
+) -> None:
+    """Refuse a run if deliveries of other names have put its records into the table, as `check_beside` does.
 
     Raises:
-        DeliveryFailed: There is another delivery of the stream.
+        DeliveryFailed: There is such a delivery.
     """
-    if delivery.is_start_given:
-        return
     folder = delivery.state.rpartition("/")[0]
     for name, other in _records_in(files, folder):
-        if (other.stream, other.to) == (delivery.stream, delivery.to):
-            raise DeliveryFailed(
-                f"{delivery.to} has records of {delivery.stream} by a delivery {name}, and under the name {delivery.name} all of them would "
-                f"come again: keep name={name}, or set the start of {delivery.name} (TRIM_HORIZON if it reads another stream of "
-                "this name, or one that was created again)"
-            )
+        if name != delivery.name:
+            check_beside(delivery, record, (name, other), begin)
 
 
 def _records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord]]:

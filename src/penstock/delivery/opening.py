@@ -34,17 +34,19 @@ from penstock.core.delivering.sql_names import quoted
 from penstock.core.moments import parse_moment
 from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.starting import check_has_come, parse_starting
+from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, file_system_of, local_path, open_files
 from penstock.delivery.folder_checks import (
     check_checkpoint,
     check_first_run,
+    check_other_names,
     check_table_folder,
     check_writable,
 )
 from penstock.delivery.json_rows import columns_of
 from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, open_texts
-from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, kind_of, try_lock
+from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, is_locked, kind_of, try_lock
 from penstock.delivery.schema_file import schema_file
 from penstock.delivery.table_rows import (
     check_columns,
@@ -184,12 +186,7 @@ def _kind_of_run(delivery: Delivery, *, is_redelivery: bool) -> str:
 
 def others_run(delivery: Delivery, own: str) -> bool:
     """Return whether a run of another kind is under way on this machine."""
-    for kind in {QUERY, RANGE, REDELIVERY} - {own}:
-        lock = try_lock(delivery.state, kind)
-        if lock is None:
-            return True
-        lock.release()
-    return False
+    return any(is_locked(delivery.state, kind) for kind in {QUERY, RANGE, REDELIVERY} - {own})
 
 
 def _finish_batches(delivery: Delivery, store: BatchStore, own: str) -> None:
@@ -256,7 +253,7 @@ def open_delivery(
         DeliveryFailed: The table or the checkpoint location is another delivery's, or cannot be written.
     """
     kinesis = wiring.open_kinesis(options.connection)
-    kinesis.fetch_summary(delivery.stream)
+    summary = kinesis.fetch_summary(delivery.stream)
     files = open_files(spark, delivery.state)
     earlier = found = earlier_record(files, delivery)
     kind = _kind_of_run(delivery, is_redelivery=is_redelivery)
@@ -281,16 +278,19 @@ def open_delivery(
         _finish_batches(delivery, store, kind)
     else:
         check_first_run(spark, files, delivery, store, kind)
-    record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id)
+    identity = str(StreamIdentity(summary.arn, summary.created_ms))
+    record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id, identity)
     backfill_range = None
     zone = time_zone_of(delivery)
     if delivery.since is not None:
         until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
         since_ms = parse_moment(delivery.since, "since", zone)
         backfill_range = plan_backfill((since_ms, until_ms), now_ms, earlier, store.ranges())
+        check_other_names(files, delivery, record, backfill_range)
     elif record.start is None and not is_redelivery:
         position = parse_starting(delivery.start, "start", zone)
         check_has_come(position, now_ms, f"start={delivery.start}")
+        check_other_names(files, delivery, record, position)
         start, start_ms = plan_start(position, now_ms, store.ranges())
         record = with_start(record, start or delivery.start, start_ms)
     if backfill_range is None and not is_redelivery:

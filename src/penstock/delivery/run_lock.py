@@ -54,7 +54,7 @@ def try_lock(state: str, kind: str) -> RunLock | None:
     except ModuleNotFoundError:
         return RunLock(None)
     Path(state).mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(f"{state}/{kind}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(_place(state, kind), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except _BUSY:
@@ -64,3 +64,18 @@ def try_lock(state: str, kind: str) -> RunLock | None:
         os.close(descriptor)
         return RunLock(None)
     return RunLock(descriptor)
+
+
+def is_locked(state: str, kind: str) -> bool:
+    """Return whether another run on this machine holds the lock of one kind of run. Nothing is written if there was none."""
+    if not state.startswith("/") or not os.path.exists(_place(state, kind)):  # noqa: PTH110 - pathlib's raises PermissionError
+        return False
+    lock = try_lock(state, kind)
+    if lock is None:
+        return True
+    lock.release()
+    return False
+
+
+def _place(state: str, kind: str) -> str:
+    return f"{state}/{kind}.lock"

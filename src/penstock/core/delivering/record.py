@@ -45,6 +45,7 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
         is_raw: Whether the table has the source's columns.
         id: Id of the delivery in the log of its table.
         to: The table; empty in records of earlier releases.
+        identity: Of the stream, as text: another stream of its name has another one. Empty in records of earlier releases.
         start: Where the running delivery began, as an option of the source; None if there are backfills only.
         start_ms: The start as a moment; None if it is not a moment.
         query_id: Id of Spark's query.
@@ -59,6 +60,7 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
     is_raw: bool = False
     id: str = ""
     to: str = ""
+    identity: str = ""
     start: str | None = None
     start_ms: int | None = None
     query_id: str | None = None
@@ -68,7 +70,9 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
 
-def record_of(delivery: Delivery, application: str, delivery_id: str = "") -> DeliveryRecord:
+def record_of(
+    delivery: Delivery, application: str, delivery_id: str = "", identity: str = ""
+) -> DeliveryRecord:
     """Return the record of a delivery that has not run yet."""
     return DeliveryRecord(
         stream=delivery.stream,
@@ -80,6 +84,7 @@ def record_of(delivery: Delivery, application: str, delivery_id: str = "") -> De
         is_raw=delivery.schema == "raw",
         id=delivery_id,
         to=delivery.to,
+        identity=identity,
     )
 
 
@@ -199,6 +204,46 @@ def plan_backfill(
             "shares records with this one"
         )
     return wanted
+
+
+def check_beside(
+    delivery: Delivery,
+    record: DeliveryRecord,
+    other: tuple[str, DeliveryRecord],
+    begin: StartingPosition | DoneRange,
+) -> None:
+    """Refuse a run into a table that another delivery has filled from the same stream, if records would come again or be left out.
+
+    Args:
+        delivery: The run's delivery.
+        record: Its record.
+        other: Name and record of the other delivery.
+        begin: The start of a delivery that has not run, as typed; or the range of a backfill.
+
+    Raises:
+        DeliveryFailed: The start is none that a user chooses for a second delivery, or the range does not end before the other's start.
+    """
+    name, before = other
+    if before.to != record.to or not _is_same_stream(before, record):
+        return
+    shown = f"{delivery.to} has records of {delivery.stream} by a delivery {name}"
+    if isinstance(begin, DoneRange):
+        if before.start_ms is None or begin.until_ms > before.start_ms:
+            way_out = "" if before.start_ms is None else f", or end it at {describe_moment(before.start_ms)}"
+            raise DeliveryFailed(
+                f"{shown}, and a backfill under the name {delivery.name} would bring some of them again: keep name={name}{way_out}"
+            )
+    elif begin.default.timestamp_ms is None and not begin.by_shard:
+        raise DeliveryFailed(
+            f"{shown}, and under the name {delivery.name} it would begin anew: records would come again, or be left out. Keep "
+            f"name={name}, or start {delivery.name} at a moment (start: AT_TIMESTAMP …)"
+        )
+
+
+def _is_same_stream(first: DeliveryRecord, second: DeliveryRecord) -> bool:
+    if first.identity and second.identity:
+        return first.identity == second.identity
+    return first.stream.rpartition("/")[2] == second.stream.rpartition("/")[2]
 
 
 def has_files_of(name: str, names: list[str]) -> bool:
