@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,7 +19,7 @@ from penstock.core.delivering.record import record_of
 from penstock.core.starting import parse_starting
 from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
-from penstock.delivery.files import LocalFiles
+from penstock.delivery.files import HadoopFiles, LocalFiles
 from penstock.delivery.folder_checks import check_first_run, check_other_names, check_table_folder
 from penstock.delivery.opening import (
     first_line,
@@ -207,7 +208,31 @@ def test_files_are_moved_only_within_one_file_system(tmp_path):
             places(**given)
     iceberg = {"to": "lake.sales.orders", "format": "iceberg", "state": "/state"}
     assert places(**iceberg, checkpoint="s3://lake/checkpoint").state == "/state/orders"
-    places(to="hdfs:///lake/orders", state="hdfs://host/state")
+    for state in ("hdfs://host/state", "hdfs://host:8020/state"):
+        places(to="hdfs:///lake/orders", state=state)
+        places(to="hdfs://host/lake/orders", state=state)
+        places(to="hdfs://host:8020/lake/orders", state=state)
+    with pytest.raises(OptionError, match="different file systems"):
+        places(to="hdfs://host:8020/lake/orders", state="hdfs://host:9000/state")
+
+
+@pytest.mark.parametrize(
+    ("text", "has_way"),
+    [
+        ('UnsupportedFileSystemException: No FileSystem for scheme "s3a"', True),
+        ("java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found", True),
+        ("java.nio.file.AccessDeniedException: s3a://lake: no credentials", False),
+    ],
+)
+def test_only_a_spark_without_s3_is_answered_with_the_way_to_it(monkeypatch, text, has_way):
+    def fail(_system, _place):
+        raise OSError(text)
+
+    monkeypatch.setattr(HadoopFiles, "_path", fail)
+    spark = MagicMock()
+    with pytest.raises(DeliveryFailed, match="cannot be opened") as error:
+        HadoopFiles(spark, "s3a://lake/orders")
+    assert ("spark.jars.packages" in str(error.value)) == has_way
 
 
 @pytest.mark.parametrize(("encoding", "chosen"), [("UTF-8", None), ("ANSI_X3.4-1968", "C.UTF-8")])

@@ -17,6 +17,9 @@ from penstock.errors import DeliveryFailed
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Begin of a place on another file system: Databricks and Hadoop write `dbfs:/lake` with one slash."""
+_NO_SYSTEM: Final = re.compile("No FileSystem for scheme|ClassNotFoundException")
+_DENIED: Final = re.compile(r"^[\w.]+\.Access(Control|Denied)Exception\b")
+"""Errors of Hadoop that are those of a missing permission."""
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 
@@ -170,7 +173,8 @@ class HadoopFiles:
             with _java_errors():
                 self._system = self._path(place).getFileSystem(configuration)
         except OSError as error:
-            way_out = _way_to_s3(self._jvm) if place.startswith(("s3:", "s3a:")) else ""
+            has_no_s3 = place.startswith(("s3:", "s3a:")) and _NO_SYSTEM.search(str(error))
+            way_out = _way_to_s3(self._jvm) if has_no_s3 else ""
             raise DeliveryFailed(f"{place} cannot be opened: {error}{way_out}") from error
 
     def size(self, path: str) -> int | None:
@@ -272,7 +276,8 @@ def _java_errors() -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        raise OSError(str(error.java_exception)) from error
+        text = str(error.java_exception)
+        raise (PermissionError(text) if _DENIED.search(text) else OSError(text)) from error
 
 
 def _way_to_s3(jvm: Any) -> str:
@@ -296,6 +301,14 @@ def file_system_of(place: str) -> tuple[str, str]:
     """Return the scheme and the host or bucket of a place; local paths are those of `local_path`."""
     parts = urlsplit(place)
     return ("file", "") if place.startswith("/") else (parts.scheme, parts.netloc)
+
+
+def may_be_same_system(first: tuple[str, str], second: tuple[str, str]) -> bool:
+    """Return whether two file systems, as `file_system_of` returns them, may be one: HDFS is the configured one, without a host or port."""
+    if first == second or first[0] != second[0] or not (first[1] and second[1]):
+        return first[0] == second[0]
+    (host, _, port), (other_host, _, other_port) = first[1].partition(":"), second[1].partition(":")
+    return host.lower() == other_host.lower() and not (port and other_port and port != other_port)
 
 
 def _absolute(path: str) -> str:

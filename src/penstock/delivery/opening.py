@@ -36,7 +36,7 @@ from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.starting import check_has_come, parse_starting
 from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
-from penstock.delivery.files import Files, file_system_of, local_path, open_files
+from penstock.delivery.files import Files, file_system_of, local_path, may_be_same_system, open_files
 from penstock.delivery.folder_checks import (
     check_checkpoint,
     check_first_run,
@@ -103,8 +103,7 @@ def _check_file_systems(delivery: Delivery) -> None:
         moved["to"] = delivery.to
     for key, place in moved.items():
         other = file_system_of(place)
-        # Without a host, HDFS is the configured one.
-        if other[0] != state[0] or (other[1] and state[1] and other[1] != state[1]):
+        if not may_be_same_system(other, state):
             raise OptionError(
                 f"{key}={place} and the state in {delivery.state} are in different file systems or buckets, and finished files are moved from "
                 f"one to the other: name folders of the same one"

@@ -43,7 +43,8 @@ def test_columns_are_bounded():
     assert len(infer_columns([text], known=["id"])) == COLUMNS_MAX - 1
 
 
-TYPES = {"id": "bigint", "ok": "boolean", "inner": "struct<a:int>", "at": "timestamp", "s": "string"}
+TYPES = {"id": "bigint", "tiny": "tinyint", "rate": "float", "ok": "boolean", "inner": "struct<a:int>", "at": "timestamp", "s": "string"}
+UNSURE = ", or Spark cannot read the record: a name or a number is too long, or it is nested too deeply"
 KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
 
 
@@ -60,16 +61,20 @@ KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
         (b'{"id": 1, "id": 2}', "field id is there twice"),
         (b'{"id": "q"}', "field id: text 'q' does not fit BIGINT"),
         (b'{"id": 1.5}', "field id: number 1.5 does not fit BIGINT"),
+        (b'{"id": 9223372036854775808}', "field id: number 9223372036854775808 does not fit BIGINT"),
+        (b'{"tiny": 128}', "field tiny: number 128 does not fit TINYINT"),
+        (b'{"rate": 1e300}', "field rate: number 1e+300 does not fit FLOAT"),
+        (b'{"tiny": -128, "rate": 3.4028234e38, "at": "x"}', f"field at: text 'x' does not fit TIMESTAMP{UNSURE}"),
         (b'{"ok": 1}', "field ok: number 1 does not fit BOOLEAN"),
         (b'{"inner": [1]}', "field inner: array does not fit STRUCT<A:INT>"),
         (b'{"ID": 1}', "field ID is no column: column id differs in case"),
         (rb'{"id": 1, "s": "\\\ud83d"}', "a text has half a surrogate pair, which is no valid Unicode"),
         (rb'{"id": 1, "note": "\ud83d"}', "a text has half a surrogate pair, which is no valid Unicode"),
-        (b'{"at": "no moment"}', "field at: text 'no moment' does not fit TIMESTAMP"),
-        (b'{"at": "no moment", "note": 1}', "field at: text 'no moment' does not fit TIMESTAMP"),
+        (b'{"at": "no moment"}', f"field at: text 'no moment' does not fit TIMESTAMP{UNSURE}"),
+        (b'{"at": "no moment", "note": 1}', f"field at: text 'no moment' does not fit TIMESTAMP{UNSURE}"),
         (
             b'{"at": "x", "inner": {"a": "x"}}',
-            "a value does not fit its column: one of at (TIMESTAMP), inner (STRUCT<A:INT>)",
+            f"a value does not fit its column: one of at (TIMESTAMP), inner (STRUCT<A:INT>){UNSURE}",
         ),
         (b'{"inner": {"a": 1, "a": 2}}', "field inner.a is there twice"),
         (b'{"inner": {"A": 1}}', "field inner.A is no column: field a differs in case"),

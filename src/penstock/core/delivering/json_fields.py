@@ -26,7 +26,12 @@ SECONDS_MAX: Final = 253_402_300_800
 """Begin of the year 10000, in seconds. Spark reads a number as seconds, so today's moments in milliseconds are after it."""
 _SURE: Final = ("string", "boolean", "double", "float")
 """Types for which `_may_fit` alone decides, beside those of `_WHOLE`."""
+_FLOAT_MAX: Final = (2 - 2**-23) * 2.0**127
 _WHOLE: Final = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
+
+
+_UNREADABLE: Final = "Spark cannot read {}: a name or a number is too long, or it is nested too deeply"
+_OR_UNREADABLE: Final = f", or {_UNREADABLE.format('the record')}"
 
 
 def _none(name: str) -> str | None:
@@ -170,7 +175,7 @@ def _explain(data: bytes, columns: KnownColumns, is_unknown: bool) -> str:
         or _explain_inside(pairs, columns.structs, columns.inner_refusal, "", is_unknown)
         or (half_pair if re.search(HALF_PAIR, text) else None)
         or _explain_unsure(pairs, columns.types)
-        or "Spark cannot read it: a name or a number is too long, or it is nested too deeply"
+        or _UNREADABLE.format("it")
     )
 
 
@@ -242,9 +247,9 @@ def _explain_unsure(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
         return None
     if len(unsure) > 1:
         shown = ", ".join(f"{name} ({types[name].upper()})" for name, _ in unsure)
-        return f"a value does not fit its column: one of {shown}"
+        return f"a value does not fit its column: one of {shown}{_OR_UNREADABLE}"
     (name, value), *_ = unsure
-    return f"field {name}: {_name_of(value)} does not fit {types[name].upper()}"
+    return f"field {name}: {_name_of(value)} does not fit {types[name].upper()}{_OR_UNREADABLE}"
 
 
 def _near(name: str, names: Collection[str]) -> str | None:
@@ -267,8 +272,11 @@ def _may_fit(value: Any, kind: str) -> bool:
     if value is None or kind == "string":
         return True
     if kind in _WHOLE:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _WHOLE[kind]
-    if kind.startswith(("double", "float", "decimal")):
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return is_whole and -_WHOLE[kind] <= value < _WHOLE[kind]
+    if kind == "float":
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _FLOAT_MAX
+    if kind.startswith(("double", "decimal")):
         return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     if kind.startswith("timestamp"):
         return not isinstance(value, int | float) or abs(value) < SECONDS_MAX
