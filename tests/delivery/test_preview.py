@@ -42,3 +42,27 @@ def test_a_dry_run_shows_rows_dead_letters_and_costs_and_writes_nothing(kinesis,
             *check_deliveries([parse_delivery({**given, "partition-by": "no_such(x) AS y"})])[0],
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_adds_fields_to_structs_and_shows_only_rows_whose_partitions_have_folders(
+    kinesis, running_spark, tmp_path
+):
+    from penstock.delivery.preview import preview
+    from penstock.delivery.running import check_deliveries
+
+    stream = f"s-{uuid.uuid4().hex[:10]}"
+    kinesis.create_stream(stream)
+    data = [json.dumps({"id": 1, "place": {"lat": 1.5, "height": 8}}).encode(), b""]
+    records = [{"PartitionKey": "k", "Data": each} for each in data]
+    kinesis.client("kinesis").put_records(StreamName=stream, Records=records)
+
+    def try_out(**given):
+        given = {"stream": stream, "to": f"{tmp_path}/orders", **given}
+        return preview(running_spark, *check_deliveries([parse_delivery(given)])[0])
+
+    found = try_out(schema="id BIGINT, place STRUCT<lat: DOUBLE>")
+    assert found.columns == (("id", "BIGINT"), ("place", "STRUCT<LAT:DOUBLE,HEIGHT:BIGINT>"))
+    assert (len(found.rows), found.dead) == (1, ("not JSON: Expecting value: line 1 column 1 (char 0)",))
+    raw = try_out(schema="raw", **{"partition-by": "substr(decode(data, 'UTF-8'), 1, 1) AS head"})
+    assert [row["head"] for row in raw.rows] == ["{"]
+    assert raw.dead == ("partition column head: an empty text cannot be the name of a folder",)

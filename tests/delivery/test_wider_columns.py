@@ -70,3 +70,23 @@ def test_a_struct_whose_fields_spark_cannot_find_is_refused(kinds):
     for name in ("what?", "it's"):
         with pytest.raises(OptionError, match="make it a STRING"):
             check_columns(delivery, kinds.StructType([kinds.StructField(name, inner)]))
+
+
+def test_a_struct_of_a_lake_table_in_which_spark_finds_no_fields_is_left_out(kinds):
+    from penstock.delivery.targets.lake import LakeTarget
+
+    def struct(**fields):
+        return kinds.StructType([kinds.StructField(name, kind) for name, kind in fields.items()])
+
+    class Table:
+        def exists(self):
+            return True
+
+        def schema(self):
+            inner = struct(a=kinds.LongType())
+            return struct(**{"it's": inner, "outer": struct(**{"what?": inner}), "place": inner, "ok?": kinds.LongType()})
+
+    delivery = parse_delivery({"stream": "orders", "to": "/l", "format": "delta"})
+    target = LakeTarget(None, delivery, "", Table())
+    assert target.known().names == ["place", "ok?"]
+    assert target.unreadable() == {"it's": "struct<a:bigint>", "outer": "struct<what?:struct<a:bigint>>"}

@@ -157,14 +157,22 @@ def check_columns(delivery: Delivery, schema: StructType | None) -> None:
 
 
 def _check_struct_names(schema: StructType | None) -> None:
-    for each in () if schema is None else schema.fields:
+    name = None if schema is None else unfindable_struct(schema)
+    if name is not None:
+        raise OptionError(
+            f"schema: {name} is a STRUCT, and Spark finds no fields of one with an apostrophe or a question mark in its name: "
+            "make it a STRING, which gets its JSON text"
+        )
+
+
+def unfindable_struct(schema: StructType) -> str | None:
+    """Return the name of a struct whose fields Spark cannot find in a JSON text; None if there is none."""
+    for each in schema.fields:
         if isinstance(each.dataType, StructType):
-            if set("'?") & set(each.name):
-                raise OptionError(
-                    f"schema: {each.name} is a STRUCT, and Spark finds no fields of one with an apostrophe or a question mark in its name: "
-                    "make it a STRING, which gets its JSON text"
-                )
-            _check_struct_names(each.dataType)
+            name = each.name if set("'?") & set(each.name) else unfindable_struct(each.dataType)
+            if name is not None:
+                return name
+    return None
 
 
 def with_newer(

@@ -65,7 +65,7 @@ def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:
         unreadable: The table's columns that no field can fill: type by name.
     """
     taken = {
-        name.lower(): f"the table's column of this name is {kind.upper()}, which no field of JSON can be"
+        name.lower(): f"the table's column of this name is {kind.upper()}, which no field of JSON can fill"
         for name, kind in unreadable.items()
     }
     for part in delivery.partitions:

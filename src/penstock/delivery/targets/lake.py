@@ -27,7 +27,7 @@ from penstock.core.delivering.lake_table import (
 from penstock.core.delivering.manifest import Manifest
 from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.files import read_uri, spark_uri
-from penstock.delivery.table_rows import table_rows
+from penstock.delivery.table_rows import table_rows, unfindable_struct
 from penstock.delivery.targets.target import Placement
 from penstock.spark.schema import SCHEMA_DDL
 
@@ -104,7 +104,13 @@ class LakeTarget:
         others = {each.name.lower() for each in self._delivery.partitions if not each.is_plain}
         others |= {f"_{name}".lower() for name in self._delivery.metadata}
         fields = [each for each in self._table.schema().fields if each.name.lower() not in others]
-        readable = [each for each in fields if may_read(each.dataType.simpleString()) and may_name(each.name)]
+        readable = [
+            each
+            for each in fields
+            if may_read(each.dataType.simpleString())
+            and may_name(each.name)
+            and unfindable_struct(StructType([each])) is None
+        ]
         names = {each.name for each in readable}
         self._unreadable = {
             each.name: each.dataType.simpleString() for each in fields if each.name not in names
