@@ -77,7 +77,9 @@ def test_a_table_whose_folder_was_renamed_is_not_begun_anew(tmp_path):
 def delete_stream(kinesis, name):
     client = kinesis.client("kinesis")
     client.delete_stream(StreamName=name)
-    client.get_waiter("stream_not_exists").wait(StreamName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 600})
+    client.get_waiter("stream_not_exists").wait(
+        StreamName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 600}
+    )
 
 
 def columns(**kinds):
@@ -121,7 +123,9 @@ def test_a_run_beside_one_in_its_first_batch_keeps_its_schema_and_layout(opens):
 def test_a_delivery_that_was_only_renamed_is_refused(kinesis, opens, tmp_path, start):
     opens(start="LATEST")
     renamed = {"name": "renamed", "saves": False, **({} if start is None else {"start": start})}
-    arn = kinesis.client("kinesis").describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+    arn = kinesis.client("kinesis").describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
     for stream in ("orders", arn):
         with pytest.raises(DeliveryFailed, match="under the name renamed it would begin anew"):
             opens(**renamed, stream=stream)
@@ -155,7 +159,12 @@ def test_a_redelivery_of_a_delivery_that_never_ran_writes_nothing(opens, tmp_pat
 
 @pytest.mark.parametrize(
     "options",
-    [{"roleArn": "arn:aws:iam::222222222222:role/r"}, {"regionName": "us-east-1"}, {"endpoint": "http://b"}, {"awsProfile": "b"}],
+    [
+        {"roleArn": "arn:aws:iam::222222222222:role/r"},
+        {"regionName": "us-east-1"},
+        {"endpoint": "http://b"},
+        {"awsProfile": "b"},
+    ],
 )
 def test_streams_of_one_name_are_two_if_the_sources_options_say_so(tmp_path, options):
     given = {"stream": "orders", "to": f"{tmp_path}/orders"}
@@ -169,7 +178,12 @@ def test_streams_of_one_name_are_two_if_the_sources_options_say_so(tmp_path, opt
 def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_path):
     def deliver(*tables):
         given = [
-            {"stream": f"s{at}", "to": f"{tmp_path}/{at}", "application": "app", "options": {"leaseTableName": each}}
+            {
+                "stream": f"s{at}",
+                "to": f"{tmp_path}/{at}",
+                "application": "app",
+                "options": {"leaseTableName": each},
+            }
             for at, each in enumerate(tables)
         ]
         return check_deliveries([parse_delivery(each) for each in given])

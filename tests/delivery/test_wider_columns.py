@@ -84,7 +84,14 @@ def test_a_struct_of_a_lake_table_in_which_spark_finds_no_fields_is_left_out(kin
 
         def schema(self):
             inner = struct(a=kinds.LongType())
-            return struct(**{"it's": inner, "outer": struct(**{"what?": inner}), "place": inner, "ok?": kinds.LongType()})
+            return struct(
+                **{
+                    "it's": inner,
+                    "outer": struct(**{"what?": inner}),
+                    "place": inner,
+                    "ok?": kinds.LongType(),
+                }
+            )
 
     delivery = parse_delivery({"stream": "orders", "to": "/l", "format": "delta"})
     target = LakeTarget(None, delivery, "", Table())

@@ -81,18 +81,17 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     rate = _bytes_per_s(records, summary.open_shard_count)
     set_session_options(spark, delivery)
     names = new_names(delivery, target.unreadable())
-    if schema is not None:
-        if delivery.evolve == "add" or not schema.fields:
-            verdicts = json_rows.with_verdict(records, schema, texts)
-            known = verdicts.select(json_rows.TEXT).collect()
-            readable = (bytes(row[0] or b"").decode(errors="replace") for row in known)
-            columns = infer_columns(readable, schema.names, names.refusal)
-            if columns and not schema.fields:
-                columns |= unseen_columns(delivery, columns)
-            if delivery.adds_to_structs:
-                schema = json_rows.with_new_fields(verdicts, schema, names)
-            schema = json_rows.extended(schema, columns)
-            check_columns(delivery, schema)
+    if schema is not None and (delivery.evolve == "add" or not schema.fields):
+        verdicts = json_rows.with_verdict(records, schema, texts)
+        known = verdicts.select(json_rows.TEXT).collect()
+        readable = (bytes(row[0] or b"").decode(errors="replace") for row in known)
+        columns = infer_columns(readable, schema.names, names.refusal)
+        if columns and not schema.fields:
+            columns |= unseen_columns(delivery, columns)
+        if delivery.adds_to_structs:
+            schema = json_rows.with_new_fields(verdicts, schema, names)
+        schema = json_rows.extended(schema, columns)
+        check_columns(delivery, schema)
     rows = with_verdict(records, delivery, schema, texts)
     unfit = rows.where(F.col(json_rows.VERDICT) != json_rows.FITS)
     reason = json_rows.reason_of(schema, names).alias("reason")

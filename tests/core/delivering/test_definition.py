@@ -106,7 +106,10 @@ def test_two_deliveries_with_one_name_and_table_are_refused():
         ({"to": "/l"}, "stream=orders and to=/l: the table would have each record twice"),
         ({"application": "app"}, "application=app: they would divide the shards"),
         ({"checkpoint": "/c"}, "checkpoint=/c: each needs its own"),
-        ({"dead-letters": "/d", "name": "orders"}, "dead-letters=/d and name=orders: give one another dead-letters folder"),
+        (
+            {"dead-letters": "/d", "name": "orders"},
+            "dead-letters=/d and name=orders: give one another dead-letters folder",
+        ),
     ],
 )
 def test_two_deliveries_share_neither_records_nor_leases_nor_places(shared, message):
@@ -127,7 +130,9 @@ def test_streams_of_one_name_in_two_regions_may_fill_one_table():
 
 
 def test_an_application_may_have_two_lease_tables():
-    first, second = ({"stream": each, "to": f"/{each}", "application": "app"} for each in ("orders", "returns"))
+    first, second = (
+        {"stream": each, "to": f"/{each}", "application": "app"} for each in ("orders", "returns")
+    )
     with pytest.raises(OptionError, match="application=app: they would divide the shards"):
         check_beside(first, second)
     check_beside(first, second, lease_tables=("a", "b"))

@@ -43,7 +43,15 @@ def test_columns_are_bounded():
     assert len(infer_columns([text], known=["id"])) == COLUMNS_MAX - 1
 
 
-TYPES = {"id": "bigint", "tiny": "tinyint", "rate": "float", "ok": "boolean", "inner": "struct<a:int>", "at": "timestamp", "s": "string"}
+TYPES = {
+    "id": "bigint",
+    "tiny": "tinyint",
+    "rate": "float",
+    "ok": "boolean",
+    "inner": "struct<a:int>",
+    "at": "timestamp",
+    "s": "string",
+}
 UNSURE = ", or Spark cannot read the record: a name or a number is too long, or it is nested too deeply"
 KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
 
@@ -64,7 +72,10 @@ KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
         (b'{"id": 9223372036854775808}', "field id: number 9223372036854775808 does not fit BIGINT"),
         (b'{"tiny": 128}', "field tiny: number 128 does not fit TINYINT"),
         (b'{"rate": 1e300}', "field rate: number 1e+300 does not fit FLOAT"),
-        (b'{"tiny": -128, "rate": 3.4028234e38, "at": "x"}', f"field at: text 'x' does not fit TIMESTAMP{UNSURE}"),
+        (
+            b'{"tiny": -128, "rate": 3.4028234e38, "at": "x"}',
+            f"field at: text 'x' does not fit TIMESTAMP{UNSURE}",
+        ),
         (b'{"ok": 1}', "field ok: number 1 does not fit BOOLEAN"),
         (b'{"inner": [1]}', "field inner: array does not fit STRUCT<A:INT>"),
         (b'{"ID": 1}', "field ID is no column: column id differs in case"),

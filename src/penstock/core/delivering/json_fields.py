@@ -274,10 +274,9 @@ def _may_fit(value: Any, kind: str) -> bool:
     if kind in _WHOLE:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return is_whole and -_WHOLE[kind] <= value < _WHOLE[kind]
-    if kind == "float":
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _FLOAT_MAX
-    if kind.startswith(("double", "decimal")):
-        return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
+    if kind.startswith(("double", "float", "decimal")):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
+        return is_number and (kind != "float" or abs(value) <= _FLOAT_MAX)
     if kind.startswith("timestamp"):
         return not isinstance(value, int | float) or abs(value) < SECONDS_MAX
     wanted = {"boolean": bool, "struct": _Pairs, "map": _Pairs, "array": list}.get(kind.partition("<")[0])
