@@ -8,10 +8,12 @@ import locale
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.manifest import Identity, Manifest
@@ -74,14 +76,6 @@ def test_a_table_whose_folder_was_renamed_is_not_begun_anew(tmp_path):
     check_table_folder(delivery, store)
 
 
-def delete_stream(kinesis, name):
-    client = kinesis.client("kinesis")
-    client.delete_stream(StreamName=name)
-    client.get_waiter("stream_not_exists").wait(
-        StreamName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 600}
-    )
-
-
 def columns(**kinds):
     """Return a schema in Spark's own JSON, which needs no session."""
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]
@@ -89,22 +83,29 @@ def columns(**kinds):
 
 
 @pytest.fixture
-def opens(kinesis, tmp_path):
+def streams(kinesis):
+    """The names of two streams of this test."""
+    names = [f"s-{uuid.uuid4().hex[:10]}" for _ in range(2)]
+    for name in names:
+        kinesis.create_stream(name)
+    yield names
+    for name in names:
+        kinesis.client("kinesis").delete_stream(StreamName=name)
+
+
+@pytest.fixture
+def opens(streams, tmp_path):
     """Opens deliveries into one table as a program does before it starts Spark; there is no session."""
 
     def open_one(*, saves=True, is_redelivery=False, **given):
-        given = {"stream": "orders", "to": f"{tmp_path}/orders", **given}
+        given = {"stream": streams[0], "to": f"{tmp_path}/orders", "name": "orders", **given}
         ((delivery, options),) = check_deliveries([parse_delivery(given)])
         opened = open_delivery(None, delivery, options, lambda _delivery: None, is_redelivery=is_redelivery)
         if saves:
             save_record(opened)
         return opened
 
-    for name in (names := ("orders", "returns")):
-        kinesis.create_stream(name)
-    yield open_one
-    for name in names:
-        delete_stream(kinesis, name)
+    return open_one
 
 
 def test_a_run_beside_one_in_its_first_batch_keeps_its_schema_and_layout(opens):
@@ -120,35 +121,39 @@ def test_a_run_beside_one_in_its_first_batch_keeps_its_schema_and_layout(opens):
 
 
 @pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST", None])
-def test_a_delivery_that_was_only_renamed_is_refused(kinesis, opens, tmp_path, start):
+def test_a_delivery_that_was_only_renamed_is_refused(kinesis, streams, opens, tmp_path, start):
     opens(start="LATEST")
     renamed = {"name": "renamed", "saves": False, **({} if start is None else {"start": start})}
-    arn = kinesis.client("kinesis").describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"][
-        "StreamARN"
-    ]
-    for stream in ("orders", arn):
+    arn = kinesis.client("kinesis").describe_stream_summary(StreamName=streams[0])[
+        "StreamDescriptionSummary"
+    ]["StreamARN"]
+    for stream in (streams[0], arn):
         with pytest.raises(DeliveryFailed, match="under the name renamed it would begin anew"):
             opens(**renamed, stream=stream)
-    opens(**renamed, stream="returns")
+    opens(**renamed, stream=streams[1])
     opens(**renamed, to=f"{tmp_path}/new")
     opens(**{**renamed, "start": "2026-01-01"})
 
 
-def test_a_stream_that_was_created_again_fills_the_table_under_another_name(kinesis, opens):
+def test_a_stream_that_was_created_again_fills_the_table_under_another_name(kinesis, streams, opens):
     opens()
-    delete_stream(kinesis, "orders")
-    kinesis.create_stream("orders")
+    client, name = kinesis.client("kinesis"), streams[0]
+    client.delete_stream(StreamName=name)
+    client.get_waiter("stream_not_exists").wait(
+        StreamName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 600}
+    )
+    kinesis.create_stream(name)
     opens(name="again", start="TRIM_HORIZON")
 
 
-def test_a_backfill_of_another_name_ends_where_the_first_delivery_began(opens):
+def test_a_backfill_of_another_name_ends_where_the_first_delivery_began(streams, opens):
     opens(start="2026-02-01")
     backfill = {"name": "filled", "since": "2026-01-01", "saves": False}
     for until in ({}, {"until": "2026-02-02"}):
         with pytest.raises(DeliveryFailed, match=r"keep name=orders, or end it at 2026-02-01T00:00:00"):
             opens(**backfill, **until)
     opens(**backfill, until="2026-02-01")
-    opens(**backfill, stream="returns")
+    opens(**backfill, stream=streams[1])
 
 
 def test_a_redelivery_of_a_delivery_that_never_ran_writes_nothing(opens, tmp_path):
@@ -247,6 +252,23 @@ def test_only_a_spark_without_s3_is_answered_with_the_way_to_it(monkeypatch, tex
     with pytest.raises(DeliveryFailed, match="cannot be opened") as error:
         HadoopFiles(spark, "s3a://lake/orders")
     assert ("spark.jars.packages" in str(error.value)) == has_way
+
+
+def test_folders_of_hadoop_are_listed_and_a_missing_permission_is_one():
+    spark = MagicMock()
+    system = spark._jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.return_value
+    found = [MagicMock(), MagicMock()]
+    for each, name, is_folder in zip(found, ("orders", "note"), (True, False), strict=True):
+        each.getPath.return_value.getName.return_value = name
+        each.isDirectory.return_value = is_folder
+    system.listStatus.return_value = found
+    files = HadoopFiles(spark, "hdfs:///lake")
+    assert files.folders("hdfs:///lake") == ["orders"]
+    denied = MagicMock(_target_id="o1")
+    denied.__str__.return_value = "org.apache.hadoop.security.AccessControlException: Permission denied"
+    system.exists.side_effect = Py4JJavaError("", denied)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        files.read("hdfs:///lake/lost+found/delivery.json")
 
 
 @pytest.mark.parametrize(("encoding", "chosen"), [("UTF-8", None), ("ANSI_X3.4-1968", "C.UTF-8")])

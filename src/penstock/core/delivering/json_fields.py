@@ -28,8 +28,6 @@ _SURE: Final = ("string", "boolean", "double", "float")
 """Types for which `_may_fit` alone decides, beside those of `_WHOLE`."""
 _FLOAT_MAX: Final = (2 - 2**-23) * 2.0**127
 _WHOLE: Final = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
-
-
 _UNREADABLE: Final = "Spark cannot read {}: a name or a number is too long, or it is nested too deeply"
 _OR_UNREADABLE: Final = f", or {_UNREADABLE.format('the record')}"
 
