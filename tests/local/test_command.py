@@ -171,7 +171,7 @@ def test_a_server_that_was_not_started_says_what_to_do():
         ({"time_factor": "2"}, "time_factor must be a number of at least 0, not '2'"),
         ({"time_factor": float("nan")}, "time_factor must be at least 0, not nan"),
         ({"settle_s": None}, "settle_s must be a number of at least 0, not None"),
-        ({"memory_bytes_max": 1e9}, "memory_bytes_max must be a whole number of at least 1"),
+        ({"memory_bytes_max": 1e9 + 0.5}, "memory_bytes_max must be a whole number of at least 1"),
         ({"region": 5}, "region must be the name of a region"),
         ({"state_dir": b"here"}, "state_dir must be the path of a folder, not b'here'"),
     ],
