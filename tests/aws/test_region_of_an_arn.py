@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock import Consumer, DeadLetterStream, Producer, QueueConsumer
+from penstock import Consumer, DeadLetterStream, Producer
 from penstock.cli import main as cli
 from penstock.core.stream_identity import in_region_of, region_of_arns
 from penstock.spark.options.spark_options import parse_batch, parse_sink, parse_source
@@ -54,18 +54,6 @@ def test_the_commands_go_to_the_region_of_the_arn(far, tmp_path, capsys):
         assert cli.main(words) == 0, words
     assert "order 1" in capsys.readouterr().out
     assert cli.main(["shards", far, "--region", "us-east-1"]) == 1, "a region that is given counts"
-
-
-def test_a_queue_is_found_in_the_region_of_its_arn(local_kinesis):
-    kinesis = local_kinesis.client("kinesis", region_name=FAR)
-    kinesis.create_stream(StreamName="tasks", StreamModeDetails={"StreamMode": "ON_DEMAND"})
-    kinesis.get_waiter("stream_exists").wait(StreamName="tasks", WaiterConfig={"Delay": 1})
-    stream = kinesis.describe_stream_summary(StreamName="tasks")["StreamDescriptionSummary"]["StreamARN"]
-    kinesis.put_record(StreamName="tasks", Data=b"task 1", PartitionKey="k")
-    create = {"stream": stream, "starting_position": "TRIM_HORIZON"}
-    for record in QueueConsumer("invoices", create=create, wait_time_s=1):
-        assert record.data == b"task 1"
-        break
 
 
 @pytest.mark.parametrize("option", ["streamName", "streamARN"])
