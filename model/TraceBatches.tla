@@ -91,10 +91,8 @@ Promote(T, e, r) ==
 
 (* The other writes leave the claim.  A driver moves a checkpoint only to  *)
 (* where its next batch may start (Drop, Release), and ends a shard that   *)
-(* has no record behind it.  A worker of the KCL may move a checkpoint     *)
-(* back: NeverBack.                                                        *)
-Keeps(e, r) == r.exists /\ e.row.exists /\ e.row.claim = r.claim
-Forwards(e, r) == r.at <= e.row.at
+(* has no record behind it.                                                *)
+Keeps(e, r) == r.exists /\ e.row.exists /\ e.row.claim = r.claim /\ r.at <= e.row.at
 Own(T, e, r) ==
   IF e.name = "End" THEN \E at \in starts[e.shard] : NoRecord(T, e.shard, at, B(T)!ShardEnd)
   ELSE e.row.at \in {r.at} \cup starts[e.shard]
@@ -118,8 +116,7 @@ Written(T, e) ==
   /\ CASE e.name = "Claim" -> r.exists /\ Claim(T, e, r)
        [] e.name = "Promote" -> Promote(T, e, r)
        [] e.name \in {"Take", "Renew", "RequestHandover"} -> Keeps(e, r) /\ e.row.at = r.at
-       [] e.name \in {"Checkpoint", "LateCheckpoint", "Release", "End"} ->
-            Keeps(e, r) /\ (e.isJava \/ Forwards(e, r)) /\ (e.isOwn => Own(T, e, r))
+       [] e.name \in {"Checkpoint", "LateCheckpoint", "Release", "End"} -> Keeps(e, r) /\ (e.isOwn => Own(T, e, r))
        [] e.name = "Reset" -> r.exists /\ IF e.isOwn THEN Reset(T, e, r) ELSE e.row.claim = r.claim
        [] e.name = "Create" -> ~r.exists
        [] e.name = "Delete" -> r.at = B(T)!ShardEnd /\ e.row = NoRow(T)

@@ -15,7 +15,7 @@ from stream_reading import raw_records
 STREAM = "numbers"
 
 
-def query_trace(folder, server, query, table, java=()):
+def query_trace(folder, server, query, table):
     """Return the trace of a query.
 
     Args:
@@ -23,12 +23,11 @@ def query_trace(folder, server, query, table, java=()):
         server: With the stream and the lease table.
         query: Its worker id, which is the name of its files, too.
         table: The lease table.
-        java: Workers of the KCL.
     """
     entries = [Changed(*change) for change in timed_lease_log(server, table)]
     entries += [*location_entries(folder / "checkpoints" / query), *noted_entries(folder, query)]
     parents, records = parents_of(server, STREAM), records_of(server.client("kinesis"))
-    return trace_of_query("a run", query, entries, parents, records, java=java)
+    return trace_of_query("a run", query, entries, parents, records)
 
 
 def numbered_files(folder):

@@ -7,7 +7,7 @@ machine, which gives their order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock.core.batches.offsets import StreamOffset
@@ -85,8 +85,6 @@ def trace_of_query(
     entries: Iterable[Entry],
     parents: Mapping[str, Sequence[str]],
     records: Mapping[str, Iterable[Position]],
-    *,
-    java: Collection[str] = (),
 ) -> BatchTrace:
     """Return what a real query did as a trace.
 
@@ -96,14 +94,13 @@ def trace_of_query(
         entries: Of the lease table, in the order of its log, and of the query; each list may stand behind the other.
         parents: Of each shard, by its key.
         records: Of each shard, all that were put.
-        java: Workers of the KCL.
     """
     events: list[Event] = [ShardCreated(key, tuple(found)) for key, found in parents.items()]
     events += [RecordPut(key, number_of_real(each), 0) for key, found in records.items() for each in found]
-    builder = _Builder(query, java)
+    builder = _Builder(query)
     for entry in _in_order(entries):
         events += builder.events_of(entry)
-    (trace,) = traces_of_queries(name, [query], events, number_of_real, frozenset(java))
+    (trace,) = traces_of_queries(name, [query], events, number_of_real)
     return trace
 
 
@@ -127,14 +124,9 @@ def _in_order(entries: Iterable[Entry]) -> list[Entry]:
 
 
 class WriteFinder:
-    """Finds which write has changed a row, and whose it was.
+    """Finds which write has changed a row, and whose it was."""
 
-    Args:
-        java: Workers of the KCL.
-    """
-
-    def __init__(self, java: Collection[str] = ()) -> None:
-        self._java = frozenset(java)
+    def __init__(self) -> None:
         self._rows: dict[str, Lease] = {}
         self._readers: dict[str, set[str]] = {}
 
@@ -151,14 +143,14 @@ class WriteFinder:
 
     def _late_writer(self, row: Lease) -> str:
         """Return the only worker that can have written a late checkpoint; an empty name if there are several."""
-        earlier = self._readers[row.key] - {"", row.reader} - self._java
+        earlier = self._readers[row.key] - {"", row.reader}
         return next(iter(earlier)) if len(earlier) == 1 else "" if earlier else row.reader or ""
 
 
 class _Builder:
-    def __init__(self, query: str, java: Collection[str]) -> None:
+    def __init__(self, query: str) -> None:
         self._query = query
-        self._writes = WriteFinder(java)
+        self._writes = WriteFinder()
         self._reads: dict[int, tuple[str, ...]] = {}
 
     def events_of(self, entry: Entry) -> Iterator[Event]:

@@ -64,7 +64,6 @@ class _Extractor(Subscriber):
     ordinals: dict[str, list[int]]
     records: int
     number_of: Callable[[Position], int]
-    java: frozenset[str]
     events: list[dict[str, Any]] = field(default_factory=list)
     left_out: str = ""
     may_refuse: bool = False
@@ -121,14 +120,12 @@ class _Extractor(Subscriber):
             case Claim() if any(worker == self.query for worker, _ in write.dropped):
                 self.left_out = "another query drops a claim"
             case Claim() | Promote():
-                self.emit("Checkpoint", shard=key, row=row, isOwn=False, isJava=False)
+                self.emit("Checkpoint", shard=key, row=row, isOwn=False)
             case Renew() if self.row(key, event.before) == row:
                 pass
             case _:
-                who = name_of(event.who)
-                self.emit(
-                    type(write).__name__, shard=key, row=row, isOwn=who == self.query, isJava=who in self.java
-                )
+                is_own = name_of(event.who) == self.query
+                self.emit(type(write).__name__, shard=key, row=row, isOwn=is_own)
 
     def _on_planned(self, event: BatchPlanned) -> None:
         if name_of(event.who) == self.query and event.batch:
@@ -189,7 +186,6 @@ def traces_of_queries(
     queries: Iterable[str],
     events: Sequence[Event],
     number_of: Callable[[Position], int],
-    java: frozenset[str] = frozenset(),
 ) -> list[BatchTrace]:
     """Return events as a trace for each query.
 
@@ -198,7 +194,6 @@ def traces_of_queries(
         queries: Their worker ids.
         events: In order.
         number_of: Gives each record a number; they grow in a shard.
-        java: Workers of the KCL.
     """
     shards = _shards_of(events, number_of)
     records = max((len(shard.ordinals) for shard in shards.values()), default=0) + 1
@@ -207,7 +202,7 @@ def traces_of_queries(
     traces = []
     for query in queries:
         holds = {key: shard.holds(query) for key, shard in shards.items()}
-        extractor = _Extractor(query, ordinals, records, number_of, java)
+        extractor = _Extractor(query, ordinals, records, number_of)
         for event in events:
             extractor.handle(event)
             if extractor.left_out:

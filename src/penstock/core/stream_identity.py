@@ -61,6 +61,11 @@ def in_region_of(connection: Mapping[str, Any], *names: str | None) -> dict[str,
 
 def region_of_arns(*names: str | None) -> str | None:
     """Return the region that all ARNs among some names have; None if there is no ARN, or if they differ."""
-    arns = [name.split(":") for name in names if name is not None and name.startswith("arn:")]
-    regions = {parts[_REGION_PART] for parts in arns if len(parts) > _REGION_PART}
+    regions = all_regions_of(*names)
     return (regions.pop() or None) if len(regions) == 1 else None
+
+
+def all_regions_of(*names: str | None) -> set[str]:
+    """Return the regions of the ARNs among some names."""
+    arns = [name.split(":") for name in names if name is not None and name.startswith("arn:")]
+    return {parts[_REGION_PART] for parts in arns if len(parts) > _REGION_PART}

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 from collections.abc import Iterable
@@ -157,9 +156,8 @@ class Producer:
         self._record_bytes_max = 0
         self._is_closed = False
         self._home = HomeProcess("producer")
-        self._fork_count = _forks.count
         self._is_entered = False
-        self._end_hook = _close_at_end(self)
+        self._end_hook = _close_at_end(self, self._home)
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be sent to another process: threads and records that wait would stay behind.
@@ -205,7 +203,7 @@ class Producer:
             ServiceError: Only for the first record: the stream cannot be described.
         """
         engine = self._engine
-        if engine is None or self._is_closed or self._fork_count != _forks.count:
+        if engine is None or self._is_closed or not self._home.is_here:
             engine = self._open()
         if type(data) is not bytes or type(partition_key) is not str:
             data = plain_record(self.stream, data, partition_key)
@@ -296,7 +294,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._fork_count != _forks.count:
+        if not self._home.is_here:
             return  # a forked child leaves the block by its own exit or error; the records are the parent's
         if error is None:
             self.close()
@@ -309,7 +307,7 @@ class Producer:
     @property
     def is_open(self) -> bool:
         """Whether records are accepted without describing the stream first."""
-        return self._engine is not None and not self._is_closed and self._fork_count == _forks.count
+        return self._engine is not None and not self._is_closed and self._home.is_here
 
     def open(self) -> None:
         """Describe the stream and start the threads now; the first `put` does it otherwise.
@@ -377,20 +375,6 @@ class Producer:
         )
 
 
-class _Forks:
-    """Counts the forks that led to this process since the module was loaded; asking for the process id is slower."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        os.register_at_fork(after_in_child=self._note)
-
-    def _note(self) -> None:
-        self.count += 1
-
-
-_forks: Final = _Forks()
-
-
 def open_kinesis(connection: dict[str, Any]) -> Kinesis:
     """Open the service for a producer that was not given one.
 
@@ -402,12 +386,11 @@ def open_kinesis(connection: dict[str, Any]) -> Kinesis:
     return wiring.open_kinesis(wiring.parse_connection(connection))
 
 
-def _close_at_end(producer: Producer) -> EndHook:
+def _close_at_end(producer: Producer, home: HomeProcess) -> EndHook:
     """Close a producer that is still open when its process ends, so that its records are not lost."""
-    process_id = os.getpid()
 
     def close() -> None:
-        if os.getpid() == process_id and producer.waiting_count:
+        if home.is_here and producer.waiting_count:
             _log.warning(
                 "stream %s: the process ends with an open producer; closing it (use `with Producer(...)`)",
                 producer.stream,

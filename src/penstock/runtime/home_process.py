@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from typing import ClassVar, NoReturn, Self
+from typing import ClassVar, Final, NoReturn, Self
 
 from penstock.errors import UsageError
 
@@ -37,6 +37,20 @@ class InOneProcess:
         return copied
 
 
+class _Forks:
+    """Counts the forks that led to this process since the module was loaded; asking for the process id is slower."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        os.register_at_fork(after_in_child=self._on_forked)
+
+    def _on_forked(self) -> None:
+        self.count += 1
+
+
+_forks: Final = _Forks()
+
+
 class HomeProcess:
     """The process in which this was made.
 
@@ -47,11 +61,12 @@ class HomeProcess:
     def __init__(self, owner: str = "consumer") -> None:
         self._owner = owner
         self._process_id = os.getpid()
+        self._fork_count = _forks.count
 
     @property
     def is_here(self) -> bool:
         """Whether this is that process, and no child that was forked off it."""
-        return os.getpid() == self._process_id
+        return self._fork_count == _forks.count
 
     def check(self) -> None:
         """Refuse to go on in a forked child, which has none of its threads.

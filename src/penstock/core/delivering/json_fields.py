@@ -194,14 +194,11 @@ def _explain_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
 def _explain_new(pairs: _Pairs, columns: KnownColumns, is_unknown: bool) -> str | None:
     for name, _ in pairs:
         if name not in columns.types:
-            near = _near(name, columns.types)
-            reason = columns.refusal(name) if near is None else f"column {near} differs in case"
-            if reason is not None:
-                return f"field {name} is no column: {reason}"
-            if is_unknown and len(columns.types) >= COLUMNS_MAX:
-                return f"field {name} is no column: a table has at most {COLUMNS_MAX:,} columns"
-            if is_unknown:
-                return f"field {name} is no column"
+            reason = _differs_in_case(name, columns.types, "column") or columns.refusal(name)
+            if reason is None and is_unknown and len(columns.types) >= COLUMNS_MAX:
+                reason = f"a table has at most {COLUMNS_MAX:,} columns"
+            if reason is not None or is_unknown:
+                return _is_no_column(name, reason)
     return None
 
 
@@ -222,12 +219,9 @@ def _explain_inside(
             if counts[name] > 1:
                 return f"field {shown} is there twice"
             if name not in known:
-                near = _near(name, known)
-                reason = refusal(name, shown) if near is None else f"field {near} differs in case"
-                if reason is not None:
-                    return f"field {shown} is no column: {reason}"
-                if is_unknown:
-                    return f"field {shown} is no column"
+                reason = _differs_in_case(name, known, "field") or refusal(name, shown)
+                if reason is not None or is_unknown:
+                    return _is_no_column(shown, reason)
         reason = _explain_inside(value, known, refusal, f"{path}{column}.", is_unknown)
         if reason is not None:
             return reason
@@ -250,8 +244,13 @@ def _explain_unsure(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
     return f"field {name}: {_name_of(value)} does not fit {types[name].upper()}{_OR_UNREADABLE}"
 
 
-def _near(name: str, names: Collection[str]) -> str | None:
-    return next((each for each in names if each.lower() == name.lower()), None)
+def _differs_in_case(name: str, names: Collection[str], noun: str) -> str | None:
+    near = next((each for each in names if each.lower() == name.lower()), None)
+    return None if near is None else f"{noun} {near} differs in case"
+
+
+def _is_no_column(name: str, reason: str | None) -> str:
+    return f"field {name} is no column{'' if reason is None else f': {reason}'}"
 
 
 def _refuse(word: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.stream_identity import region_of_arns
+from penstock.core.stream_identity import all_regions_of, region_of_arns
 from penstock.errors import OptionError
 from penstock.spark.options.spark_options import (
     OPTIONS,
@@ -162,7 +162,7 @@ def _check_arns(option: str, arns: tuple[str, ...]) -> None:
     Args:
         arns: ARNs, or names.
     """
-    regions = sorted({arn.split(":")[3] for arn in arns if arn.count(":") >= 5})
+    regions = sorted(all_regions_of(*arns))
     if len(regions) > 1:
         raise OptionError(
             f"option {option} names streams of {', '.join(regions)}: the streams of one query are in one region, as its lease table is. "
