@@ -31,7 +31,7 @@ from penstock.delivery.opening import (
     with_absolute_paths,
 )
 from penstock.delivery.run_lock import QUERY, kind_of, try_lock
-from penstock.delivery.running import check_deliveries, use_utf8_names
+from penstock.delivery.running import DeliveryRun, check_deliveries, use_utf8_names
 from penstock.delivery.table_writer import saved_schema
 from penstock.errors import DeliveryFailed, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
@@ -152,7 +152,8 @@ def test_a_backfill_of_another_name_ends_where_the_first_delivery_began(streams,
     for until in ({}, {"until": "2026-02-02"}):
         with pytest.raises(DeliveryFailed, match=r"keep name=orders, or end it at 2026-02-01T00:00:00"):
             opens(**backfill, **until)
-    opens(**backfill, until="2026-02-01")
+    with pytest.raises(OptionError, match=r"the stream has records from .* on; it was created then"):
+        opens(**backfill, until="2026-02-01")
     opens(**backfill, stream=streams[1])
 
 
@@ -162,22 +163,20 @@ def test_a_redelivery_of_a_delivery_that_never_ran_writes_nothing(opens, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"roleArn": "arn:aws:iam::222222222222:role/r"},
-        {"regionName": "us-east-1"},
-        {"endpoint": "http://b"},
-        {"awsProfile": "b"},
-    ],
-)
-def test_streams_of_one_name_are_two_if_the_sources_options_say_so(tmp_path, options):
-    given = {"stream": "orders", "to": f"{tmp_path}/orders"}
-    first = parse_delivery({**given, "name": "a", "options": {"roleArn": "arn:aws:iam::111111111111:role/r"}})
-    assert len(check_deliveries([first, parse_delivery({**given, "name": "b", "options": options})])) == 2
-    same = {"stsRoleArn": "arn:aws:iam::111111111111:role/r", "maxFetchRecordsPerShard": "10"}
-    with pytest.raises(OptionError, match="the table would have each record twice"):
-        check_deliveries([first, parse_delivery({**given, "name": "c", "options": same})])
+def test_a_record_is_put_once_into_a_table_whatever_names_its_stream_has(kinesis, streams, tmp_path):
+    def run(*given):
+        checked = check_deliveries([parse_delivery({"to": f"{tmp_path}/orders", **each}) for each in given])
+        DeliveryRun(None, checked, print).close()
+
+    summary = kinesis.client("kinesis").describe_stream_summary(StreamName=streams[0])
+    arn = summary["StreamDescriptionSummary"]["StreamARN"]
+    named, by_arn = {"stream": streams[0], "name": "a"}, {"stream": arn, "name": "b"}
+    for start in ({}, {"start": "2026-02-01"}):
+        with pytest.raises(OptionError, match=r"deliveries a and b have the same stream .*each record twice"):
+            run(named | start, by_arn | start)
+    with pytest.raises(DeliveryFailed, match="end it at 2026-02-01T00:00:00"):
+        run(named | {"since": "2026-01-01"}, by_arn | {"start": "2026-02-01"})
+    run(named, by_arn | {"stream": streams[1]})
 
 
 def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,6 +22,7 @@ from penstock.core.delivering.json_schema_columns import is_json_schema
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import (
     DeliveryRecord,
+    check_kept,
     check_same_delivery,
     plan_backfill,
     plan_start,
@@ -33,6 +35,7 @@ from penstock.core.delivering.record import (
 from penstock.core.delivering.sql_names import quoted
 from penstock.core.moments import parse_moment
 from penstock.core.reading.service_clock import service_now_ms
+from penstock.core.shard import StreamSummary
 from penstock.core.starting import check_has_come, parse_starting
 from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
@@ -66,6 +69,7 @@ from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_s
 from penstock.spark.options.time_zones import read_time_zone
 from penstock.spark.tasks.query_stream import NEW_QUERY
 
+_log: Final = logging.getLogger("penstock.delivery")
 _NEW_STREAM: Final = (
     "Deliver the new stream under another name, with start TRIM_HORIZON: it may fill the same table"
 )
@@ -247,7 +251,7 @@ def open_delivery(
         is_redelivery: Whether only dead letters are delivered.
 
     Raises:
-        OptionError: The delivery contradicts an earlier run, or its schema cannot be parsed.
+        OptionError: The delivery contradicts an earlier run, its schema cannot be parsed, or its range has no records.
         NotFound: There is no such stream.
         DeliveryFailed: The table or the checkpoint location is another delivery's, or cannot be written.
     """
@@ -280,14 +284,12 @@ def open_delivery(
     identity = str(StreamIdentity(summary.arn, summary.created_ms))
     record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id, identity)
     backfill_range = None
-    zone = time_zone_of(delivery)
     if delivery.since is not None:
-        until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
-        since_ms = parse_moment(delivery.since, "since", zone)
-        backfill_range = plan_backfill((since_ms, until_ms), now_ms, earlier, store.ranges())
-        check_other_names(files, delivery, record, backfill_range)
+        backfill_range = _plan_range(
+            files, delivery, store, (record, earlier), summary=summary, now_ms=now_ms
+        )
     elif record.start is None and not is_redelivery:
-        position = parse_starting(delivery.start, "start", zone)
+        position = parse_starting(delivery.start, "start", time_zone_of(delivery))
         check_has_come(position, now_ms, f"start={delivery.start}")
         check_other_names(files, delivery, record, position)
         start, start_ms = plan_start(position, now_ms, store.ranges())
@@ -309,6 +311,30 @@ def open_delivery(
         backfill_range=backfill_range,
         starting=record.start or "",
     )
+
+
+def _plan_range(
+    files: Files,
+    delivery: Delivery,
+    store: BatchStore,
+    records: tuple[DeliveryRecord, DeliveryRecord | None],
+    *,
+    summary: StreamSummary,
+    now_ms: int,
+) -> DoneRange:
+    """Return the range of a backfill, after its checks."""
+    zone, ranges = time_zone_of(delivery), store.ranges()
+    assert delivery.since is not None
+    since_ms = parse_moment(delivery.since, "since", zone)
+    until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
+    record, earlier = records
+    planned = plan_backfill((since_ms, until_ms), now_ms, earlier, ranges)
+    check_other_names(files, delivery, record, planned)
+    if planned not in ranges:
+        warning = check_kept(planned, now_ms - summary.retention_ms, summary.created_ms)
+        if warning is not None:
+            _log.warning("%s: %s", delivery.name, warning)
+    return planned
 
 
 def earlier_record(files: Files, delivery: Delivery) -> DeliveryRecord | None:

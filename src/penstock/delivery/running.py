@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.core.delivering.definition import Delivery, SourcePlace, check_together
 from penstock.core.delivering.lake_packages import lake_settings, spark_line
 from penstock.core.delivering.manifest import range_label
+from penstock.core.delivering.record import check_streams
 from penstock.core.moments import describe_moment
 from penstock.delivery.files import spark_uri
 from penstock.delivery.opening import (
@@ -39,7 +40,7 @@ from penstock.delivery.redelivery import redeliver
 from penstock.delivery.run_lock import RunLock
 from penstock.delivery.schema_file import is_submitted
 from penstock.delivery.table_writer import BatchReport, TableWriter
-from penstock.errors import DeliveryFailed, PenstockError
+from penstock.errors import DeliveryFailed, OptionError, PenstockError, UsageError
 from penstock.spark.engine import PASSES_START, check_version
 from penstock.spark.options.spark_options import SourceOptions
 
@@ -106,7 +107,14 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
         OptionError, PositionError: A wrong value.
     """
     placed = [with_absolute_paths(each) for each in deliveries]
-    found = [(each, check_options(each)) for each in placed]
+    found = []
+    for each in placed:
+        try:
+            found.append((each, check_options(each)))
+        except UsageError as error:
+            if len(placed) == 1:
+                raise
+            raise OptionError(f"delivery {each.name} into {each.to}: {error}") from error
     check_together([(each, _place_of(options)) for each, options in found])
     return found
 
@@ -173,6 +181,7 @@ class DeliveryRun:
                     self.opened.append(
                         open_delivery(spark, each, options, self._lock, is_redelivery=is_redelivery)
                     )
+            check_streams([(each.delivery, each.record, each.backfill_range) for each in self.opened])
             for opened in self.opened:
                 self._lock(opened.delivery)
                 save_record(opened)

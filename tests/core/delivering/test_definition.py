@@ -88,8 +88,8 @@ def test_dashes_and_underscores_in_a_key_are_the_same():
     )
 
 
-def check_beside(first, second, regions=("eu", "eu"), lease_tables=("app", "app")):
-    places = [SourcePlace((region,), table) for region, table in zip(regions, lease_tables, strict=True)]
+def check_beside(first, second, lease_tables=("app", "app")):
+    places = [SourcePlace(("eu",), table) for table in lease_tables]
     check_together([*zip((parse_delivery(first), parse_delivery(second)), places, strict=True)])
 
 
@@ -103,7 +103,6 @@ def test_two_deliveries_with_one_name_and_table_are_refused():
 @pytest.mark.parametrize(
     ("shared", "message"),
     [
-        ({"to": "/l"}, "stream=orders and to=/l: the table would have each record twice"),
         ({"application": "app"}, "application=app: they would divide the shards"),
         ({"checkpoint": "/c"}, "checkpoint=/c: each needs its own"),
         (
@@ -112,7 +111,7 @@ def test_two_deliveries_with_one_name_and_table_are_refused():
         ),
     ],
 )
-def test_two_deliveries_share_neither_records_nor_leases_nor_places(shared, message):
+def test_two_deliveries_share_neither_leases_nor_places(shared, message):
     first = {"stream": "orders", "to": "/a", "name": "first", **shared}
     second = {"stream": "orders", "to": "/b", "name": "second", **shared}
     with pytest.raises(OptionError, match=message):
@@ -122,11 +121,6 @@ def test_two_deliveries_share_neither_records_nor_leases_nor_places(shared, mess
 def test_two_deliveries_may_have_one_folder_of_dead_letters_or_one_table():
     first = {"stream": "orders", "to": "/l", "name": "first", "dead-letters": "/d"}
     check_beside(first, {"stream": "returns", "to": "/l", "name": "second", "dead-letters": "/d"})
-
-
-def test_streams_of_one_name_in_two_regions_may_fill_one_table():
-    first, second = ({"stream": "orders", "to": "/l", "name": each} for each in ("first", "second"))
-    check_beside(first, second, regions=("eu", "us"))
 
 
 def test_an_application_may_have_two_lease_tables():

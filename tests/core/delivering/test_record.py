@@ -15,6 +15,7 @@ from penstock.core.delivering.manifest import (
     range_label,
 )
 from penstock.core.delivering.record import (
+    check_kept,
     check_same_delivery,
     has_files_of,
     plan_backfill,
@@ -130,6 +131,23 @@ def test_a_backfill_beside_a_delivery_from_the_oldest_record_is_refused():
     running = with_start(record(), "TRIM_HORIZON", None)
     with pytest.raises(OptionError, match="began with the oldest record"):
         plan_backfill((NOW_MS - HOUR_MS, NOW_MS), NOW_MS, running, [])
+
+
+def test_a_backfill_says_which_records_have_gone():
+    day = DoneRange(NOW_MS - 24 * HOUR_MS, NOW_MS)
+    early, late = NOW_MS - 48 * HOUR_MS, NOW_MS - HOUR_MS
+    assert check_kept(day, early, early) is None
+    assert check_kept(day, early, late) is None
+    lost = (
+        "the range has only the records from 2025-12-31T23:00:00Z on; older ones have gone by its retention"
+    )
+    assert check_kept(day, late, early) == lost
+    for oldest_ms, created_ms, reason in (
+        (NOW_MS, early, "gone by its retention"),
+        (early, NOW_MS, "created"),
+    ):
+        with pytest.raises(OptionError, match=f"has records from 2026-01-01T00:00:00Z on; .*{reason}"):
+            check_kept(day, oldest_ms, created_ms)
 
 
 def test_files_of_another_delivery_are_told_apart_by_the_whole_name():

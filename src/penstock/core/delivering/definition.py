@@ -251,10 +251,10 @@ def _check_target(delivery: Delivery) -> None:
 
 
 class SourcePlace(Struct, frozen=True):
-    """The places of a delivery's stream and leases, from all options that set them.
+    """The place of a delivery's leases, from all options that set it.
 
     Args:
-        connection: Options that choose the account, the region and the endpoint; streams of one name differ if these differ.
+        connection: Options that choose the account, the region and the endpoint.
         lease_table: Of the leases.
     """
 
@@ -265,9 +265,10 @@ class SourcePlace(Struct, frozen=True):
 def check_together(deliveries: Sequence[tuple[Delivery, SourcePlace]]) -> None:
     """Refuse deliveries that would write the same files, or divide the shards of a stream between them.
 
+    Whether two put one stream into one table is known when the service has described the streams: `check_streams`.
+
     Raises:
-        OptionError: Two have the same name and table, or put one stream into one table, or share leases, a checkpoint location, or files
-            of dead letters.
+        OptionError: Two have the same name and table, or share leases, a checkpoint location, or files of dead letters.
     """
     seen: set[str | tuple[str, str]] = set()
     for each, _ in deliveries:
@@ -285,9 +286,6 @@ def check_together(deliveries: Sequence[tuple[Delivery, SourcePlace]]) -> None:
 def _claims(delivery: Delivery, place: SourcePlace) -> list[tuple[str, object, str]]:
     """Return the options that two deliveries cannot share: as text, the place if it matters, and the consequence if they did."""
     claims: list[tuple[str, object, str]] = []
-    if delivery.since is None:
-        claim = f"stream={delivery.stream} and to={delivery.to}"
-        claims.append((claim, place.connection, "the table would have each record twice"))
     if delivery.application is not None:
         claim = f"application={delivery.application}"
         claims.append((claim, place, "they would divide the shards between them"))

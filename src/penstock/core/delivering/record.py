@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -206,6 +208,28 @@ def plan_backfill(
     return wanted
 
 
+def check_kept(wanted: DoneRange, oldest_ms: int, created_ms: int) -> str | None:
+    """Return a warning if the stream has lost records of a backfill's range; None if it has all of them.
+
+    Args:
+        wanted: The range.
+        oldest_ms: The moment from which the stream keeps its records.
+        created_ms: Its creation.
+
+    Raises:
+        OptionError: The stream has no record of that time.
+    """
+    begin_ms = max(oldest_ms, created_ms)
+    reason = "it was created then" if begin_ms == created_ms else "older ones have gone by its retention"
+    if wanted.until_ms <= begin_ms:
+        raise OptionError(
+            f"until={describe_moment(wanted.until_ms)}: the stream has records from {describe_moment(begin_ms)} on; {reason}"
+        )
+    if wanted.since_ms < begin_ms and begin_ms > created_ms:
+        return f"the range has only the records from {describe_moment(begin_ms)} on; {reason}"
+    return None
+
+
 def check_beside(
     delivery: Delivery,
     record: DeliveryRecord,
@@ -226,7 +250,7 @@ def check_beside(
     name, before = other
     if before.to != record.to or not _is_same_stream(before, record):
         return
-    shown = f"{delivery.to} has records of {delivery.stream} by a delivery {name}"
+    shown = f"{delivery.to} gets records of {delivery.stream} by a delivery {name}"
     if isinstance(begin, DoneRange):
         if before.start_ms is None or begin.until_ms > before.start_ms:
             way_out = "" if before.start_ms is None else f", or end it at {describe_moment(before.start_ms)}"
@@ -238,6 +262,28 @@ def check_beside(
             f"{shown}, and under the name {delivery.name} it would begin anew: records would come again, or be left out. Keep "
             f"name={name}, or start {delivery.name} at a moment (start: AT_TIMESTAMP …)"
         )
+
+
+def check_streams(runs: Sequence[tuple[Delivery, DeliveryRecord, DoneRange | None]]) -> None:
+    """Refuse deliveries of one program that would put a record into one table twice, whatever names its stream has there.
+
+    Args:
+        runs: Deliveries and their records; with the range of a backfill.
+
+    Raises:
+        OptionError: Two run on, from one stream into one table.
+        DeliveryFailed: One is a backfill, which `check_beside` refuses.
+    """
+    for (first, record, reach), (second, other, other_reach) in itertools.combinations(runs, 2):
+        if reach is not None:
+            check_beside(first, record, (second.name, other), reach)
+        elif other_reach is not None:
+            check_beside(second, other, (first.name, record), other_reach)
+        elif record.to == other.to and _is_same_stream(record, other):
+            raise OptionError(
+                f"deliveries {first.name} and {second.name} have the same stream {first.stream} and to={first.to}: the table would have "
+                "each record twice"
+            )
 
 
 def _is_same_stream(first: DeliveryRecord, second: DeliveryRecord) -> bool:
