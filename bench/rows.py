@@ -239,15 +239,24 @@ LATENCY = (
 
 
 def _idle(shards: int, limit_s: float) -> Row:
+    shorter = "Penstock, probeInterval 300ms"
     return Row(
         key=f"idle-{shards}",
         title=f"one record on {shards:,} idle shards, a random one each time",
         figure="median_s",
         contenders=(
             Contender("Penstock", ("idle_shards", "penstock"), packages=("penstock", "pyspark")),
+            Contender(
+                shorter, ("idle_shards", "penstock"), {"probeInterval": "300ms"}, packages=("penstock", "pyspark")
+            ),
             Contender("boto3, one after the other", ("idle_shards", "boto3"), packages=("boto3",)),
         ),
-        aims=(Aim("median_s", limit_s), Aim("longest_s", 2 * limit_s)),
+        aims=(
+            Aim("median_s", limit_s),
+            Aim("longest_s", 2 * limit_s),
+            Aim("median_s", limit_s, contender=shorter),
+            Aim("longest_s", 2 * limit_s, contender=shorter),
+        ),
         streams=Streams(shards, has_limits=True),
         turns=1,
         budget_s=25,

@@ -1,4 +1,4 @@
-"""Measure how long one record on a stream of idle shards takes to reach `foreachBatch`, with default options.
+"""Measure how long one record on a stream of idle shards takes to reach `foreachBatch`, with default options or those of a contender.
 
 Records are put one at a time on random shards at random moments, the next one when the one before has arrived and the query is idle
 again: a shard that was just read is probed more often, so the same shard again would be found too soon.
@@ -40,7 +40,7 @@ def boto3(stream: str, turn: int) -> Figures:
     return {"median_s": statistics.median(times)}
 
 
-def penstock(stream: str, turn: int) -> Figures:
+def penstock(stream: str, turn: int, **options: str) -> Figures:
     import boto3
 
     client, chance = boto3.client("kinesis"), random.Random(turn)
@@ -59,12 +59,13 @@ def penstock(stream: str, turn: int) -> Figures:
         wait_until(query, lambda: data in arrived, f"record {data!r}")
         return arrived[data] - began_s
 
-    with session() as spark, running(kinesis(spark, stream, f"{stream}-{turn}"), note) as query:
-        first_s = put(query, b"first %d" % turn)
+    application = "-".join([stream, str(turn), *options.values()])
+    with session() as spark, running(kinesis(spark, stream, application, **options), note) as query:
+        first_s = put(query, f"{application} first".encode())
         times = []
         for number in range(RECORDS):
             time.sleep(1.0 + chance.random())
-            times.append(put(query, b"%d %d" % (turn, number)))
+            times.append(put(query, f"{application} {number}".encode()))
     return {"median_s": statistics.median(times), "longest_s": max(times), "first_s": first_s}
 
 
