@@ -171,6 +171,18 @@ def test_another_transaction_with_the_same_token_is_refused(rig, tables):
     assert counted(tables) == "1"
 
 
+@pytest.mark.parametrize("condition", ["((((", "k = ", "k BETWEEN :x AND"])
+def test_a_transaction_with_a_malformed_condition_is_refused_and_not_worth_a_retry(rig, tables, condition):
+    check = {
+        "ConditionCheck": {"TableName": "ttt", "Key": {"k": {"S": "a"}}, "ConditionExpression": condition}
+    }
+    put = {"Put": {"TableName": "ttt", "Item": {"k": {"S": "b"}}}}
+    assert message(tables.transact_write_items, TransactItems=[put, check]).startswith(
+        "ValidationException: "
+    )
+    assert tables.scan(TableName="ttt")["Count"] == 0
+
+
 def test_a_transaction_that_was_refused_may_come_again_with_its_token(rig, tables):
     wrong = {"TableName": "ttt", "Item": {"k": {"S": "x"}}, "ConditionExpression": "attribute_exists(k)"}
     again = {"ClientRequestToken": "token-1", "TransactItems": [{"Put": wrong}]}

@@ -193,8 +193,8 @@ class MotoBridge:
             if isinstance(error, ValueError) and service == "cloudwatch":
                 return error_answer(request, "MalformedInput", str(error)[:1000], 400)
             log.exception("moto failed on %s.%s", service, operation)
-            if isinstance(error, LookupError | TypeError | AttributeError | ArithmeticError | RecursionError):
-                # the request itself is the cause: sent again, it would fail in the same way
+            if not isinstance(error, OSError | MemoryError):
+                # moto works in memory, so the request itself is the cause: sent again, it would fail in the same way
                 code = "ValidationException" if service.startswith("dynamodb") else "ValidationError"
                 return error_answer(request, code, f"moto cannot carry this out: {error!r}"[:1000], 400)
             return error_answer(request, "InternalServerError", f"moto failed: {error!r}"[:1000], 500)
