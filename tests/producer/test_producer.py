@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import multiprocessing
 import os
 import pickle
@@ -80,6 +81,30 @@ def test_a_record_of_another_type_is_refused_and_harms_no_other(
         producer.flush(DEADLINE_S)
         assert before.result(1)
         assert after.result(1)
+
+
+class _Customer(str, enum.Enum):  # noqa: UP042 - its hash is not that of the text
+    ANNA = "anna"
+
+
+class _Text(str):  # as numpy and others have it
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
+@pytest.mark.parametrize("kind", [_Text, _Customer])
+def test_a_text_of_another_class_is_put_as_plain_text_in_the_order_of_its_key(
+    server, kinesis, stream, kind, aggregation
+):
+    with Producer(_Text(stream), kinesis=kinesis, aggregation=aggregation) as producer:
+        for number, key in enumerate(["anna", kind("anna"), "anna", kind("anna")]):
+            producer.put(b"%d" % number, key)
+        producer.flush(DEADLINE_S)
+        assert producer.put(b"elsewhere", kind("anna"), _Text("0")).result(DEADLINE_S)
+    found = kcl_reads(server.client(), stream)
+    assert [(key, data) for key, data in found if data != b"elsewhere"] == [
+        ("anna", b"%d" % n) for n in range(4)
+    ]
 
 
 @pytest.mark.parametrize("aggregation", [True, False])

@@ -93,8 +93,17 @@ _ADDRESSES_MAX: Final = 8
 _QUEUES_MAX: Final = 64
 _LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME"
 _BINARY: Final = re.compile(rb'"BS?"\s*:')
-_encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def _plain(value: object) -> str:
+    """Return a subclass of `str`, which msgspec does not encode, as plain text."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"a value of type {type(value).__name__} cannot be sent")
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 class DataPlaneClient:

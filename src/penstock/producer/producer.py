@@ -206,7 +206,9 @@ class Producer:
         if engine is None or self._is_closed or not self._home.is_here:
             engine = self._open()
         if type(data) is not bytes or type(partition_key) is not str:
-            data = plain_record(self.stream, data, partition_key)
+            data, partition_key = plain_record(self.stream, data, partition_key)
+        if explicit_hash_key is not None and isinstance(explicit_hash_key, str):
+            explicit_hash_key = str.__str__(explicit_hash_key)
         check_record(self.stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
         future = engine.put(
             data,

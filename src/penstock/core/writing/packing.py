@@ -133,8 +133,10 @@ class PackedEntry(PutEntry):
         return len(self.records) > 1
 
 
-def plain_record(stream: str, data: object, partition_key: object) -> bytes:
-    """Return the data of a record as bytes that cannot change while they wait.
+def plain_record(stream: str, data: object, partition_key: object) -> tuple[bytes, str]:
+    """Return the data of a record as bytes that cannot change while they wait, and its key as plain text.
+
+    A subclass of `str`, as numpy and enumerations have them, may not be encoded, and may differ from the same text in its hash.
 
     Raises:
         RecordError: Data or key are of another type. Once put, they would fail the records that are sent with them.
@@ -149,7 +151,7 @@ def plain_record(stream: str, data: object, partition_key: object) -> bytes:
             f"stream {stream}: the data of the record with key {partition_key[:40]!r} is of type {type(data).__name__}, "
             f"not bytes{way_out}"
         )
-    return bytes(data)
+    return bytes(data), str.__str__(partition_key)
 
 
 def check_record(
