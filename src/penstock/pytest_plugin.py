@@ -10,6 +10,7 @@ a fixture is used.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _SCOPE_SETTING: Final = "local_kinesis_server_scope"
+_SENT_WITHIN_S: Final = 5.0
 _SCOPES: Final = ("session", "package", "module", "class", "function")
 
 
@@ -77,6 +79,7 @@ def local_kinesis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     with _server_class(request.fixturename)(**(marker.kwargs if marker is not None else {})) as kinesis:
         _point_environment(kinesis, monkeypatch)
         yield kinesis
+        _send_waiting()
 
 
 @pytest.fixture
@@ -97,6 +100,14 @@ def penstock_replay(
             return kinesis
 
         yield start
+        _send_waiting()
+
+
+def _send_waiting() -> None:
+    """Send what open producers hold while the environment points to the server: later they would send it elsewhere."""
+    loaded = sys.modules.get("penstock.producer.producer")
+    if loaded is not None:
+        loaded.send_waiting(_SENT_WITHIN_S)
 
 
 def _point_environment(kinesis: LocalKinesis, monkeypatch: pytest.MonkeyPatch) -> None:

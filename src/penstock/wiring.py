@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from penstock.aws.aws_options import AwsOptions, parse_connection
+from penstock.aws.aws_options import AwsOptions, parse_connection, settled
 from penstock.errors import OptionError
 from penstock.runtime.system_clock import SystemClock
 
@@ -182,4 +182,5 @@ __all__ = [
     "open_schema_registry",
     "open_stream_control",
     "parse_connection",
+    "settled",
 ]

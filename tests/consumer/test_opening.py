@@ -1,7 +1,14 @@
 """The adapters of a consumer are opened."""
 
+import os
 import subprocess
 import sys
+
+import pytest
+
+from penstock.consumer.consumer import open_ports
+from penstock.wiring import AwsOptions, settled
+from penstock_local import LocalKinesis
 
 PROGRAM = """
 import sys
@@ -20,3 +27,47 @@ print(*(name for name in sys.modules if name.startswith("penstock") and name not
 def test_all_adapters_are_loaded_before_the_thread_of_the_lease_table_begins():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+def test_a_worker_stays_where_it_began_if_the_environment_points_elsewhere(monkeypatch):
+    with LocalKinesis() as server:
+        server.create_stream("orders")
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        ports = open_ports("billing", {}, 30.0)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        monkeypatch.setenv("AWS_REGION", "eu-west-1")
+        assert ports.kinesis.fetch_summary("orders").name == "orders"
+        assert ports.lease_table.ensure_exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "region", "endpoint_url"),
+    [
+        (
+            {"AWS_REGION": "r1", "AWS_DEFAULT_REGION": "r2", "AWS_ENDPOINT_URL": "http://a"},
+            {},
+            "r1",
+            "http://a",
+        ),
+        ({"AWS_DEFAULT_REGION": "r2"}, {}, "r2", None),
+        ({"AWS_REGION": "", "AWS_ENDPOINT_URL": ""}, {}, None, None),
+        (
+            {"AWS_REGION": "r1", "AWS_ENDPOINT_URL": "http://a"},
+            {"region": "r3", "endpoint_url": "http://b"},
+            "r3",
+            "http://b",
+        ),
+        # each service has an address of its own
+        ({"AWS_ENDPOINT_URL": "http://a", "AWS_ENDPOINT_URL_KINESIS": "http://b"}, {}, None, None),
+        ({"AWS_ENDPOINT_URL": "http://a", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "True"}, {}, None, None),
+    ],
+)
+def test_a_worker_keeps_the_region_and_the_endpoint_of_its_start(
+    monkeypatch, environment, given, region, endpoint_url
+):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert settled(AwsOptions(**given)) == AwsOptions(region=region, endpoint_url=endpoint_url)

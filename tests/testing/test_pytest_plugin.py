@@ -1,9 +1,11 @@
-"""The fixtures without the package of the embedded Kinesis."""
+"""The fixtures: without the package of the embedded Kinesis, and at the end of a test."""
 
 import subprocess
 import sys
 
 import pytest
+
+from penstock import Producer
 
 WITHOUT = """
 import sys
@@ -32,3 +34,20 @@ def test_a_fixture_without_its_package_says_how_to_get_it(tmp_path, fixture):
     assert sentence in done.stdout.splitlines()
     assert "ModuleNotFoundError" not in done.stdout
     assert "Traceback" not in done.stdout
+
+
+@pytest.fixture
+def left_open():
+    """Producers and the receipts of records that they hold when the test ends; checked after its server has stopped."""
+    producers, receipts = [], []
+    yield producers, receipts
+    assert [receipt.result(0).shard_id for receipt in receipts] == ["shardId-000000000000"]
+    for producer in producers:
+        producer.close()
+
+
+def test_a_record_that_waits_when_the_test_ends_goes_to_the_server_of_the_test(left_open, local_kinesis):
+    producers, receipts = left_open
+    local_kinesis.create_stream("orders")
+    producers.append(Producer(stream="orders", linger_s=60))
+    receipts.append(producers[0].put(b"3", "anna"))

@@ -410,7 +410,7 @@ def open_ports(
 
     fields = dict(connection)
     table_name = fields.pop("lease_table_name", None) or application
-    options = wiring.parse_connection(fields, also_known=("lease_table_name",))
+    options = wiring.settled(wiring.parse_connection(fields, also_known=("lease_table_name",)))
     table_options = dataclasses.replace(
         options,
         connect_timeout_s=min(options.connect_timeout_s, lease_duration_s / 3),

@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, Unpack
+from weakref import WeakSet
 
 from penstock.core.keyword_options import check_types, merge_connection, merge_options
 from penstock.core.stream_identity import in_region_of
@@ -366,6 +368,7 @@ class Producer:
                 buffer_bytes_max=options.buffer_bytes_max,
                 record_ttl_s=options.record_ttl_s,
             )
+            _engines.add(self._engine)
             return self._engine
 
     def _fetch_placement(self) -> Placement:
@@ -375,6 +378,19 @@ class Producer:
             wants_aggregation=self.options.aggregation,
             is_forced=self.options.force_aggregation,
         )
+
+
+_engines: Final[WeakSet[Engine]] = WeakSet()
+
+
+def send_waiting(timeout_s: float) -> None:
+    """Send what the producers of this process hold, and wait for the acknowledgements until a timeout.
+
+    The fixture `local_kinesis` calls this before it restores the environment, which producers follow.
+    """
+    until_s = time.monotonic() + timeout_s
+    for engine in list(_engines):
+        engine.flush(max(0.0, until_s - time.monotonic()))
 
 
 def open_kinesis(connection: dict[str, Any]) -> Kinesis:

@@ -305,5 +305,5 @@ def open_ports(connection: Mapping[str, Any]) -> QueueConsumerPorts:
     """
     from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
-    options = wiring.parse_connection(connection)
+    options = wiring.settled(wiring.parse_connection(connection))
     return QueueConsumerPorts(queues=wiring.open_queues(options), kinesis=wiring.open_kinesis(options))
