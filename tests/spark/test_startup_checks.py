@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from msgspec.structs import replace
 
@@ -102,6 +104,18 @@ def test_a_query_without_a_name_is_refused_while_a_new_child_has_no_owner():
 def test_a_query_without_a_name_is_refused_after_another_ones_table_was_deleted():
     with pytest.raises(OptionError, match="other reads it"):
         looked_until(TableOverTime((READ,), ()))
+
+
+def test_of_two_queries_without_a_name_that_begin_at_once_the_first_by_name_goes_on():
+    renewed = [(replace(READ, counter=count),) for count in range(20)]
+    released = (replace(READ, owner=None, counter=20),)
+    for worker, is_refused in (("a", False), ("z", True)):
+        table = TableOverTime(*renewed, released)
+        with pytest.raises(OptionError, match="other reads it") if is_refused else nullcontext():
+            refuse_hidden_sharing(table, worker, UNNAMED, table.clock, has_joined=True)
+    table = TableOverTime(*[(replace(READ, counter=count),) for count in range(60)])
+    with pytest.raises(OptionError, match="other reads it"):  # the other one has checked before
+        refuse_hidden_sharing(table, "a", UNNAMED, table.clock, has_joined=True)
 
 
 class DatedKinesis:

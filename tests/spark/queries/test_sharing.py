@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +19,9 @@ from penstock.core.leases.lease_writes import Create
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 from penstock.spark import stream_reader
+from penstock.spark.driver import joining
 from penstock.spark.driver.query_worker import coordinator_options
+from penstock.spark.driver.startup_checks import refuse_hidden_sharing
 from spark_support import numbered, put
 from waiting import wait_until
 
@@ -86,6 +89,35 @@ def test_two_queries_of_an_application_share_the_shards_and_every_record_comes_o
     two.drain()
     assert sorted(one.numbers() + two.numbers()) == list(range(600))
     assert two.rows
+
+
+def test_of_two_queries_without_a_name_that_begin_at_once_one_reads_everything(fleet, client, monkeypatch):
+    queries = [fleet()]
+    queries.append(fleet(beside=queries[0]))
+    have_checked = threading.Barrier(2)
+
+    def check(*args):
+        refuse_hidden_sharing(*args)
+        have_checked.wait(DEADLINE_S)  # neither has a lease yet
+
+    def begin(query):
+        del query.given["applicationName"]
+        query.reader = query.fresh()
+        try:
+            query.commit(end := query.next_plan(), query.execute(end))
+        except OptionError as error:
+            query.reader.stop()
+            return str(error)
+
+    monkeypatch.setattr(joining, "refuse_hidden_sharing", check)
+    put(client, queries[0].stream, numbered(0, 100))
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(begin, queries))
+    refused, reading = sorted(zip(answers, queries, strict=True), key=lambda each: each[0] is None)
+    assert "reads it under the default application name" in refused[0]
+    assert reading[0] is None
+    reading[1].drain()
+    assert (refused[1].rows, reading[1].numbers()) == ([], list(range(100)))
 
 
 def test_a_stopped_query_leaves_its_shards_at_once_and_nothing_is_repeated(fleet, client):

@@ -40,6 +40,7 @@ from penstock.spark.driver.joining import Joined, deregister_consumer, draw_name
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
 from penstock.spark.driver.query_worker import STOP_S
+from penstock.spark.driver.startup_checks import refuse_hidden_sharing
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import check_stream
 from penstock.spark.tasks.shard_task import ShardTask
@@ -317,7 +318,11 @@ class Planner:
         """Wait for the query's first leases, once."""
         if self._awaits_leases:
             self._awaits_leases = False
-            self._query.query_worker.await_leases(max(10.0, 2 * self._options.lease_duration_s))
+            query, options = self._query, self._options
+            query.query_worker.await_leases(max(10.0, 2 * options.lease_duration_s))
+            refuse_hidden_sharing(
+                self._ports.table, query.shards.worker, options, self._clock, has_joined=True
+            )
             self._apply_commands()
 
     def _check_stream(self) -> None:

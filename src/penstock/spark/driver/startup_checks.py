@@ -55,11 +55,19 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
     return {lease.key: lease for lease in scan.leases}
 
 
-def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions, clock: Clock) -> None:
+def refuse_hidden_sharing(
+    table: LeaseTable, worker: str, options: SourceOptions, clock: Clock, *, has_joined: bool = False
+) -> None:
     """Raise an error if another worker reads under the default application name.
 
     Wait until the other workers' leases have expired, at most one and a half times their duration. Also wait until
     leases that were just created or released have been unowned for their duration.
+
+    Two queries that start at the same moment both find no lease before they join. So each checks again when it has its
+    leases. Then the one whose worker id is first waits twice as long: the other one ends meanwhile, and it goes on.
+
+    Args:
+        has_joined: Whether this worker has its leases.
 
     Raises:
         OptionError: Another worker is alive.
@@ -87,7 +95,7 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         # In two cases an unowned lease counts as about to be taken. The only shard has ended, and its child's lease was just
         # created: its creator takes it next. Or a third worker took the only lease from a live reader and has released it:
         # the live reader takes it again.
-        is_to_be_taken = any(
+        is_to_be_taken = not has_joined and any(
             owner_state is OwnerState.UNOWNED
             and (row.counter == 0 or view.was_renewed(row.key))
             and unchanged_s < view.duration_s_of(row)
@@ -96,11 +104,13 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         )
         if not others and (not is_to_be_taken or now_s > began_s + 2 * wait_s):
             return
+        if has_joined and others and worker < min(others):
+            wait_s *= 2
         if others and now_s > began_s + wait_s:
             raise OptionError(
                 f"stream {options.stream}: {', '.join(sorted(others))} reads it under the default application name "
-                f"{options.application}. Give this query an applicationName of its own to read the whole stream, or set "
-                "the same applicationName in both to share the shards"
+                f"{options.application}. Each start() is a query of its own, also if two begin with one load(). Call load() with an "
+                "applicationName of its own to read the whole stream, or set the same applicationName in both queries to share the shards"
             )
         clock.sleep(min(1.0, options.lease_duration_s / 4))
 
