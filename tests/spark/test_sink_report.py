@@ -97,6 +97,16 @@ def test_a_query_that_does_not_tell_its_location_needs_it_given():
         sink_report(SimpleNamespace(id="x"))
 
 
+def test_a_query_whose_sink_does_not_know_its_location_has_no_report(tmp_path):
+    def query(*row_counts):
+        return SimpleNamespace(recentProgress=[{"sink": {"numOutputRows": count}} for count in row_counts])
+
+    for nothing_written in ((), (0,), (-1, -1)):  # -1: foreachBatch
+        assert sink_report(query(*nothing_written), str(tmp_path)) is None
+    with pytest.raises(UsageError, match="with option checkpointLocation"):
+        sink_report(query(7, 0), str(tmp_path))
+
+
 # --- dead letters ---------------------------------------------------------------------------------------------------
 
 

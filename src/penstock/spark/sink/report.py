@@ -98,10 +98,18 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
         The report of the last committed batch and of all of them; None before the first.
 
     Raises:
-        UsageError: The location is not known, or not reachable from here.
+        UsageError: The location is not known, or not reachable from here, or has no report although rows were written.
     """
     location = checkpoint_location or _location_of(query)
-    return read_report(location)
+    report = read_report(location)
+    batches = query.recentProgress if report is None and query is not None else []
+    if any(batch["sink"]["numOutputRows"] > 0 for batch in batches):
+        raise UsageError(
+            f"the query has written rows, and {location} has no report of them: give the query its location with option "
+            "checkpointLocation, since Spark does not pass that of spark.sql.streaming.checkpointLocation to a sink in Python. Or the "
+            "report could not be written: then the driver's log has the reason"
+        )
+    return report
 
 
 def read_report(location: str) -> SinkReport | None:
