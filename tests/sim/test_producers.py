@@ -1,10 +1,7 @@
 """Producers in the simulator: their records are stored, in order, and rarely twice, whatever the service answers."""
 
-from collections import Counter
-
 import pytest
 
-from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock_sim.checkers import Suite
 from penstock_sim.events.base import HistoryEntry
@@ -19,31 +16,9 @@ from penstock_sim.events.producers import (
 )
 from penstock_sim.events.reading import DeliveredTexts
 from penstock_sim.events.streams import ShardCreated
-from penstock_sim.kinds import SeedKind
 from penstock_sim.producer_checkers import AcknowledgedIsThere, ArrivesInOrder, KeysInOrder, RarelyTwice
-from penstock_sim.run import run_seed
-from penstock_sim.situations import never_met
 from penstock_sim.writing_presets import draw_producer_scenario
 from sim.judging import verdict
-from sim.seed_results import assert_clean
-
-SEEDS = 14  # test_many_seeds.py runs the following ones
-FAILED_BEFORE = [
-    34,
-    113,  # the rest of a request began to linger again, so records of one key waited without end
-    2031,  # a checker gave readers too little time that take one record at a time
-    10953,  # reshards were so frequent that one listing for each was too many for a checker
-    11036,  # the same, where listings were incomplete
-]
-
-
-@pytest.fixture(scope="module")
-def runs():
-    return [run_seed(seed, SeedKind.PRODUCERS) for seed in range(SEEDS)]
-
-
-def test_no_promise_is_broken(runs):
-    assert_clean(runs)
 
 
 def test_in_some_worlds_consumers_read_what_producers_put():
@@ -51,20 +26,6 @@ def test_in_some_worlds_consumers_read_what_producers_put():
     read = [scenario for scenario in scenarios if scenario.with_readers]
     assert len(read) == 10
     assert all(set(scenario.workers) > scenario.producers.workers for scenario in read)
-
-
-@pytest.mark.parametrize("seed", FAILED_BEFORE)
-def test_a_seed_that_failed_once_stays_clean(seed):
-    assert run_seed(seed, SeedKind.PRODUCERS).violation is None
-
-
-def test_the_same_seed_gives_the_same_history(runs):
-    assert run_seed(7, SeedKind.PRODUCERS).digest == runs[7].digest
-
-
-def test_every_fault_and_situation_comes_up_within_a_few_seeds(runs):
-    met = sum((result.met for result in runs), Counter())
-    assert never_met(met, SeedKind.PRODUCERS) == []
 
 
 # --- the checkers -----------------------------------------------------------------------------------------------
@@ -158,13 +119,3 @@ def test_other_workers_may_list_the_shards_once_more_for_each_reshard_beyond_fiv
     assert suite.violation is None
     suite.see(HistoryEntry(9.0, CallMade("w#1", "list shards", "")))
     assert suite.violation.invariant == "L5"
-
-
-# --- the command ------------------------------------------------------------------------------------------------
-
-
-def test_the_command_runs_producers(capsys):
-    assert main(["simulate", "--producers", "--seeds", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "sent again: " in out
-    assert out.splitlines()[-1].startswith("2 seeds, 0 violations, ")

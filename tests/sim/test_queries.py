@@ -50,7 +50,6 @@ from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.reading_presets import draw_query_scenario
 from penstock_sim.run import run_seed
 from penstock_sim.situations import never_met
-from sim.seed_results import IMPORTS, outputs_by_hash_seed
 
 SEEDS = 5  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
@@ -59,68 +58,6 @@ PUSHED_SEEDS = {
     9: "closing the subscriptions that nobody uses was due again and again at the same moment",
 }
 """Seeds that are run with subscriptions too; test_many_seeds.py has more."""
-FAILED_BEFORE = {
-    0: "the claim of a shard that went quiet never became the checkpoint while other shards were read",
-    92: "a probe took a shard for read to its tip whose unread records had left the stream",
-    68: "one listing that left a shard out was taken for a loss",
-    149: "a copy of the checkpoint location went on from the claims of the other driver",
-    222: "an iterator that still began at the last record was kept for the next batch",
-    411: "leases that were being brought back were looked for without a pause",
-    69: "records that had left the stream between two actions were missed by a checker in the second one",
-    72: "a query without a name took the child of the shards that another one had just ended",
-    138: "a query without a name took the leases of another one that somebody had just deleted",
-    215: "an unread record left the stream between two pages, and the second one was taken for the tip",
-    608: "a claim that a copy's driver had made was promoted, because its batch had the number of an own one",
-    1432: "a checker counted the task of a driver that had ended before the checkpoint location was set back",
-    4182: "a batch was repeated after the lease of its finished shard had been deleted, as the query had warned",
-    31252: "a task read without a claim while its lease was deleted, and the driver skipped records behind its end",
-    31292: "a query created the lease of a merged shard when the table was lost, and the shards up to its other parent, which another "
-    "query was reading, were skipped",
-    34168: "a query offered the records of an unread batch again, since its lease was taken and came back while the batch ran",
-    34032: "a batch that a restored location had undone counted as a later one of the same number, said a checker",
-    31206: "a shard came back from a second driver, and was read again before the end of its last claim",
-    908: "a shard went on at the claim of a batch that the location's history, set back since, had never given to Spark",
-    1383: "what came after an unread batch was skipped with it, since the time of day had been set behind the last answer",
-    1421: "a refusal that the row did not explain ended the promotion of a claim for good",
-    1504: "the claim of a batch that a restored location does not know was taken for the query's own by a checker",
-    1654: "what came after an unread batch was skipped with it, since the time of day had been set behind the last answer",
-    1644: "a query that was behind dated its plans by its machine's clock, and passed over what came behind an action's limit",
-    1775: "a parent that another query had set back counted as read before its children by a checker",
-    2313: "a query that loaded a stream twice under one name was refused too late: its first batches told nothing of it",
-    2438: "the same",
-    1133: "two loads were refused never, since each had claimed first when nothing of the other one's claims was left",
-    3469: "the same, after a row was deleted",
-    5044: "the same, after a row was deleted",
-    3105: "a probe found the record up to which all was done, and believed the tip after what was behind it had left the stream",
-    2129: "a driver that ran a batch of another one was judged by a checker as if it had planned it",
-    5445: "a checker did not see that what nobody had read of a batch had left the stream before the driver looked",
-    2720: "a loss was taken for a false alarm by a checker, though the row that told of the tip had been deleted",
-    2657: "what an action that stops early took behind another attempt's end was not to come again, said a checker",
-    3129: "an answer that said too early that nothing was left was believed by a checker where nobody had read a batch",
-    113: "a query that still looked for another driver was taken for one at rest",
-    4975: "a query that read what was there, and ended, was taken for one that goes on",
-    1903: "the service's clock was taken from an answer that had waited for as long as a batch lasted",
-    10016: "a query that reads what is there was to have read what came after it had begun, said a checker",
-    3091: "a query without a name took the only lease, which another one had just made and not taken yet",
-    10542: "a merged shard of which a parent had left the stream was taken, and not read until its new worker came to list the shards",
-    10579: "a query without a name took the only lease, which a third worker had taken from another query and given up",
-    11150: "a query that reads three records of a shard at once was given more aggregates than it could read",
-    11749: "a driver that had lost its lease, and had it again, was to know when it had been at the tip, said a checker",
-    11603: "what was set back to an earlier place and had left the stream as a whole was not told as lost",
-    510: "batches of two copies of a checkpoint location were taken for one, because they had one number",
-    691: "a driver that read what no action had read was to find records, said a checker, where an answer was empty and its time over",
-    2421: "a driver that had given a lease back without its row knew when it had been at the tip, said a checker",
-    2510: "an attempt that was paused for longer than the retention was taken for another driver, which it was not to be, said a checker",
-    2623: "a shard that came after its batch, which another driver had planned, was read from where its row had stood before; and its "
-    "lease was never renewed, since a creation of it was under way when it was due",
-    3305: "a machine whose clock had been set back did not start a query from a moment that had come by the service's clock",
-    3812: "a robber took a lease that it had not found lost yet, and so for another process of its name",
-    3511: "a driver was at the tip, said a checker, since a record had come between the answer and its handling",
-    334: "a shard went back to its beginning, and its parent, whose lease was cleared away, was read again behind it",
-    12511: "two listings in a row lacked a shard, which nobody can tell from one that has left the stream",
-    10909: "a task whose driver had gone claimed its batch on a lease that the next driver had set back",
-}
-"""Seeds that showed a defect once, in the worlds that they drew then."""
 
 
 def show(result):
@@ -154,22 +91,6 @@ def test_subscriptions_that_leave_the_rest_of_an_event_behind_are_found(monkeypa
 
     monkeypatch.setattr(TaskSubscription, "continue_from", goes_on)
     assert any(run_seed(seed, SeedKind.QUERIES, FAN_OUT).violation for seed in PUSHED_SEEDS)
-
-
-@pytest.mark.parametrize("seed", FAILED_BEFORE)
-def test_a_seed_that_failed_once_stays_clean(seed):
-    result = run_seed(seed, SeedKind.QUERIES)
-    assert result.violation is None, show(result)
-
-
-def test_the_same_seed_gives_the_same_history_in_every_process():
-    program = (
-        f"{IMPORTS}; "
-        "print(run_seed(2, SeedKind.QUERIES).digest, run_seed(7, SeedKind.QUERIES).digest, run_seed(192).digest)"
-    )
-    digests = outputs_by_hash_seed(program, ("1", "2"))
-    runs = (run_seed(2, SeedKind.QUERIES), run_seed(7, SeedKind.QUERIES), run_seed(192))
-    assert digests == {" ".join(run.digest for run in runs) + "\n"}
 
 
 def test_the_seeds_draw_fleets_of_queries_and_of_queries_with_consumers():

@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 
-from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock.queues.queue_options import QueueConsumerOptions
@@ -26,7 +25,6 @@ from penstock_sim.events.queues import (
     VisibilitySet,
 )
 from penstock_sim.history import History
-from penstock_sim.kinds import SeedKind
 from penstock_sim.plan import QueuePlan
 from penstock_sim.queue_checkers import (
     DeliveredOnce,
@@ -36,40 +34,8 @@ from penstock_sim.queue_checkers import (
     RedeliveriesHaveCauses,
 )
 from penstock_sim.queue_presets import draw_queue_scenario
-from penstock_sim.run import run_scenario, run_seed
+from penstock_sim.run import run_scenario
 from sim.judging import verdict
-from sim.seed_results import assert_clean
-
-FAILED_BEFORE = [
-    30034,  # graceful stops repeated the user records of aggregates that a handler had begun
-]
-SEEDS = 6  # test_many_seeds.py runs the following ones
-
-
-@pytest.fixture(scope="module")
-def runs():
-    return [run_seed(seed, SeedKind.QUEUES) for seed in range(SEEDS)]
-
-
-def test_no_promise_is_broken(runs):
-    assert_clean(runs)
-
-
-@pytest.mark.parametrize("seed", FAILED_BEFORE)
-def test_a_seed_that_failed_once_stays_clean(seed):
-    assert run_seed(seed, SeedKind.QUEUES).violation is None
-
-
-def test_the_same_seed_gives_the_same_history(runs):
-    assert run_seed(5, SeedKind.QUEUES).digest == runs[5].digest
-
-
-def test_the_runs_meet_faults_and_every_end_of_a_delivery(runs):
-    met = sum((result.met for result in runs), Counter())
-    for end in ("acknowledged", "returned", "dead", "void"):
-        assert met[f"situation: a delivery of a queue ends: {end}"] > 0
-    assert met["fault: pauses_per_min"] > 0
-    assert met["fault: stops_per_min"] > 0
 
 
 def test_a_world_without_faults_delivers_each_record_once():
@@ -164,11 +130,3 @@ def test_a_remembered_record_is_not_handled_again():
     checker.handle(DONE)
     with pytest.raises(Broken, match="remembered"):
         checker.handle(BEGAN)
-
-
-# --- the command ------------------------------------------------------------------------------------------------
-
-
-def test_the_command_runs_queues(capsys):
-    assert main(["simulate", "--queues", "--seeds", "2"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("2 seeds, 0 violations, ")

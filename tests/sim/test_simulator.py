@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -24,11 +23,6 @@ from penstock_sim.world import World
 from sim.calm import calm
 
 SEEDS = 50  # test_many_seeds.py runs the following ones
-FAILED_BEFORE = [
-    int(line.split()[0])
-    for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
-    if line and not line.startswith("#")
-]
 
 
 def show(result):
@@ -43,12 +37,6 @@ def runs():
 def test_no_invariant_is_broken(runs):
     for result in runs:
         assert result.violation is None, show(result)
-
-
-@pytest.mark.parametrize("seed", FAILED_BEFORE)
-def test_a_seed_that_failed_once_stays_clean(seed):
-    result = run_seed(seed)
-    assert result.violation is None, show(result)
 
 
 def test_the_same_seed_gives_the_same_history(runs):

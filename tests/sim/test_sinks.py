@@ -1,11 +1,8 @@
 """Sinks in the simulator: a batch's rows are written, in order, and twice only with a cause, through all kills."""
 
-from collections import Counter
-
 import pytest
 from msgspec.structs import replace
 
-from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock_sim.checker import Broken
@@ -23,8 +20,6 @@ from penstock_sim.events.sinks import (
     WriteTaskStarted,
 )
 from penstock_sim.history import History
-from penstock_sim.kinds import SeedKind
-from penstock_sim.run import run_seed
 from penstock_sim.sink_checkers import (
     EndsInTime,
     ErrorsName,
@@ -34,33 +29,8 @@ from penstock_sim.sink_checkers import (
     ReportAddsUp,
     TwiceWithCause,
 )
-from penstock_sim.situations import never_met
 from penstock_sim.writing_presets import draw_sink_scenario
 from sim.judging import verdict
-from sim.seed_results import assert_clean
-
-SEEDS = 6  # test_many_seeds.py runs the following ones
-FAILED_BEFORE = {
-    1286: "a checker expected the first refusal before the silence that an error told of had begun",
-    10113: "of a job with a task that failed too often a task was named that had not failed, so that nobody learned why",
-    11272: "what an error said of dead letters that could not be written was not enough for a checker",
-    1743: "a reader was refused when the faults had just ended, and nobody started its worker anew",
-}
-"""Seeds that showed a defect once, in the worlds that they drew then."""
-
-
-@pytest.fixture(scope="module")
-def runs():
-    return [run_seed(seed, SeedKind.SINKS) for seed in range(SEEDS)]
-
-
-def test_no_promise_is_broken(runs):
-    assert_clean(runs)
-
-
-@pytest.mark.parametrize("seed", FAILED_BEFORE)
-def test_what_a_seed_showed_once_does_not_come_back(seed):
-    assert run_seed(seed, SeedKind.SINKS).violation is None
 
 
 def test_in_some_worlds_consumers_read_what_sinks_write():
@@ -68,14 +38,6 @@ def test_in_some_worlds_consumers_read_what_sinks_write():
     read = [scenario for scenario in scenarios if scenario.with_readers]
     assert len(read) == 10
     assert all(set(scenario.workers) > scenario.sinks.workers for scenario in read)
-
-
-def test_the_same_seed_gives_the_same_history(runs):
-    assert run_seed(5, SeedKind.SINKS).digest == runs[5].digest
-
-
-def test_what_never_came_up_is_told():
-    assert "situation: a task runs twice at the same time" in never_met(Counter(), SeedKind.SINKS)
 
 
 # --- the checkers -----------------------------------------------------------------------------------------------
@@ -188,18 +150,3 @@ def test_an_attempt_that_goes_on_long_after_its_deadline_is_found():
     history.now = 60.0
     with pytest.raises(Broken, match="still writes 60 s after"):
         checker.handle(CALL)
-
-
-# --- the command ------------------------------------------------------------------------------------------------
-
-
-def test_the_command_runs_sinks(capsys):
-    assert main(["simulate", "--sinks", "--seeds", "2"]) == 0
-    out = capsys.readouterr().out
-    assert " expected situations came up; " in out
-    assert out.splitlines()[-1].startswith("2 seeds, 0 violations, ")
-
-
-def test_one_kind_of_world_is_simulated_at_a_time(capsys):
-    assert main(["simulate", "--sinks", "--producers"]) == 2
-    assert "are different worlds: choose one" in capsys.readouterr().err

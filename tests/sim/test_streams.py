@@ -1,11 +1,8 @@
 """Several streams in one lease table in the simulator: each is read by itself, whatever happens to another."""
 
-from collections import Counter
-
 import pytest
 from msgspec.structs import replace
 
-from penstock.cli.main import main
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Take
 from penstock.core.position import TRIM_HORIZON, at_record
@@ -24,57 +21,12 @@ from penstock_sim.events.streams import (
     StreamUnlisted,
 )
 from penstock_sim.history import History
-from penstock_sim.kinds import SeedKind
 from penstock_sim.plan import EPOCH_MS, FaultPlan
 from penstock_sim.reading_presets import draw_streams_scenario
-from penstock_sim.run import run_scenario, run_seed
+from penstock_sim.run import run_scenario
 from penstock_sim.shrinking import as_test, shrink
-from penstock_sim.situations import expected, never_met
 from penstock_sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly
 from sim.judging import verdict
-from sim.seed_results import assert_clean
-
-SEEDS = 4  # test_many_seeds.py runs the following ones
-FAILED_BEFORE = {
-    6: "a worker that stood still while a stream was deleted and created anew took its listing for the old one's",
-    47: "a shard of a deleted stream was ended, since the stream that was created anew does not list it",
-    11177: "the shards of a stream that was gone were listed with every look at the table, also where looks were many",
-    10096: "a worker did not count a lease of its own whose row did not name its stream yet, and took another one for it",
-    11836: "a worker that had listed a stream stood still while that was deleted, and was to know of it, said a checker",
-    13978: "a worker had waited in vain for another one's answer, and a checker looked for it where something was written since",
-    388: "four streams began within a second, and a checker took the looks at the table for a storm",
-}
-
-
-@pytest.fixture(scope="module")
-def runs():
-    return [run_seed(seed, SeedKind.STREAMS) for seed in range(SEEDS)]
-
-
-def test_no_invariant_is_broken(runs):
-    assert_clean(runs)
-
-
-@pytest.mark.parametrize("seed", FAILED_BEFORE)
-def test_a_seed_that_failed_once_stays_clean(seed):
-    assert run_seed(seed, SeedKind.STREAMS).violation is None
-
-
-def test_the_same_seed_gives_the_same_history(runs):
-    assert run_seed(3, SeedKind.STREAMS).digest == runs[3].digest
-
-
-def test_streams_are_added_deleted_and_refused_within_a_few_seeds(runs):
-    met = sum((result.met for result in runs), Counter())
-    for situation in (
-        "situation: a stream is added to the lists",
-        "situation: workers with an old list run beside workers with a new one",
-        "situation: a stream is deleted while it is read",
-        "situation: a worker reads shards of several streams at once",
-        "fault: listing of one stream",
-    ):
-        assert met[situation] > 0, situation
-    assert set(never_met(met, SeedKind.STREAMS)) <= set(expected(SeedKind.STREAMS))
 
 
 def test_worlds_have_two_to_four_streams_that_differ_and_every_cold_start():
@@ -174,18 +126,3 @@ def test_a_stream_that_is_gone_or_left_out_owes_nothing():
     assert not history.is_owed(f"{A}:s")
     assert not history.is_owed(f"{B}:s")
     assert (history.stream_of(f"{A}:s").is_deleted, history.stream_of(f"{B}:s").is_deleted) == (True, False)
-
-
-# --- the command ------------------------------------------------------------------------------------------------
-
-
-def test_the_command_runs_worlds_of_several_streams(capsys):
-    assert main(["simulate", "--streams", "--seeds", "1"]) == 0
-    out = capsys.readouterr().out
-    assert "a worker reads shards of several streams at once" in out
-    assert out.splitlines()[-1].startswith("1 seeds, 0 violations, ")
-
-
-def test_the_command_runs_one_kind_of_world_at_once(capsys):
-    assert main(["simulate", "--streams", "--kcl3"]) == 2
-    assert "choose one" in capsys.readouterr().err
