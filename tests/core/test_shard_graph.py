@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record, at_timestamp
 from penstock.core.shard import Shard
-from penstock.core.shard_graph import Cover, HashRouter, ShardGraph, StartingShards, cover_of, covers
+from penstock.core.shard_graph import Cover, HashRouter, ShardGraph, cover_of, covers
 from penstock.errors import RecordError, StreamChanged
 from stream_history import live_stream
 
@@ -154,7 +154,7 @@ def test_an_empty_listing_is_a_graph_too():
     empty = ShardGraph()
     assert list(empty) == []
     assert empty.open_cover() == Cover((FULL_RANGE,), ())
-    assert empty.snapshot_at(TRIM_HORIZON) == StartingShards((), (FULL_RANGE,))
+    assert empty.snapshot_at(TRIM_HORIZON) == ()
     assert HashRouter(empty.open_shards).predict_shard("k") is None
 
 
@@ -225,8 +225,8 @@ def test_every_hash_key_is_counted_right(spans):
 )
 def test_an_empty_table_begins_with_these_shards(listed, position, begun, holes):
     snapshot = ShardGraph(LATTICE[number] for number in listed).snapshot_at(position)
-    assert numbers(snapshot.shards) == begun
-    assert snapshot.holes == tuple(HashRange(*hole) for hole in holes)
+    assert numbers(snapshot) == begun
+    assert cover_of(one.hash_range for one in snapshot).holes == tuple(HashRange(*hole) for hole in holes)
 
 
 @pytest.mark.parametrize("position", [SHARD_END, at_record("5")])
@@ -305,7 +305,7 @@ def test_in_any_history_the_open_shards_cover_everything_once(history):
     _, shards = history
     graph = ShardGraph(shards)
     assert graph.open_cover() == Cover((), ())
-    assert graph.open_shards == graph.snapshot_at(LATEST).shards
+    assert graph.open_shards == graph.snapshot_at(LATEST)
     router = HashRouter(graph.open_shards)
     assert router.shard_ids == tuple(one.shard_id for one in graph.open_shards)
     for one in graph.open_shards:
@@ -347,9 +347,9 @@ def test_in_any_history_the_oldest_snapshot_and_what_descends_from_it_are_everyt
     trimmed = {one.shard_id for one in closed[: int(len(closed) * (1 - kept))]}
     graph = ShardGraph(one for one in shards if one.shard_id not in trimmed)
     snapshot = graph.snapshot_at(TRIM_HORIZON)
-    assert snapshot.holes == ()
-    reached = {one.shard_id for one in snapshot.shards}
-    for one in snapshot.shards:
+    assert cover_of(one.hash_range for one in snapshot).holes == ()
+    reached = {one.shard_id for one in snapshot}
+    for one in snapshot:
         reached |= graph.descendants([one.shard_id])
     assert reached == {one.shard_id for one in graph}
 

@@ -55,12 +55,11 @@ from penstock.core.reading.reader_steps import (
     Failed,
     Finished,
     ListedShard,
-    PossibleLoss,
     Wait,
 )
 from penstock.core.reading.service_clock import ServiceClock
 from penstock.core.reading.shard_reader import ShardReader
-from penstock.errors import LeaseLost, PenstockError, Throttled
+from penstock.errors import DataLossError, LeaseLost, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import RawRecord
 from penstock.ports.metrics import Metrics
@@ -458,12 +457,12 @@ class ShardRun:
             self._is_fetching = False
             self._reader.change_source(options, self._clock.monotonic_s())
 
-    def _report_loss(self, loss: PossibleLoss) -> None:
+    def _report_loss(self, loss: DataLossError) -> None:
         self._metrics.count("possible_data_loss", 1, self.labels)
         if self._reader.is_final:
-            log.debug("%s", loss.error)  # the shard stops, and reports the reason
+            log.debug("%s", loss)  # the shard stops, and reports the reason
         else:
-            log.error("%s", loss.error)
+            log.error("%s", loss)
 
     # --- results of calls of user code ---
 

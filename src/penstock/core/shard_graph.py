@@ -93,18 +93,6 @@ def _extend(spans: list[tuple[int, int]], start: int, end: int) -> None:
         spans.append((start, end))
 
 
-class StartingShards(Struct, frozen=True):
-    """The shards to begin with on an empty lease table, and whether they cover the hash-key space.
-
-    Args:
-        shards: In the order of their hash ranges. If two overlap, one descends from the other and waits for it.
-        holes: Hash keys that none of them covers. If there are any, the listing is incomplete: create no lease from it.
-    """
-
-    shards: tuple[Shard, ...]
-    holes: tuple[HashRange, ...]
-
-
 # --- the graph --------------------------------------------------------------------------------------------
 
 
@@ -206,8 +194,10 @@ class ShardGraph:
         position: Position,
         covered: Iterable[HashRange] = (),
         without: Collection[str] = frozenset(),
-    ) -> StartingShards:
-        """Return the shards that an application begins with when it has no lease yet.
+    ) -> tuple[Shard, ...]:
+        """Return the shards that an application begins with when it has no lease yet, in the order of their hash ranges.
+
+        If two of them overlap, one descends from the other and waits for it.
 
         Args:
             position: LATEST begins with the open shards. TRIM_HORIZON and AT_TIMESTAMP begin with the oldest listed
@@ -231,10 +221,7 @@ class ShardGraph:
             for shard in (self.open_shards if is_latest else self)
             if shard.shard_id not in without and (_take_out(holes, shard.hash_range) or is_latest)
         ]
-        return StartingShards(
-            tuple(sorted(chosen, key=lambda shard: shard.hash_range)),
-            tuple(HashRange(start, end) for start, end in holes),
-        )
+        return tuple(sorted(chosen, key=lambda shard: shard.hash_range))
 
 
 def _age(shard: Shard) -> tuple[int, str]:

@@ -29,7 +29,6 @@ from penstock.core.reading.reader_steps import (
     ListedShard,
     Page,
     Pause,
-    PossibleLoss,
     Wait,
     find_listed,
 )
@@ -546,10 +545,10 @@ def test_a_trimmed_position_fails_and_gives_no_records():
     machine = started(at_record("100"))
     kept = machine.on_page(page(150, 151), 0.0, 0.1)
     assert kept.rows is None
-    assert isinstance(kept.loss.error, DataLossError)
+    assert isinstance(kept.loss, DataLossError)
     assert isinstance(machine.plan_step(0.1), Failed)
     for word in ("orders", "shardId-0", "100.0", "150", "on_data_loss='warn'"):
-        assert word in str(kept.loss.error)
+        assert word in str(kept.loss)
 
 
 def test_a_trimmed_position_warns_and_goes_on_when_told_so():
@@ -689,7 +688,7 @@ def test_unread_records_that_left_between_two_pages_are_a_loss():
     machine.on_iterator("again", 11.0, 1_000_000)
     kept = machine.on_page(page(150, at_s=4801.0), 11.0, 11.1)
     assert kept.rows is None
-    assert "101" in str(kept.loss.error)
+    assert "101" in str(kept.loss)
     assert isinstance(machine.plan_step(12.0), Failed)
 
 
@@ -699,7 +698,7 @@ def test_an_empty_page_before_the_record_was_looked_for_does_not_tell_how_old_th
     assert machine.on_page(page(behind=1_800_000, at_s=5000.0), 0.0, 0.1) == Kept(())
     kept = machine.on_page(page(150, at_s=5001.0), 1.0, 1.1)
     assert kept.rows is None
-    assert "100" in str(kept.loss.error)
+    assert "100" in str(kept.loss)
 
 
 def test_a_page_is_believed_while_what_was_unread_before_it_must_still_be_there():
@@ -786,7 +785,7 @@ def test_a_last_page_without_children_tells_nothing_of_the_tip():
     assert machine.tip_ms == EPOCH_MS
 
 
-def vanish(machine, *, children=()) -> PossibleLoss | None:
+def vanish(machine, *, children=()) -> DataLossError | None:
     """Let the service deny a shard, and a listing leave it out, as often as it takes; gives the loss."""
     for attempt in range(2):
         machine.on_failure(NotFound("no such shard"), 10.0 * attempt, 0.0)

@@ -135,7 +135,7 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
         if shard.shard_id not in done and any(parent in followed for parent in shard.parents):
             followed.add(shard.shard_id)
     covered = [graph[key].hash_range for key, position in positions.items() if not position.is_shard_end]
-    rest = graph.snapshot_at(start.default, covered=covered, without=done | followed).shards
+    rest = graph.snapshot_at(start.default, covered=covered, without=done | followed)
     positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
     if start.default.sentinel is Sentinel.LATEST:
         # A merged shard waits for both its parents, so the parent that is not followed gets a lease too. It is closed, and its

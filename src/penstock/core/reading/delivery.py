@@ -268,7 +268,7 @@ class ShardDelivery(Generic[R]):
         if piece.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
             self.waiting_bytes -= self._memory_of(piece.records)
             if self.options.checkpointing == "auto" or piece.kind is CallKind.DEAD_LETTER:
-                self._acknowledge(piece.records, piece.ordinals, now_s)
+                self.acknowledge(piece.records, piece.ordinals, now_s)
             self._free_queue(piece.key)
             return None
         self._lifecycle[piece.kind] = "done"
@@ -327,7 +327,15 @@ class ShardDelivery(Generic[R]):
 
     def acknowledge(self, records: Sequence[R], ordinals: Sequence[int], now_s: float) -> None:
         """Mark single records of a call as done, in any order, during the call or after it."""
-        self._acknowledge(records, ordinals, now_s)
+        if isinstance(ordinals, range) and ordinals.start <= self._water.ordinal < ordinals.stop:
+            last = records[-1]
+            self._water.acknowledge_run(ordinals, last.sequence_number, last.sub_sequence_number)
+        else:
+            self._water.acknowledge(
+                (ordinal, record.sequence_number, record.sub_sequence_number)
+                for record, ordinal in zip(records, ordinals, strict=True)
+            )
+        self._schedule_checkpoint(now_s)
 
     def acknowledge_through(self, position: Position, now_s: float, ordinal: int | None = None) -> None:
         """Mark everything up to and including a position as done. Only for shards delivered in one queue.
@@ -575,17 +583,6 @@ class ShardDelivery(Generic[R]):
         return at_record(record.sequence_number, record.sub_sequence_number) <= self.low_water
 
     # --- inside: the low water ---
-
-    def _acknowledge(self, records: Sequence[R], ordinals: Sequence[int], now_s: float) -> None:
-        if isinstance(ordinals, range) and ordinals.start <= self._water.ordinal < ordinals.stop:
-            last = records[-1]
-            self._water.acknowledge_run(ordinals, last.sequence_number, last.sub_sequence_number)
-        else:
-            self._water.acknowledge(
-                (ordinal, record.sequence_number, record.sub_sequence_number)
-                for record, ordinal in zip(records, ordinals, strict=True)
-            )
-        self._schedule_checkpoint(now_s)
 
     def _schedule_checkpoint(self, now_s: float) -> None:
         if self.low_water != self._stored and self._due_since_s is None:

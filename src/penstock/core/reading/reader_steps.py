@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -127,21 +127,6 @@ def place_of_whole(sequence_number: str, data: bytes) -> Position:
     return at_record(sequence_number, len(data) if data.startswith(MAGIC) else 0)
 
 
-class PlacedRecord(Protocol):
-    """The needed fields of a record, to skip those that are done."""
-
-    @property
-    def sequence_number(self) -> str:
-        """The service's text."""
-
-    @property
-    def sub_sequence_number(self) -> int:
-        """Place inside its aggregate."""
-
-
-R = TypeVar("R", bound=PlacedRecord)
-
-
 class Listed(Enum):
     """A shard in a complete listing."""
 
@@ -169,17 +154,17 @@ def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
     return ListedShard(state, tuple(children))
 
 
-class PossibleLoss(Struct, frozen=True):
-    """Records may be gone between the last one read and the first one in the stream; counted and reported."""
-
-    error: DataLossError
-
-
 class Kept(Struct, Generic[Rows_co], frozen=True):
-    """The meaning of a page: its new rows (None if there are none), and whether a loss or a possible loss must be reported."""
+    """The meaning of a page.
+
+    Args:
+        rows: Its new rows, or None if there are none.
+        loss: To report: records may be gone between the last one read and the first one in the stream.
+        warning: To report: the record at which reading resumes is gone, and nothing unread can be.
+    """
 
     rows: Rows_co | None
-    loss: PossibleLoss | None = None
+    loss: DataLossError | None = None
     warning: str | None = None
 
 

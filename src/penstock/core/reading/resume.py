@@ -93,34 +93,22 @@ def is_record_done(position: Position, sequence_number: str, user_record_count: 
     return count_done(position, sequence_number, user_record_count) == user_record_count
 
 
-class ResumeCheck(Enum):
-    """Whether the first page of an iterator has the record that it should begin with."""
+def is_record_missing(position: Position, first_sequence_number: str | None, *, at_end: bool) -> bool:
+    """Return whether the first page of an iterator lacks the record of the position at which the iterator begins.
 
-    NOT_NEEDED = "the position names no record, so none must be there"
-    STILL_THERE = "the record is there: nothing was lost"
-    TRIMMED = "the record is gone: records after it may have left the stream before they were read"
-    UNDECIDED = "an empty page before the tip says nothing: look at the next one"
-
-
-def check_resume(position: Position, first_sequence_number: str | None, *, at_end: bool) -> ResumeCheck:
-    """Decide whether reading continues without a gap, from the first page of an iterator that `plan_iterator` planned.
+    This does not prove a loss. The missing record itself was done, but records between it and the first one that is left may
+    have been trimmed unread: `judge_missing_record` decides.
 
     Args:
-        position: The place to go on from.
         first_sequence_number: Of the page's first record, or None for an empty page.
-        at_end: The page reaches the tip of the shard, or the end of a closed one: no record follows.
-
-    Returns:
-        TRIMMED does not prove a loss. The missing record itself was done, but records between it and the first one that is
-        left may have been trimmed unread: `judge_missing_record` decides.
+        at_end: No record follows the page. An empty page before the end shows nothing; the next one decides.
     """
     if position.sequence_number is None:
-        return ResumeCheck.NOT_NEEDED
+        return False
     if first_sequence_number is None:
-        return ResumeCheck.TRIMMED if at_end else ResumeCheck.UNDECIDED
+        return at_end
     # The iterator begins at the position, so no earlier record should be in the page. If there is one, it is skipped.
-    is_there = int(first_sequence_number) <= int(position.sequence_number)
-    return ResumeCheck.STILL_THERE if is_there else ResumeCheck.TRIMMED
+    return int(first_sequence_number) > int(position.sequence_number)
 
 
 class MissingRecord(Enum):
@@ -138,7 +126,6 @@ def is_unread_kept(unread_since_ms: int, *, now_ms: int, retention_ms: int) -> b
     Args:
         unread_since_ms: A moment by the service's clock; unread records arrived then or later.
         now_ms: The moment by the service's clock.
-        retention_ms: How long the stream keeps a record.
     """
     return unread_since_ms >= now_ms - retention_ms + _CLOCK_SLACK_MS
 
@@ -153,7 +140,7 @@ def judge_missing_record(
     is_open_and_empty: bool,
     is_at_horizon: bool = False,
 ) -> MissingRecord:
-    """Decide whether records can have been lost when the record of a position is gone (`ResumeCheck.TRIMMED`).
+    """Decide whether records can have been lost when the record of a position is gone (`is_record_missing`).
 
     A record leaves the stream when it is older than the retention. Records after the position arrived later than the moment at
     which the position was last seen to be the tip. So they are all there if that moment is within the retention.
@@ -165,7 +152,6 @@ def judge_missing_record(
         is_foreign: The checkpoint was written by a worker that does not record such moments, for example a Java KCL
             worker.
         now_ms: The moment by the service's clock.
-        retention_ms: How long the stream keeps a record.
         is_open_and_empty: The shard is open and holds no record from its trim horizon on.
         is_at_horizon: Reading began at the trim horizon, and unread records have been about to leave the stream ever
             since.

@@ -49,7 +49,6 @@ from penstock.core.reading.reader_steps import (
     ListedShard,
     Page,
     Pause,
-    PossibleLoss,
     Rows_co,
     Step,
     Wait,
@@ -57,8 +56,7 @@ from penstock.core.reading.reader_steps import (
 )
 from penstock.core.reading.resume import (
     MissingRecord,
-    ResumeCheck,
-    check_resume,
+    is_record_missing,
     is_unread_kept,
     judge_missing_record,
 )
@@ -234,7 +232,7 @@ class ShardReader:
             else:
                 loss = self._loss(page)
                 if self.options.on_data_loss == "fail":
-                    self._final = Failed(loss.error)
+                    self._final = Failed(loss)
                     return Kept(None, loss)
         done = self._done_through(page)
         rows = page.rows_after(done)
@@ -287,12 +285,8 @@ class ShardReader:
             if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
                 self._final = Failed(error)
 
-    def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> PossibleLoss | None:
-        """Handle the listing.
-
-        Returns:
-            A possible loss: the shard is gone and was not read to its end.
-        """
+    def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> DataLossError | None:
+        """Handle the listing; return a possible loss if the shard is gone and was not read to its end."""
         self._listing_reason = None
         if listed.state is Listed.CLOSED and self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX:
             self._final = Finished(listed.children)
@@ -379,10 +373,8 @@ class ShardReader:
         if skip is None:
             return None
         is_last = page.next_iterator is None
-        check = check_resume(
-            skip, page.first_sequence_number, at_end=page.millis_behind_latest == 0 or is_last
-        )
-        if check is not ResumeCheck.TRIMMED:
+        at_end = page.millis_behind_latest == 0 or is_last
+        if not is_record_missing(skip, page.first_sequence_number, at_end=at_end):
             return None
         retention_s = self.options.retention_s
         known_ms = max((ms for ms in (self.tip_ms, self.unread_since_ms) if ms is not None), default=None)
@@ -439,29 +431,25 @@ class ShardReader:
             f"done, has left the stream (retention; the first one found: {found})"
         )
 
-    def _loss(self, page: Page[Rows_co]) -> PossibleLoss:
-        return PossibleLoss(
-            DataLossError(
-                f"{self._missing(page)}. Records after it may have gone with it unread: no reader was at the shard's tip "
-                f"since. {self.options.way_out.of_loss} with the oldest record that is left; raise the stream's retention to "
-                "have more time"
-            )
+    def _loss(self, page: Page[Rows_co]) -> DataLossError:
+        return DataLossError(
+            f"{self._missing(page)}. Records after it may have gone with it unread: no reader was at the shard's tip "
+            f"since. {self.options.way_out.of_loss} with the oldest record that is left; raise the stream's retention to "
+            "have more time"
         )
 
-    def _on_gone(self, listed: ListedShard) -> PossibleLoss | None:
+    def _on_gone(self, listed: ListedShard) -> DataLossError | None:
         """Handle a shard that has left the stream: a possible loss, unless it was read to its end."""
         if self._in_a_row.unconfirmed_ends:  # read to its end, and trimmed since
             self._final = Finished(listed.children)
             return None
-        loss = PossibleLoss(
-            DataLossError(
-                f"stream {self.stream}, shard {self.shard_id}: the shard has left the stream (retention) and was read only to "
-                f"{self.position}; records after that, if there were any, are lost. {self.options.way_out.of_loss} with "
-                "its children"
-            )
+        loss = DataLossError(
+            f"stream {self.stream}, shard {self.shard_id}: the shard has left the stream (retention) and was read only to "
+            f"{self.position}; records after that, if there were any, are lost. {self.options.way_out.of_loss} with "
+            "its children"
         )
         is_fatal = self.options.on_data_loss == "fail"
-        self._final = Failed(loss.error) if is_fatal else Finished(listed.children)
+        self._final = Failed(loss) if is_fatal else Finished(listed.children)
         return loss
 
     # --- inside: ends and mistakes ---

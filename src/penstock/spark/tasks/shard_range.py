@@ -28,7 +28,6 @@ from penstock.core.reading.reader_steps import (
     FetchPage,
     Finished,
     Page,
-    PossibleLoss,
     Wait,
     find_listed,
     place_of_whole,
@@ -37,7 +36,7 @@ from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.service_clock import ServiceClock
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.shard import ChildShard
-from penstock.errors import ExpiredIterator, PenstockError
+from penstock.errors import DataLossError, ExpiredIterator, PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage
 from penstock.spark.tasks.arrow_records import records_to_slices
@@ -436,9 +435,9 @@ class ShardRange:
             error,
         )
 
-    def _report_loss(self, reader: ShardReader, loss: PossibleLoss | None) -> None:
+    def _report_loss(self, reader: ShardReader, loss: DataLossError | None) -> None:
         if loss is not None and not isinstance(reader.final, Failed):
-            _log.warning("%s. It goes on (failOnDataLoss=false)", loss.error)
+            _log.warning("%s. It goes on (failOnDataLoss=false)", loss)
 
 
 def _accept_stream(service_ms: int) -> None:
