@@ -26,7 +26,7 @@ from penstock.core.leases.handovers import Handovers
 from penstock.core.leases.held_lease import HeldLease
 from penstock.core.leases.held_lease_phases import LeaseAction, LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
-from penstock.core.leases.lease import Lease, TipMark, starting_lease
+from penstock.core.leases.lease import Lease, TipMark, lease_of
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import (
@@ -158,7 +158,7 @@ def _take_keeps_handover(before: Lease | None, write: Any) -> Outcome | None:
 
 def _latest_children(children: Any) -> list[Lease]:
     latest = Position(sentinel=Sentinel.LATEST)
-    return [starting_lease(child.shard_id, latest, child.parents, child.hash_range) for child in children]
+    return [lease_of(child, latest) for child in children]
 
 
 def _end_before_children(self: HeldLease, view: LeaseView, now_s: float) -> list[LeaseAction]:

@@ -18,7 +18,7 @@ from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.batches.recreation import find_missing, find_skipped
 from penstock.core.batches.rewind import plan_rewind
-from penstock.core.batches.shard_state import UnexpectedStart, state_after
+from penstock.core.batches.shard_state import state_after
 from penstock.core.batches.task_plan import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
@@ -29,7 +29,6 @@ from penstock.core.leases.lease import (
     PastClaim,
     SeenClaim,
     TipMark,
-    starting_lease,
 )
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Create, Promote, Reset
@@ -209,10 +208,10 @@ def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
 @pytest.mark.parametrize(
     ("row", "limit", "expected"),
     [
-        (lease(), None, UnexpectedStart.NOT_READ),
-        (lease(), Limit(10, None, ("a",)), UnexpectedStart.NOT_READ),
+        (lease(), None, StartReason.NOT_READ),
+        (lease(), Limit(10, None, ("a",)), StartReason.NOT_READ),
         (lease(), Limit(10, None, ("b",)), None),
-        (None, None, UnexpectedStart.LEASE_GONE),
+        (None, None, StartReason.LEASE_GONE),
     ],
 )
 def test_what_a_user_should_hear_of_is_told(row, limit, expected):
@@ -503,7 +502,7 @@ def test_leases_go_back_to_an_older_copy_of_the_checkpoint_location():
     known = done(3, shards=("a", "ended", "quiet", "theirs", "gone", "vanished"))
     writes = plan_rewind({row.key: row for row in rows}, known, ME, listed, "new")
     assert list(writes.values()) == [
-        Create(starting_lease("gone", AT5, ("p",), FULL_RANGE)),
+        Create(Lease("gone", checkpoint=AT5, parents=frozenset({"p"}), hash_range=FULL_RANGE)),
         Reset("ended", 3, AT5, forget=ME, claim=unclaimed_at(AT5)),
         Reset("a", 3, AT5, forget=ME, claim=unclaimed_at(AT5), is_followed=True),
         Reset("child", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
@@ -522,7 +521,7 @@ def test_what_comes_before_a_shard_that_the_location_knows_stays_done():
     known = StreamOffset(batch=3, worker=ME, shards={"p": AT5, "child": TRIM_HORIZON})
     # The ancestors of `new` may have been read by a batch that the location has no record of.
     assert list(plan_rewind(rows, known, ME, shards, "new").values()) == [
-        Create(starting_lease("p", SHARD_END, ("old",), FULL_RANGE)),
+        Create(Lease("p", checkpoint=SHARD_END, parents=frozenset({"old"}), hash_range=FULL_RANGE)),
         Reset("child", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
         Reset("new", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
     ]
@@ -575,7 +574,7 @@ def test_the_end_that_a_copys_batch_claimed_is_not_passed_and_not_promoted():
     shards = holding("a")
     settled = settle(shards, done(2, runs=RUNS), planned("r9", batch=2))
     assert positions(shards) == {"a": AT5}
-    assert (settled.claim_count, settled.unexpected_starts) == (0, (("a", UnexpectedStart.NOT_READ),))
+    assert (settled.claim_count, settled.unexpected_starts) == (0, (("a", StartReason.NOT_READ),))
     assert shards.promotions() == []
 
 

@@ -15,7 +15,7 @@ from penstock.core.leases.lease import (
     SeenClaim,
     StopNote,
     TipMark,
-    starting_lease,
+    lease_of,
 )
 from penstock.core.leases.lease_rules import apply_write, may_move
 from penstock.core.leases.lease_writes import (
@@ -44,6 +44,7 @@ from penstock.core.position import (
     at_timestamp,
     parse_checkpoint,
 )
+from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
 
 SCENARIOS = json.loads((Path(__file__).parents[2] / "scenarios" / "lease_writes.json").read_text())
@@ -295,7 +296,7 @@ def test_a_lease_is_ended_at_the_end_of_its_shard_only():
 
 
 def test_a_starting_lease_has_no_owner_and_a_counter_of_zero():
-    assert starting_lease("s1", TRIM_HORIZON, ("s0",), FULL_RANGE) == Lease(
+    assert lease_of(Shard("s1", FULL_RANGE, ("s0",)), TRIM_HORIZON) == Lease(
         key="s1",
         counter=0,
         owner=None,

@@ -14,7 +14,7 @@ import pytest
 from lease_hands import Hands
 from penstock.aws.lease_table import DynamoLeaseTable
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import starting_lease
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Delete
 from penstock.core.position import at_record
 from penstock.errors import AccessDenied, NotFound, Rejected
@@ -557,7 +557,7 @@ def test_a_lease_that_others_have_ended_and_cleared_is_not_made_again(server, qu
         span = shards_of(q)[key]["HashKeyRange"]
         owned = HashRange(int(span["StartingHashKey"]), int(span["EndingHashKey"]))
         last = at_record(Hands(server, q, key).records()[-1])
-        q.table.write(Create(starting_lease(key, last, (FIRST,), owned)))
+        q.table.write(Create(Lease(key, checkpoint=last, parents=frozenset({FIRST}), hash_range=owned)))
     delete_rows(q, FIRST)
     query_worker = q.reader._planner._joined.query_worker
     wait_until(lambda: query_worker._commands, "the loss of the lease to be noticed")

@@ -22,7 +22,7 @@ from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.rewind import claim_of_last_batch
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, TipMark, lease_of, starting_lease
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark, lease_of
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
 from penstock.core.leases.required_leases import CreationReason, find_holes, plan_missing
@@ -327,7 +327,12 @@ class _Plan:
         """Return finished leases for the ended and the vanished shards that have no lease."""
         ended = {key for key, position in self._logged.shards.items() if position.is_shard_end}
         return {
-            key: starting_lease(key, SHARD_END, tuple(self._parents_of.get(key, ())), None, self._stream)
+            key: Lease(
+                key,
+                checkpoint=SHARD_END,
+                parents=frozenset(self._parents_of.get(key, ())),
+                stream=self._stream,
+            )
             for key in ended | self._vanished.keys()
             if key not in self._rows
         }
@@ -337,8 +342,10 @@ class _Plan:
         for key in sorted(keys):
             shard = self._shards.get(key)
             if key not in self._rows and (shard is not None or key in self._logged.shards):
-                parents, hash_range = ((), None) if shard is None else (shard.parents, shard.hash_range)
-                self._write(Create(starting_lease(key, SHARD_END, parents, hash_range, self._stream)))
+                if shard is None:
+                    self._write(Create(Lease(key, checkpoint=SHARD_END, stream=self._stream)))
+                else:
+                    self._write(Create(lease_of(shard, SHARD_END, self._stream)))
 
     def _holes(self) -> tuple[HashRange, ...]:
         coverage = find_holes(self._rows.values(), self._ranges)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from enum import Enum
 
 from msgspec import Struct, field
 
@@ -97,13 +96,6 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     )
 
 
-class UnexpectedStart(Enum):
-    """Reason for a warning when a batch is settled."""
-
-    NOT_READ = "the batch did not read the shard to its end"
-    LEASE_GONE = "the lease was deleted"
-
-
 class Settlement(Struct, frozen=True):
     """Result of a done batch.
 
@@ -124,7 +116,7 @@ class Settlement(Struct, frozen=True):
     bytes_count: int
     claim_count: int
     kept_iterator_count: int
-    unexpected_starts: tuple[tuple[str, UnexpectedStart], ...]
+    unexpected_starts: tuple[tuple[str, StartReason], ...]
     progress: tuple[ReaderProgress, ...]
     queries: frozenset[str] = frozenset()
     processes: frozenset[str] = frozenset()
@@ -144,7 +136,7 @@ class SettledShard(Struct, frozen=True):
 
     state: ShardState
     note: ClaimNote | None = None
-    unexpected: UnexpectedStart | None = None
+    unexpected: StartReason | None = None
     bytes_count: int = 0
 
 
@@ -161,11 +153,10 @@ def settle_shard(
         is_read: Whether the batch read the shard.
     """
     state = state_after(begin, row, now_ms)
-    unexpected = None
-    if begin.reason is StartReason.LEASE_GONE:
-        unexpected = UnexpectedStart.LEASE_GONE
-    elif is_read and begin.reason is StartReason.NOT_READ:
-        unexpected = UnexpectedStart.NOT_READ
+    is_unexpected = begin.reason is StartReason.LEASE_GONE or (
+        is_read and begin.reason is StartReason.NOT_READ
+    )
+    unexpected = begin.reason if is_unexpected else None
     if is_read:
         return SettledShard(state, begin.note, unexpected, state.bytes_count)
     is_as_before = before is not None and before.position == state.position and not before.is_finished

@@ -59,21 +59,13 @@ def plan_kcl2(
     that has no owner, or was not renewed for three lease durations, is taken by any worker, even beyond its share.
 
     Args:
-        fleet: Every unfinished lease with its owner's state.
-        limits: Only `max_leases` and `leases_to_acquire` have an effect: a lease is stolen without a hand-over request.
-        chance: In [0, 1): replaces Java's random shuffles.
+        limits: A lease is stolen without a hand-over request, whatever they say.
+        chance: Replaces Java's random shuffles.
 
     Source:
         The decision order of KCL 2.7.3's lease taker. Two differences: finished leases are left out here (Java counts
         them until it deletes them), and a worker with as many leases as it may have takes none of the very old ones.
     """
-    acquisitions = _plan_like_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
-    return acquisitions[: limits.leases_to_acquire]
-
-
-def _plan_like_kcl2(
-    fleet: Sequence[FleetLease], me: str, limits: BalanceLimits, *, lease_duration_s: float, chance: float
-) -> list[Acquisition]:
     cap = limits.max_leases
     counts = {me: 0}
     for entry in fleet:
@@ -153,7 +145,8 @@ def plan_balance(
         unless it was left over for long.
     """
     if policy is BalancePolicy.KCL2:
-        return list(plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance))
+        taken = plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
+        return list(taken[: limits.leases_to_acquire])
     counts = dict.fromkeys(live_workers(fleet, me) | set(workers), 0)
     alive = OwnerState.ALIVE  # looked up once: the fleet may have ten thousand leases
     free = []
@@ -359,7 +352,7 @@ def _surplus(
         return []
     held = [entry for entry in fleet if entry.lease.owner == me and _may_be_requested(entry)]
     held.sort(key=lambda entry: (not entry.waits, tie_break(entry.lease.key)))
-    return [ReleaseLease(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
+    return [ReleaseLease(entry.lease.key) for entry in held[: counts[me] - limits.max_leases]]
 
 
 # --- by throughput --------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ class Reason(Enum):
     HANDOVER_OVERDUE = "handover_overdue"
     STEAL = "steal"  # kcl2: from the most loaded worker
     VERY_OLD = "very_old"  # kcl2: not renewed for three lease durations
-    SURPLUS = "surplus"  # more leases than max_leases
 
 
 class FleetLease(NamedTuple):
@@ -74,10 +73,9 @@ class Acquisition(Struct, frozen=True):
 
 
 class ReleaseLease(Struct, frozen=True):
-    """Finish, checkpoint and release this lease."""
+    """Finish, checkpoint and release this lease: the worker has more than `max_leases`."""
 
     key: str
-    reason: Reason
 
 
 Move: TypeAlias = Acquisition | ReleaseLease

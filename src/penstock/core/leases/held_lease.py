@@ -597,7 +597,7 @@ class HeldLease(Struct):
         self._move(Trigger.LOST)
         if why is not StopWhy.EXPIRED:
             actions.append(report_loss(self.worker, self.key, row, row_gone=row_gone))
-        return [*actions, Lost(why, has_reader, done, expiry)]
+        return [*actions, Lost(has_reader, done, expiry)]
 
 
 def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:

@@ -16,7 +16,6 @@ from penstock.core.leases.coordinator_effects import (
     Report,
     StartReader,
     StopReader,
-    StopWhy,
     Topic,
 )
 from penstock.core.leases.coordinator_events import ReaderFailed
@@ -147,13 +146,11 @@ class Lost(Struct, frozen=True):
     """This worker does not hold the lease any more.
 
     Args:
-        why: LOST to another worker, or EXPIRED.
         has_reader: Whether a reader is still to stop.
         done: The position that was done but not checkpointed, or None; with a reader left, the reader reports it.
-        expiry: With EXPIRED: why it could not be renewed.
+        expiry: Why it could not be renewed; None if another worker has it.
     """
 
-    why: StopWhy
     has_reader: bool
     done: Position | None
     expiry: Expiry | None = None

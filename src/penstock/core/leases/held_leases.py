@@ -285,7 +285,7 @@ class HeldLeases:
                     del self._held[held.key]
                     self.wake_waiting(now_s)
                     self._take_children(children)
-                case Lost(_, has_reader, done, expiry):
+                case Lost(has_reader, done, expiry):
                     del self._held[held.key]
                     if expiry is not None:
                         self._expired.append(expiry)

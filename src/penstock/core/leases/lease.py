@@ -289,26 +289,15 @@ class Lease(Struct, frozen=True):
         return self.checkpoint.is_record and (self.mark is None or self.mark.position < self.checkpoint)
 
 
-def starting_lease(
-    shard_id: str,
-    position: Position,
-    parents: tuple[str, ...],
-    hash_range: HashRange | None,
-    stream: StreamIdentity | None = None,
-) -> Lease:
-    """Return a new lease for a shard at a starting position (children: TRIM_HORIZON, always)."""
+def lease_of(shard: Shard | ChildShard, position: Position, stream: StreamIdentity | None = None) -> Lease:
+    """Return a new lease for a listed shard at a starting position (children: TRIM_HORIZON, always)."""
     return Lease(
-        key=shard_id,
+        shard.shard_id,
         checkpoint=position,
-        parents=frozenset(parents),
-        hash_range=hash_range,
+        parents=frozenset(shard.parents),
+        hash_range=shard.hash_range,
         stream=stream,
     )
-
-
-def lease_of(shard: Shard | ChildShard, position: Position, stream: StreamIdentity | None = None) -> Lease:
-    """Return a new lease for a listed shard at a starting position."""
-    return starting_lease(shard.shard_id, position, shard.parents, shard.hash_range, stream)
 
 
 # --- keys ------------------------------------------------------------------------------------------------

@@ -400,22 +400,6 @@ class StreamRows:
         """Return the parents without a row that keep leases from being read."""
         return {parent for parent in self._view.missing_parents() if self._is_mine(parent)}
 
-    def on_shards_vanished(self, shard_ids: AbstractSet[str]) -> None:
-        """Handle shards that the stream does not list any more: no lease waits for them from now on."""
-        self._view.on_shards_vanished(shard_ids)
-
-    def unchanged_s(self, key: str, now_s: float) -> float:
-        """Return the seconds since a row was last seen to change.
-
-        Raises:
-            KeyError: No such row is known.
-        """
-        return self._view.unchanged_s(key, now_s)
-
-    def forget(self, key: str) -> None:
-        """Forget a row that does not exist."""
-        self._view.forget(key)
-
 
 Rows: TypeAlias = LeaseView | StreamRows
 """The rows of one stream; the whole view if the table has only one."""

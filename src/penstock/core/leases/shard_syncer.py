@@ -106,6 +106,7 @@ class ShardSyncer:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self.view = view
+        self._table = context.view
         self._turn = context.turn
         self._writes = context.writes
         self._listing = listing
@@ -395,7 +396,7 @@ class ShardSyncer:
         self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
         parents = self._confirmed_missing()
         absent = parents - {shard.shard_id for shard in event.shards}
-        self.view.on_shards_vanished(absent & self._absent_before)  # two listings agree
+        self._table.on_shards_vanished(absent & self._absent_before)  # two listings agree
         self._absent_before = absent
         plan = [
             missing

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from penstock.core.batches.claims import StartReason
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, Share, StreamOffset
 from penstock.core.batches.query_shards import QueryShards
-from penstock.core.batches.shard_state import Settlement, UnexpectedStart
+from penstock.core.batches.shard_state import Settlement
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Promote, Refused
@@ -131,8 +132,14 @@ class BatchSettler:
             shards,
             self.fetch_leases(None) if self._scans_for_sharing(settlement, keys_read) else rows,
         )
-        for shard_id, unexpected in settlement.unexpected_starts:
-            _warn_unexpected_start(shard_id, unexpected, start.batch)
+        for shard_id, reason in settlement.unexpected_starts:
+            _log.warning(
+                "shard %s: batch %d did not read it to its end, so its records are offered again"
+                if reason is StartReason.NOT_READ
+                else "shard %s: its lease is gone; the shard is read again from the start of batch %d",
+                shard_id,
+                start.batch,
+            )
         return settlement
 
     def _scans_for_sharing(self, settlement: Settlement, keys_read: Collection[str] | None) -> bool:
@@ -314,19 +321,3 @@ def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapp
 def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:
     until_ms = moment_ms if task.until_ms is None else min(task.until_ms, moment_ms)
     return replace(task, until_ms=until_ms)
-
-
-def _warn_unexpected_start(shard_id: str, unexpected: UnexpectedStart, batch: int) -> None:
-    match unexpected:
-        case UnexpectedStart.NOT_READ:
-            _log.warning(
-                "shard %s: batch %d did not read it to its end, so its records are offered again",
-                shard_id,
-                batch,
-            )
-        case UnexpectedStart.LEASE_GONE:
-            _log.warning(
-                "shard %s: its lease is gone; the shard is read again from the start of batch %d",
-                shard_id,
-                batch,
-            )
