@@ -128,6 +128,7 @@ class Position(Struct, frozen=True, eq=False):
             return NotImplemented
         return self._key() != other._key()
 
+    # Python answers `>` and `>=` by the other operand's `<` and `<=`.
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, Position):
             return NotImplemented
@@ -137,16 +138,6 @@ class Position(Struct, frozen=True, eq=False):
         if not isinstance(other, Position):
             return NotImplemented
         return self._key() <= other._key()
-
-    def __gt__(self, other: object) -> bool:
-        if not isinstance(other, Position):
-            return NotImplemented
-        return self._key() > other._key()
-
-    def __ge__(self, other: object) -> bool:
-        if not isinstance(other, Position):
-            return NotImplemented
-        return self._key() >= other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())

@@ -22,31 +22,19 @@ class ReceivePace:
     def __init__(self, open_max: int, backoff: Backoff) -> None:
         self._open_max = open_max
         self._backoff = backoff
-        self._open_target = 1
+        self.open_target: int = 1
+        """Number of receives that may be under way at once."""
         self._reserved: dict[int, int] = {}
         self._next_number = 0
-        self._refusals = 0
-        self._not_before_s = float("-inf")
+        self.refusals: int = 0
+        """Number of receives in a row that failed."""
+        self.resumes_s: float = float("-inf")
+        """When the next receive may begin."""
 
     @property
     def open_count(self) -> int:
         """Number of receives under way."""
         return len(self._reserved)
-
-    @property
-    def open_target(self) -> int:
-        """Number of receives that may be under way at once."""
-        return self._open_target
-
-    @property
-    def refusals(self) -> int:
-        """Number of receives in a row that failed."""
-        return self._refusals
-
-    @property
-    def resumes_s(self) -> float:
-        """When the next receive may begin."""
-        return self._not_before_s
 
     def plan(self, room: int, *, is_starving: bool, target: int, now_s: float) -> list[tuple[int, int]]:
         """Return the receives to begin now, each as its number and its maximum of records.
@@ -57,11 +45,11 @@ class ReceivePace:
             target: Number of user records to have in hand.
         """
         begun: list[tuple[int, int]] = []
-        if now_s < self._not_before_s:
+        if now_s < self.resumes_s:
             return begun
         free = room - sum(self._reserved.values())
         least = 1 if is_starving else min(RECORDS_PER_CALL_MAX, target)
-        while self.open_count < self._open_target and free >= max(least, 1):
+        while self.open_count < self.open_target and free >= max(least, 1):
             limit = min(RECORDS_PER_CALL_MAX, free)
             number = self._next_number
             self._next_number += 1
@@ -79,17 +67,17 @@ class ReceivePace:
             took_s: Seconds from the request to the answer.
         """
         limit = self._reserved.pop(number)
-        self._refusals = 0
+        self.refusals = 0
         if count >= limit:
-            self._open_target = min(self._open_max, self._open_target * 2)
+            self.open_target = min(self._open_max, self.open_target * 2)
         elif count == 0:
-            self._open_target = max(1, self._open_target // 2)
+            self.open_target = max(1, self.open_target // 2)
             if took_s < _EMPTY_APART_S:
-                self._not_before_s = now_s + _EMPTY_APART_S
+                self.resumes_s = now_s + _EMPTY_APART_S
 
     def on_failed(self, number: int, now_s: float, u: float) -> None:
         """Handle a receive that was refused or not answered."""
         del self._reserved[number]
-        self._refusals += 1
-        self._open_target = max(1, self._open_target // 2)
-        self._not_before_s = max(self._not_before_s, now_s + self._backoff.delay_s(self._refusals, u))
+        self.refusals += 1
+        self.open_target = max(1, self.open_target // 2)
+        self.resumes_s = max(self.resumes_s, now_s + self._backoff.delay_s(self.refusals, u))

@@ -80,7 +80,8 @@ class Batcher:
         self._overhead_bytes = RECORD_OVERHEAD_BYTES + ticket_bytes
         self._aggregate_bytes_max = min(settings.aggregate_bytes_max, record_bytes_max - 1)
         self._shard_count = max(1, shard_count)
-        self._aggregates = settings.aggregates and predicts
+        self.aggregates: bool = settings.aggregates and predicts
+        """Whether records are packed into aggregates."""
         self._map = ShardMap(
             predicts=predicts,
             age_max_s=settings.map_age_max_s,
@@ -94,10 +95,12 @@ class Batcher:
         self._misrouted: list[DeliveredEntry] = []
         """Aggregates that were accepted by a shard other than the predicted one; the next listing decides whether they are sent again."""
         self._in_flight = 0
-        self._number = 0
+        self.last_number: int = 0
+        """The number of the latest record."""
         self.waiting_count = 0
         self.waiting_bytes = 0
-        self._full_bytes = 0
+        self.full_bytes: int = 0
+        """Bytes that wait in queues with at least one full aggregate; without aggregation, all that wait."""
         self._planned_s = -math.inf  # the last request
         self.last_error = ""
 
@@ -122,8 +125,8 @@ class Batcher:
 
     def add_record(self, record: PendingRecord, now_s: float) -> bool:
         """Do as `add` with a record that the caller has created; its number and its time are set here."""
-        self._number += 1
-        record.number = self._number
+        self.last_number += 1
+        record.number = self.last_number
         record.put_s = now_s
         self.waiting_count += 1
         self.waiting_bytes += record.size_bytes + self._overhead_bytes
@@ -170,9 +173,9 @@ class Batcher:
                 queue.tried_s = None
             self._active[queue.shard_id] = queue
         if was_full or not queue.aggregates:
-            self._full_bytes += record.size_bytes
+            self.full_bytes += record.size_bytes
         elif queue.is_full:
-            self._full_bytes += queue.size_bytes
+            self.full_bytes += queue.size_bytes
             return True
         return was_empty
 
@@ -190,27 +193,12 @@ class Batcher:
             queue = self._queues[shard_id] = ShardQueue(
                 shard_id,
                 ShardFlow(settings.rate_max, float(1 if shard_id else self._shard_count), settings.is_brief),
-                aggregates=self._aggregates and shard_id != _UNPREDICTED,
+                aggregates=self.aggregates and shard_id != _UNPREDICTED,
                 keeps_key_order=settings.keeps_key_order,
                 aggregate_bytes_max=self._aggregate_bytes_max,
                 aggregate_count_max=settings.aggregate_count_max,
             )
         return queue
-
-    @property
-    def last_number(self) -> int:
-        """The number of the latest record."""
-        return self._number
-
-    @property
-    def full_bytes(self) -> int:
-        """Bytes that wait in queues with at least one full aggregate; without aggregation, all that wait."""
-        return self._full_bytes
-
-    @property
-    def aggregates(self) -> bool:
-        """Whether records are packed into aggregates."""
-        return self._aggregates
 
     # --- planning -----------------------------------------------------------------------------------------
 
@@ -235,7 +223,7 @@ class Batcher:
         entries: list[PackedEntry] = []
         size_bytes = 0
         until_s: float | None = None
-        takes_all = flushes or (not self._aggregates and self._is_request_full())
+        takes_all = flushes or (not self.aggregates and self._is_request_full())
         used: list[ShardQueue] = []
         for queue in self._active.values():
             if len(entries) >= settings.request_record_count_max:
@@ -299,7 +287,7 @@ class Batcher:
         return False
 
     def _recount_full(self) -> None:
-        self._full_bytes = sum(queue.size_bytes for queue in self._active.values() if queue.is_full)
+        self.full_bytes = sum(queue.size_bytes for queue in self._active.values() if queue.is_full)
 
     # --- answers ------------------------------------------------------------------------------------------
 
@@ -508,14 +496,14 @@ class Batcher:
         """
         assert not self._in_flight, "the shard map changed under a request"
         if aggregates is False:
-            self._aggregates = False
+            self.aggregates = False
         if not self._map.on_shards(shards, now_s, [each.shard_id for each in self._misrouted]):
             return PutResult()
         return self._distribute(now_s)
 
     def forgo_map(self, now_s: float) -> PutResult:
         """Go on without a shard map, since listing is not permitted: no aggregates, one queue for all shards."""
-        self._aggregates = False
+        self.aggregates = False
         self._map.forgo()
         return self._distribute(now_s)
 
@@ -575,7 +563,7 @@ class Batcher:
         for queue in self._queues.values():
             records += queue.drain()
         self._active.clear()
-        self._full_bytes = 0
+        self.full_bytes = 0
         records.sort(key=lambda record: record.number)
         return records
 

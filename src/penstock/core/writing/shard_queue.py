@@ -140,12 +140,8 @@ class ShardQueue:
         self.in_flight += 1
         if self.tried_s is None:
             self.tried_s = now_s
-        self._wait_on()
-
-    def _wait_on(self) -> None:
-        """Count the linger time of the remaining records from when they were put, not from when the request was planned."""
-        # Many records of one key wait, and each request takes one: if every one of them lingered again, the last would wait
-        # for all of these times together.
+        # The remaining records linger from when they were put, not from when the request was planned. Many records of one key
+        # wait, and each request takes one: if every one of them lingered again, the last would wait for all of these times.
         self._waits_since_s = None
 
     # --- in -----------------------------------------------------------------------------------------------
